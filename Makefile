@@ -1,0 +1,118 @@
+# Everything a developer runs. `make train` and `make test` set up what they need: a virtual
+# environment in .venv, the pinned requirements, the native build. After that they are incremental.
+
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := build/stamps
+FUZZ_SECONDS ?= 60
+
+# The main example: a DeepFM that learns generated click data through all three tiers.
+CONFIG ?= configs/deepfm_synthetic.yaml
+RUN_DIR ?=
+
+NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.h ops/*/*.inl)
+CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
+CPP_FILES = $(shell find ops tests/ops tests/fuzz -name "*.cc" -o -name "*.h" -o -name "*.inl" | sort)
+SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
+
+export MAX_JOBS := $(JOBS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench \
+  lint lint-python types format-check width format tidy layers clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMPS)/venv: requirements/dev.txt
+	@test -n "$(PYTHON)" || { echo "make: no python3.11 and no python3 on PATH: install Python 3.11,\
+	 or name one with make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else \
+	 "make: needs Python 3.11, %s is %d.%d: name another with make PYTHON=/path/to/python3.11" \
+	 % (sys.executable, *v))'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual\
+	 environments: install its venv module (Debian, Ubuntu: apt-get install python3.11-venv)" >&2; \
+	 exit 1; }
+	@for tool in g++ ar; do command -v $$tool > /dev/null || { echo "make: $$tool not found: install\
+	 a C++17 compiler (Debian, Ubuntu: apt-get install g++)" >&2; exit 1; }; done
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@mkdir -p $(@D) && touch $@
+
+# setup.py compiles only what has changed, so this is short after the first time.
+$(STAMPS)/native: $(STAMPS)/venv setup.py pyproject.toml paddlebox/_paddle_version.py \
+  $(NATIVE_SOURCES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+setup: $(STAMPS)/native ## .venv, requirements and the native build
+
+# prepare.py returns at once when the data of these parameters is there. A run dir that exists is
+# left alone: without RUN_DIR another one is taken.
+train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR=)
+	$(BIN)/python datasets/synthetic/prepare.py
+	@run="$(RUN_DIR)"; \
+	if [ -z "$$run" ]; then \
+	  run="runs/$(basename $(notdir $(CONFIG)))"; \
+	  if [ -e "$$run" ]; then run="$$run-$$(date +%Y%m%d-%H%M%S)"; fi; \
+	fi; \
+	set -ex; \
+	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
+	$(BIN)/python tools/evaluate.py -c $(CONFIG) --run-dir "$$run"
+
+test: setup core-test ## quick tests: the core's (strict build) and Python's
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: setup ## the tests that `test` leaves out
+	$(BIN)/python -m pytest -q -m slow
+
+test-all: test test-slow sanitize ## every test, and the core under the sanitizers
+
+core-test: ## the core alone: no Paddle, no Python
+	@$(CORE_TESTS) run VARIANT=plain
+
+sanitize: sanitize-asan sanitize-tsan ## the core's tests under address, undefined, thread sanitizers
+
+sanitize-asan sanitize-tsan: sanitize-%:
+	@$(CORE_TESTS) run VARIANT=$*
+
+fuzz: ## every fuzz program for FUZZ_SECONDS (60)
+	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
+
+bench: setup ## every benchmark, one after another; each prints a table and writes JSON
+	@status=0; for script in benchmarks/*.py; do echo "== $$script"; \
+	  $(BIN)/python $$script || status=1; done; exit $$status
+
+lint: lint-python types format-check width layers tidy ## every static check
+
+lint-python: $(STAMPS)/venv ## ruff
+	$(BIN)/ruff check .
+
+# Scripts are checked one by one: several are called prepare.py.
+types: $(STAMPS)/venv ## mypy --strict
+	$(BIN)/mypy --strict paddlebox
+	@status=0; for script in $(SCRIPTS); do $(BIN)/mypy --strict --no-error-summary $$script \
+	  || status=1; done; exit $$status
+
+format-check: $(STAMPS)/venv ## clang-format, changing nothing
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+
+width: ## no line of C++ over 100 columns, comments included
+	@! grep -nE '^.{101,}$$' $(CPP_FILES)
+
+format: $(STAMPS)/venv ## clang-format and ruff's safe fixes, in place
+	$(BIN)/clang-format -i $(CPP_FILES)
+	$(BIN)/ruff check --fix .
+
+tidy: $(STAMPS)/native ## clang-tidy over ops/
+	@$(BIN)/python .ci/tidy.py --jobs $(JOBS)
+
+layers: $(STAMPS)/venv ## includes and imports go one way
+	$(BIN)/python .ci/layers.py
+
+clean: ## what was built; not .venv, data or runs
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f paddlebox/_build_info.py paddlebox/_ops.so

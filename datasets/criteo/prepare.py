@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Cuts a Criteo TSV, plain or gzip, into one file a pass and a test file, in its own order.
+
+    python datasets/criteo/prepare.py --input data/criteo/train.txt --out data/criteo --parts 10
+
+The lines are copied as they are. Not needed for training, but a pass's rows are held in memory,
+and the last lines are the latest in time: the fair ones to test on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+
+def open_lines(path: Path) -> BinaryIO:
+    """The file's bytes, unpacked if they begin as gzip does, whatever the name."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path, "rb")) if packed else open(path, "rb")
+
+
+def count_lines(path: Path) -> int:
+    """Lines, the last one too if it lacks its newline."""
+    count, last = 0, b"\n"
+    with open_lines(path) as file:
+        while block := file.read(1 << 22):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def cuts(lines: int, parts: int, test_ratio: float) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of each file, in order; sizes differ by one at most."""
+    train = lines - round(lines * test_ratio)
+    for part in range(parts):
+        yield f"train-{part:03}.txt", train * (part + 1) // parts - train * part // parts
+    if train < lines:
+        yield "test.txt", lines - train
+
+
+def split(source: Path, out: Path, parts: int, test_ratio: float) -> list[tuple[str, int]]:
+    """Writes the files; each appears under its name only when it is complete."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = list(cuts(count_lines(source), parts, test_ratio))
+    for name, _ in files:
+        if (out / name).resolve() == source.resolve():
+            raise SystemExit(f"{source}: a part would overwrite it; give another --out")
+    with open_lines(source) as lines:
+        for name, count in files:
+            with open(out / f"{name}.tmp", "wb") as file:
+                file.writelines(itertools.islice(lines, count))
+            os.replace(out / f"{name}.tmp", out / name)
+    return files
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Cut a Criteo TSV into passes and a test file.")
+    parser.add_argument("--input", type=Path, required=True, help="the publisher's file")
+    parser.add_argument("--out", type=Path, default=Path("data/criteo"), help="folder to write to")
+    parser.add_argument("--parts", type=int, default=10, help="training files, one a pass")
+    parser.add_argument(
+        "--test-ratio", type=float, default=0.1, help="share of the lines, the last ones"
+    )
+    options = parser.parse_args(arguments)
+    if options.parts < 1 or not 0 <= options.test_ratio < 1:
+        parser.error("expected --parts of 1 or more, and --test-ratio from 0 to below 1")
+    try:
+        files = split(options.input, options.out, options.parts, options.test_ratio)
+    except (OSError, EOFError) as error:
+        raise SystemExit(f"{options.input}: {error}") from error
+    for name, count in files:
+        print(f"{options.out / name}: {count:,} lines")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

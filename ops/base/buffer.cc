@@ -1,0 +1,54 @@
+#include "base/buffer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace pbx {
+namespace {
+constexpr size_t kHugePage = 2u << 20;
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (mapped_ != 0) munmap(data_, mapped_);
+}
+
+Result<Buffer> Buffer::Allocate(size_t bytes) {
+  Buffer buffer;
+  if (bytes == 0) return Result<Buffer>(std::move(buffer));
+  const auto refused = [&](int error) {
+    return Error(Code::kOutOfSpace, "memory: %zu bytes wanted, the system has none (%s)", bytes,
+                 std::strerror(error));
+  };
+  // Small ones are not worth a huge page; large ones are cut to start on one.
+  const bool huge = bytes >= kHugePage;
+  const size_t page = huge ? kHugePage : 4096;
+  if (bytes > SIZE_MAX - 2 * kHugePage) return refused(ENOMEM);
+  const size_t rounded = (bytes + page - 1) / page * page;
+  const size_t reserve = huge ? rounded + kHugePage : rounded;
+  void* p = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return refused(errno);
+  char* start = static_cast<char*>(p);
+  if (huge) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(start);
+    const size_t head = (kHugePage - address % kHugePage) % kHugePage;
+    if (head != 0) munmap(start, head);
+    start += head;
+    munmap(start + rounded, reserve - head - rounded);
+    madvise(start, rounded, MADV_HUGEPAGE);  // advice only: a kernel without it serves small pages
+  }
+  buffer.data_ = start;
+  buffer.size_ = bytes;
+  buffer.mapped_ = rounded;
+  return Result<Buffer>(std::move(buffer));
+}
+
+}  // namespace pbx

@@ -1,0 +1,66 @@
+// Files of the store: positioned reads, sequential writes, and the few operations that make them
+// durable. Every byte the native core reads or writes on disk passes through here, which is also
+// where tests inject faults.
+//
+// Short reads and writes and EINTR are handled inside. ENOSPC, EDQUOT and EFBIG become OutOfSpace
+// with path and bytes; ENOENT NotFound; everything else IOError with strerror.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace pbx {
+
+// Read-only. Thread safe: any number of threads may read at once.
+class RandomAccessFile {
+ public:
+  static Result<std::unique_ptr<RandomAccessFile>> Open(const std::string& path);
+  ~RandomAccessFile();
+
+  // Reads exactly size bytes at offset; fewer available is Corruption (the file is shorter than its
+  // header said).
+  Status Read(uint64_t offset, size_t size, char* out) const;
+
+  uint64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  RandomAccessFile(std::string path, int fd, uint64_t size);
+  std::string path_;
+  int fd_;
+  uint64_t size_;
+};
+
+// Sequential writes into `path`.tmp, made durable and visible under `path` by Commit. Dropped
+// without Commit, the temporary file is removed. Not thread safe.
+class AtomicFileWriter {
+ public:
+  static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path);
+  ~AtomicFileWriter();
+
+  Status Append(const char* data, size_t size);
+  // fdatasync, close, rename to path. The caller syncs the folder once for all its files
+  // (SyncFolder).
+  Status Commit();
+
+  uint64_t written() const { return written_; }
+
+ private:
+  AtomicFileWriter(std::string path, int fd);
+  std::string path_;
+  int fd_;
+  uint64_t written_ = 0;
+};
+
+// fsync of a folder: makes the renames and creations inside it durable.
+Status SyncFolder(const std::string& folder);
+
+// For tests: the next writes fail once `bytes` more bytes have been written by AtomicFileWriter in
+// this process, with errno `error` (e.g. ENOSPC). A negative `bytes` switches the fault off.
+void InjectWriteFault(int64_t bytes, int error);
+
+}  // namespace pbx

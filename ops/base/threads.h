@@ -1,0 +1,42 @@
+// ThreadPool: a fixed set of worker threads for ParallelFor. Work is split by index only, never by
+// who comes first, so results do not depend on the thread count.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace pbx {
+
+class ThreadPool {
+ public:
+  // threads >= 1. With 1 everything runs on the caller's thread and no thread is made.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const;
+
+  // Calls fn(task) once for each task in [0, tasks), on the workers and on the caller; returns when
+  // all are done. Tasks are handed out in order. fn must not throw. Thread safe: calls from several
+  // threads are served one after the other. Not re-entrant: fn must not call ParallelFor on the
+  // same pool.
+  void ParallelFor(size_t tasks, const std::function<void(size_t task)>& fn);
+
+  // The same over [0, n) cut into contiguous ranges of at least min_chunk items:
+  // fn(begin, end). Small n runs on the caller's thread alone.
+  void ParallelRanges(size_t n, size_t min_chunk,
+                      const std::function<void(size_t begin, size_t end)>& fn);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Lets the calling thread run on every processor the process had when the library was loaded. An
+// OpenMP runtime with KMP_AFFINITY set pins the main thread, and threads started later inherit the
+// pin: without this every worker of ours would share one core with the trainer.
+void ReleaseThreadAffinity();
+
+}  // namespace pbx

@@ -1,0 +1,165 @@
+// Criteo's TSV: label, 13 integers, 26 hexadecimal tokens, separated by tabs.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "feed/line_parser.h"
+#include "feed/scan.h"
+#include "row/feasign.h"
+
+namespace pbx::feed {
+namespace {
+
+constexpr int kIntegers = 13;
+constexpr int kTokens = 26;
+constexpr int kColumns = 1 + kIntegers + kTokens;
+
+// Tags keep a bucket of an integer apart from a token, and the token 0 apart from padding.
+constexpr uint64_t kTokenTag = uint64_t{'C'} << 56;
+constexpr uint64_t kIntegerTag = uint64_t{'I'} << 56;
+
+uint64_t NotPadding(uint64_t feasign, uint64_t tag) { return feasign == 0 ? tag : feasign; }
+
+uint64_t TokenFeasign(uint64_t token) { return NotPadding(token ^ kTokenTag, kTokenTag); }
+
+// Buckets of different columns mean different things, so the column is in the tag. Zigzag makes the
+// bucket positive: 0, -1, 1, -2 .. are 1, 2, 3, 4 ..; 0 is the bucket of the empty field.
+uint64_t IntegerTag(int column) { return kIntegerTag | static_cast<uint64_t>(column) << 48; }
+uint64_t BucketFeasign(int column, int64_t bucket) {
+  const uint64_t sign = bucket < 0 ? ~uint64_t{0} : 0;
+  const uint64_t zigzag = (static_cast<uint64_t>(bucket) << 1) ^ sign;
+  return NotPadding(IntegerTag(column) ^ (zigzag + 1), IntegerTag(column));
+}
+
+// In long double, whose log glibc computes in one way on every x86-64 processor; in double it picks
+// one by processor, and a last bit could move a value across a bucket's edge.
+int64_t BucketOf(int64_t v) {
+  if (v <= 2) return v;
+  const long double log = std::log(static_cast<long double>(v));
+  return static_cast<int64_t>(log * log);
+}
+float DenseOf(int64_t v) {
+  return static_cast<float>(std::log(1 + static_cast<long double>(std::max<int64_t>(v, 0))));
+}
+
+// Most values are small: their logarithms are looked up.
+struct SmallValues {
+  static constexpr int64_t kCount = 4096;
+  std::array<uint16_t, kCount> bucket;
+  std::array<float, kCount> dense;
+  SmallValues() {
+    for (int64_t v = 0; v < kCount; ++v) {
+      bucket[static_cast<size_t>(v)] = static_cast<uint16_t>(BucketOf(v));
+      dense[static_cast<size_t>(v)] = DenseOf(v);
+    }
+  }
+};
+const SmallValues& Small() {
+  static const SmallValues values;
+  return values;
+}
+
+// The fields of one line. Index 0 of each array is column I1 or C1.
+struct Fields {
+  std::array<bool, kIntegers> has_integer;
+  std::array<int64_t, kIntegers> integer;
+  std::array<bool, kTokens> has_token;
+  std::array<uint64_t, kTokens> token;
+};
+
+class CriteoParser : public LineParser {
+ public:
+  explicit CriteoParser(const FeedSchema& schema) : schema_(schema), small_(Small()) {
+    for (const SlotSpec& slot : schema.slots) columns_.push_back(CriteoColumn(slot));
+  }
+
+  bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
+    Fields fields;
+    for (int column = 0; column < kColumns; ++column) {
+      const char* const tab = FieldEnd(p, end);
+      const bool last = column == kColumns - 1;
+      if (last != (tab == end)) return WrongCount(column, tab, end, error);
+      if (!ParseField(column, p, tab, &fields, out, error)) return false;
+      p = tab + 1;
+    }
+    Assemble(fields, out);
+    return true;
+  }
+
+ private:
+  static const char* FieldEnd(const char* p, const char* end) {
+    while (p < end && *p != '\t') ++p;
+    return p;
+  }
+
+  static bool WrongCount(int column, const char* tab, const char* end, LineError* error) {
+    return error->Set("%td columns, expected %d", column + 1 + std::count(tab, end, '\t'),
+                      kColumns);
+  }
+
+  static bool ParseField(int column, const char* p, const char* end, Fields* fields,
+                         LineValues* out, LineError* error) {
+    if (column == 0) return ParseLabel("label", p, end, &out->label, error);
+    if (column <= kIntegers) {
+      const size_t i = static_cast<size_t>(column - 1);
+      fields->has_integer[i] = p != end;
+      if (p == end || ScanInt64(p, end, &fields->integer[i]) == end) return true;
+      return error->Token("I" + std::to_string(column), p, end, "a decimal integer");
+    }
+    const size_t i = static_cast<size_t>(column - 1 - kIntegers);
+    fields->has_token[i] = p != end;
+    if (p == end || ScanHex64(p, end, &fields->token[i]) == end) return true;
+    return error->Token("C" + std::to_string(column - kIntegers), p, end,
+                        "a token of 1 to 16 hexadecimal digits");
+  }
+
+  void Assemble(const Fields& fields, LineValues* out) const {
+    size_t dense = 0;
+    uint32_t sparse = 0;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const int column = columns_[i];
+      if (schema_.slots[i].kind == SlotKind::kDense) {
+        out->dense[dense++] = Dense(fields, column);
+      } else if (schema_.slots[i].kind == SlotKind::kSparse) {
+        uint64_t feasign = Sparse(fields, column);
+        if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, sparse);
+        out->feasigns[out->count] = feasign;
+        out->count += feasign != 0;
+        out->lengths[sparse++] = feasign != 0;
+      }
+    }
+  }
+
+  float Dense(const Fields& fields, int column) const {
+    const size_t i = static_cast<size_t>(column - 1);
+    if (!fields.has_integer[i]) return 0;
+    const int64_t v = std::max<int64_t>(fields.integer[i], 0);
+    return v < SmallValues::kCount ? small_.dense[static_cast<size_t>(v)] : DenseOf(v);
+  }
+
+  // 0 for no feasign.
+  uint64_t Sparse(const Fields& fields, int column) const {
+    if (column > kIntegers) {
+      const size_t i = static_cast<size_t>(column - 1 - kIntegers);
+      return fields.has_token[i] ? TokenFeasign(fields.token[i]) : 0;
+    }
+    const size_t i = static_cast<size_t>(column - 1);
+    if (!fields.has_integer[i]) return IntegerTag(column);
+    const int64_t v = fields.integer[i];
+    const bool small = v >= 0 && v < SmallValues::kCount;
+    return BucketFeasign(column, small ? small_.bucket[static_cast<size_t>(v)] : BucketOf(v));
+  }
+
+  const FeedSchema& schema_;
+  const SmallValues& small_;
+  std::vector<int> columns_;  // of each slot
+};
+
+}  // namespace
+
+std::unique_ptr<LineParser> NewCriteoParser(const FeedSchema& schema) {
+  return std::make_unique<CriteoParser>(schema);
+}
+
+}  // namespace pbx::feed

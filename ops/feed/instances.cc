@@ -1,0 +1,376 @@
+#include "feed/instances.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/sorted_index.h"
+#include "feed/unique_keys.h"
+#include "row/feasign.h"
+#include "row/plan.h"
+
+namespace pbx {
+namespace {
+
+constexpr size_t kMaxInt32 = static_cast<size_t>(std::numeric_limits<int32_t>::max());
+constexpr size_t kIndexRows = 1024;  // instances a task of Index takes, at least
+
+// splitmix64: Mix is its finaliser.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next() { return Mix(state_ += 0x9e3779b97f4a7c15ULL); }
+
+  // Uniform in [0, bound), bound >= 1: draws of just enough bits, again until one fits.
+  uint64_t Below(uint64_t bound) {
+    uint64_t mask = bound - 1;
+    for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
+    for (;;) {
+      const uint64_t draw = Next() & mask;
+      if (draw < bound) return draw;
+    }
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// A chunk as it was appended. Index replaces the feasigns by positions.
+struct Chunk {
+  ParsedChunk columns;
+  std::vector<uint64_t> starts;    // (n + 1) instance i's occurrences are [starts[i], starts[i+1])
+  std::vector<int32_t> positions;  // (nnz), after Index
+};
+
+// Where an instance lies. Shuffling permutes places; the columns stay where they are.
+struct Place {
+  uint32_t chunk;
+  uint32_t row;
+};
+
+template <typename T>
+size_t Held(const std::vector<T>& v) {
+  return v.capacity() * sizeof(T);
+}
+
+template <typename T>
+void Free(std::vector<T>* v) {
+  std::vector<T>().swap(*v);
+}
+
+// Lowers *slot to `value`; the order in which threads come does not matter.
+void AtomicMin(uint16_t* slot, uint16_t value) {
+  uint16_t now = __atomic_load_n(slot, __ATOMIC_RELAXED);
+  while (value < now && !__atomic_compare_exchange_n(slot, &now, value, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {}
+}
+
+}  // namespace
+
+struct Instances::Impl {
+  enum class State { kAppending, kShuffled, kIndexed };
+
+  size_t slots = 0;  // S
+  size_t width = 0;  // W
+  State state = State::kAppending;
+  std::vector<Chunk> chunks;
+  std::vector<Place> places;           // (N)
+  std::vector<float> labels;           // (N)
+  size_t occurrences = 0;              // nnz
+  std::vector<uint64_t> keys;          // (U)
+  std::vector<uint16_t> lowest_slots;  // (U)
+
+  size_t Occurrences(Place place) const {
+    const std::vector<uint64_t>& starts = chunks[place.chunk].starts;
+    return starts[place.row + 1] - starts[place.row];
+  }
+
+  // Calls visit(position) for each occurrence of instance i.
+  template <typename Visit>
+  void EachPosition(size_t i, Visit visit) const {
+    const Chunk& chunk = chunks[places[i].chunk];
+    const size_t end = chunk.starts[places[i].row + 1];
+    for (size_t at = chunk.starts[places[i].row]; at < end; ++at) visit(chunk.positions[at]);
+  }
+
+  Status CheckIndexed(const char* call) const {
+    if (state == State::kIndexed) return Status::Ok();
+    return Error(Code::kFailedPrecondition, "%s before Index; call Index first", call);
+  }
+
+  Status CheckRange(size_t begin, size_t end) const {
+    if (begin <= end && end <= places.size()) return Status::Ok();
+    return Error(Code::kInvalidArgument, "instances [%zu, %zu) are not within [0, %zu)", begin, end,
+                 places.size());
+  }
+
+  void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
+  Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
+};
+
+Instances::Instances(size_t sparse_slots, size_t dense_width) : impl_(std::make_unique<Impl>()) {
+  impl_->slots = sparse_slots;
+  impl_->width = dense_width;
+}
+
+Instances::~Instances() = default;
+
+Status Instances::Append(ParsedChunk&& chunk) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending) {
+    return Error(Code::kFailedPrecondition, "Append after Shuffle or Index; use new Instances");
+  }
+  const size_t n = chunk.instances;
+  if (chunk.labels.size() != n || chunk.dense.size() != n * self.width ||
+      chunk.lengths.size() != n * self.slots) {
+    return Error(
+        Code::kInvalidArgument,
+        "chunk of %zu instances has %zu labels, %zu dense values and %zu lengths; expected "
+        "%zu, %zu and %zu",
+        n, chunk.labels.size(), chunk.dense.size(), chunk.lengths.size(), n, n * self.width,
+        n * self.slots);
+  }
+  if (n == 0 && chunk.feasigns.empty()) return Status::Ok();
+  if (n > std::numeric_limits<uint32_t>::max()) {
+    return Error(Code::kInvalidArgument, "chunk of %zu instances, expected at most 2^32 - 1", n);
+  }
+  if (std::find(chunk.feasigns.begin(), chunk.feasigns.end(), 0u) != chunk.feasigns.end()) {
+    return Error(Code::kInvalidArgument, "chunk holds feasign 0, which is padding and has no row");
+  }
+  Chunk added;
+  added.starts.reserve(n + 1);
+  added.starts.push_back(0);
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t length = 0;
+    for (size_t s = 0; s < self.slots; ++s) length += chunk.lengths[i * self.slots + s];
+    added.starts.push_back(added.starts.back() + length);
+  }
+  if (added.starts.back() != chunk.feasigns.size()) {
+    return Error(Code::kInvalidArgument, "chunk has %zu feasigns, its lengths add up to %llu",
+                 chunk.feasigns.size(), static_cast<unsigned long long>(added.starts.back()));
+  }
+  self.occurrences += chunk.feasigns.size();
+  const uint32_t number = static_cast<uint32_t>(self.chunks.size());
+  for (uint32_t row = 0; row < n; ++row) self.places.push_back({number, row});
+  self.labels.insert(self.labels.end(), chunk.labels.begin(), chunk.labels.end());
+  Free(&chunk.labels);
+  added.columns = std::move(chunk);
+  self.chunks.push_back(std::move(added));
+  return Status::Ok();
+}
+
+Status Instances::Shuffle(uint64_t seed) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending) {
+    return Error(Code::kFailedPrecondition, "Shuffle a second time or after Index");
+  }
+  self.state = Impl::State::kShuffled;
+  Random random(seed);
+  for (size_t i = self.places.size(); i > 1; --i) {
+    const size_t j = random.Below(i);
+    std::swap(self.places[i - 1], self.places[j]);
+    std::swap(self.labels[i - 1], self.labels[j]);
+  }
+  return Status::Ok();
+}
+
+Status Instances::Index(ThreadPool* pool) {
+  Impl& self = *impl_;
+  if (self.state == Impl::State::kIndexed) {
+    return Error(Code::kFailedPrecondition, "Index a second time");
+  }
+  std::vector<feed::FeasignSpan> spans;
+  spans.reserve(self.chunks.size());
+  for (const Chunk& chunk : self.chunks) {
+    spans.push_back({chunk.columns.feasigns.data(), chunk.columns.feasigns.size()});
+  }
+  self.keys = feed::SortedUniqueKeys(spans, pool);
+  if (self.keys.size() > kMaxInt32) {
+    return Error(Code::kInvalidArgument,
+                 "%zu unique feasigns in one load, expected at most 2^31 - 1; load fewer files",
+                 self.keys.size());
+  }
+  self.lowest_slots.assign(self.keys.size(), std::numeric_limits<uint16_t>::max());
+  const SortedIndex index(self.keys.data(), self.keys.size());
+  for (Chunk& chunk : self.chunks) {
+    chunk.positions.resize(chunk.columns.feasigns.size());
+    pool->ParallelRanges(chunk.columns.instances, kIndexRows, [&](size_t begin, size_t end) {
+      self.IndexRows(index, begin, end, &chunk);
+    });
+    Free(&chunk.columns.feasigns);
+  }
+  self.state = Impl::State::kIndexed;
+  return Status::Ok();
+}
+
+void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) {
+  constexpr size_t kBlock = 1024;
+  uint64_t block[kBlock];
+  const uint64_t* const feasigns = chunk->columns.feasigns.data();
+  int32_t* const positions = chunk->positions.data();
+  const size_t last = chunk->starts[end];
+  for (size_t at = chunk->starts[begin]; at < last; at += kBlock) {
+    const size_t n = std::min(kBlock, last - at);
+    for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
+    index.FindBatch(block, n, positions + at);
+  }
+  const uint32_t* length = chunk->columns.lengths.data() + begin * slots;
+  size_t at = chunk->starts[begin];
+  for (size_t row = begin; row < end; ++row) {
+    for (size_t s = 0; s < slots; ++s) {
+      for (const size_t stop = at + *length++; at < stop; ++at) {
+        AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
+      }
+    }
+  }
+}
+
+size_t Instances::size() const { return impl_->places.size(); }
+size_t Instances::unique_keys() const { return impl_->keys.size(); }
+size_t Instances::occurrences() const { return impl_->occurrences; }
+const std::vector<float>& Instances::labels() const { return impl_->labels; }
+
+size_t Instances::bytes() const {
+  size_t bytes = Held(impl_->places) + Held(impl_->labels) + Held(impl_->keys) +
+                 Held(impl_->lowest_slots) + Held(impl_->chunks);
+  for (const Chunk& chunk : impl_->chunks) {
+    bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
+             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions);
+  }
+  return bytes;
+}
+
+Result<std::vector<InstanceRange>> Instances::Split(size_t max_rows, size_t batch_size) const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.CheckIndexed("Split"));
+  if (batch_size == 0) return Error(Code::kInvalidArgument, "batch_size is 0, expected at least 1");
+  std::vector<InstanceRange> ranges;
+  const size_t n = size();
+  if (n == 0) return ranges;
+  if (unique_keys() <= max_rows) {
+    ranges.push_back({0, n});
+    return ranges;
+  }
+  std::vector<uint32_t> seen_in(unique_keys());  // number of the last range, from 1, with the key
+  uint32_t range = 1;
+  const auto count_new = [&](size_t begin, size_t end) {
+    size_t rows = 0;
+    for (size_t i = begin; i < end; ++i) {
+      self.EachPosition(i, [&](int32_t position) {
+        uint32_t& seen = seen_in[static_cast<size_t>(position)];
+        rows += seen != range;
+        seen = range;
+      });
+    }
+    return rows;
+  };
+  size_t begin = 0, rows = 0;
+  for (size_t at = 0; at < n;) {
+    const size_t end = at + std::min(batch_size, n - at);
+    rows += count_new(at, end);
+    if (rows > max_rows && at > begin) {  // this batch begins a range of its own
+      ranges.push_back({begin, at});
+      begin = at;
+      ++range;
+      rows = count_new(at, end);
+    }
+    if (rows > max_rows) {
+      return Error(Code::kInvalidArgument,
+                   "the batch of instances [%zu, %zu) alone needs %zu rows, the pass table holds "
+                   "%zu; raise its budget or lower the batch size",
+                   at, end, rows, max_rows);
+    }
+    at = end;
+  }
+  ranges.push_back({begin, n});
+  return ranges;
+}
+
+Result<RangeKeys> Instances::SelectRange(InstanceRange range) const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.CheckIndexed("SelectRange"));
+  PBX_RETURN_IF_ERROR(self.CheckRange(range.begin, range.end));
+  std::vector<uint8_t> used(unique_keys());
+  for (size_t i = range.begin; i < range.end; ++i) {
+    self.EachPosition(i, [&](int32_t position) { used[static_cast<size_t>(position)] = 1; });
+  }
+  size_t count = 0;
+  for (const uint8_t u : used) count += u;
+  RangeKeys selected;
+  selected.keys.reserve(count);
+  selected.slots.reserve(count);
+  selected.positions.reserve(count);
+  for (size_t position = 0; position < used.size(); ++position) {
+    if (!used[position]) continue;
+    selected.keys.push_back(self.keys[position]);
+    selected.slots.push_back(self.lowest_slots[position]);
+    selected.positions.push_back(static_cast<int32_t>(position));
+  }
+  return selected;
+}
+
+// Checks the range and fills the offsets of its segments.
+Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const {
+  PBX_RETURN_IF_ERROR(CheckIndexed("PackBatch"));
+  PBX_RETURN_IF_ERROR(CheckRange(begin, end));
+  size_t total = 0;
+  for (size_t i = begin; i < end; ++i) total += Occurrences(places[i]);
+  const size_t segments = (end - begin) * slots;
+  if (total > kMaxInt32 || segments > kMaxInt32 - 1) {
+    return Error(Code::kInvalidArgument,
+                 "a batch of %zu instances has %zu feasigns in %zu segments, expected at most "
+                 "2^31 - 1 of each; lower the batch size",
+                 end - begin, total, segments);
+  }
+  offsets->resize(segments + 1);
+  int32_t* out = offsets->data();
+  int32_t next = 0;
+  *out++ = 0;
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t* length = chunks[places[i].chunk].columns.lengths.data() + places[i].row * slots;
+    for (size_t s = 0; s < slots; ++s) *out++ = next += static_cast<int32_t>(length[s]);
+  }
+  return Status::Ok();
+}
+
+Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
+                            Batch* out) const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.StartBatch(begin, end, &out->offsets));
+  const size_t n = end - begin;
+  out->size = n;
+  out->ids.resize(static_cast<size_t>(out->offsets.back()));
+  int32_t* id = out->ids.data();
+  for (size_t i = begin; i < end; ++i) {
+    self.EachPosition(i, [&](int32_t position) { *id++ = row_of_position[position]; });
+  }
+  BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
+
+  out->dense.resize(n * self.width);
+  out->show_click.resize(n * 2);
+  for (size_t i = 0; i < n; ++i) {
+    const Place place = self.places[begin + i];
+    std::copy_n(self.chunks[place.chunk].columns.dense.data() + place.row * self.width, self.width,
+                out->dense.data() + i * self.width);
+    out->show_click[2 * i] = 1;
+    out->show_click[2 * i + 1] = self.labels[begin + i];
+  }
+  out->labels.assign(self.labels.data() + begin, self.labels.data() + end);
+  return Status::Ok();
+}
+
+Status Instances::PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
+                               std::vector<int32_t>* offsets) const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.StartBatch(begin, end, offsets));
+  feasigns->resize(static_cast<size_t>(offsets->back()));
+  uint64_t* out = feasigns->data();
+  for (size_t i = begin; i < end; ++i) {
+    self.EachPosition(
+        i, [&](int32_t position) { *out++ = FeasignOf(self.keys[static_cast<size_t>(position)]); });
+  }
+  return Status::Ok();
+}
+
+}  // namespace pbx

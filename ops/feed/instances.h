@@ -1,0 +1,92 @@
+// Instances: everything one pass holds in memory, in columns. Chunks are added in file order; then
+// the keys are made unique and sorted, and every occurrence becomes a position among them, once;
+// after that no key is hashed or compared again.
+//
+// Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
+//
+// Life: Append* -> Shuffle? -> Index -> (Split, SelectRange, PackBatch)*. Out of order is
+// FailedPrecondition. Not thread safe but for PackBatch, which any number of threads may call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "base/threads.h"
+#include "feed/parser.h"
+
+namespace pbx {
+
+// Instances [begin, end) that are trained as one pass.
+struct InstanceRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// A range's share of the unique keys. u = keys of the range.
+struct RangeKeys {
+  std::vector<uint64_t> keys;   // (u) ascending
+  std::vector<uint16_t> slots;  // (u) the lowest sparse slot the key occurs in, in the whole load
+  std::vector<int32_t> positions;  // (u) their positions among all U
+};
+
+// One mini-batch, ready to be fed. B = instances in it.
+struct Batch {
+  size_t size = 0;                // B
+  std::vector<int32_t> ids;       // (nnz) row ids, -1 where the key has no row
+  std::vector<int32_t> offsets;   // (B * S + 1) ids of (instance b, slot s) are
+                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1])
+  std::vector<int32_t> plan;      // dedup plan, see BuildPlan
+  std::vector<float> dense;       // (B, W)
+  std::vector<float> labels;      // (B)
+  std::vector<float> show_click;  // (B, 2): 1, label
+};
+
+class Instances {
+ public:
+  Instances(size_t sparse_slots, size_t dense_width);
+  ~Instances();
+
+  // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
+  // 0.
+  Status Append(ParsedChunk&& chunk);
+
+  // A permutation that depends on seed and N only. Once, at most.
+  Status Shuffle(uint64_t seed);
+
+  // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
+  // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the
+  // thread count.
+  Status Index(ThreadPool* pool);
+
+  size_t size() const;         // N
+  size_t unique_keys() const;  // U, after Index
+  size_t occurrences() const;  // nnz
+  size_t bytes() const;        // memory held
+
+  // Cuts [0, N) into ranges of at most max_rows unique keys each, at multiples of batch_size.
+  // InvalidArgument with the rows needed when one batch alone has more. N == 0 gives no range.
+  Result<std::vector<InstanceRange>> Split(size_t max_rows, size_t batch_size) const;
+
+  Result<RangeKeys> SelectRange(InstanceRange range) const;
+
+  // Packs instances [begin, end). row_of_position: (U) row id in the pass table, or -1; stamp goes
+  // into the plan. out's vectors are reused.
+  Status PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
+                   Batch* out) const;
+
+  // The feasigns of instances [begin, end) in the layout of Batch::ids / Batch::offsets, for
+  // programs that feed feasigns themselves.
+  Status PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
+                      std::vector<int32_t>* offsets) const;
+
+  const std::vector<float>& labels() const;  // (N) in the order of training
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pbx

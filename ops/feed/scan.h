@@ -1,0 +1,54 @@
+// Scanning of single tokens, shared by the formats. Nothing here reads at or past `end`, allocates,
+// or depends on the locale. A Scan* returns the byte after the token, or nullptr when there is
+// none.
+#pragma once
+
+#include <cstdint>
+
+namespace pbx::feed {
+
+inline bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
+inline const char* SkipBlanks(const char* p, const char* end) {
+  while (p < end && IsBlank(*p)) ++p;
+  return p;
+}
+
+// The token that starts at p ends here.
+inline const char* TokenEnd(const char* p, const char* end) {
+  while (p < end && !IsBlank(*p)) ++p;
+  return p;
+}
+
+inline bool AtTokenEnd(const char* p, const char* end) { return p == end || IsBlank(*p); }
+
+// 0..9, or something above 9 for a byte that is no digit.
+inline unsigned DigitOf(char c) {
+  return static_cast<unsigned>(static_cast<unsigned char>(c)) - static_cast<unsigned>('0');
+}
+
+// The tail of a number with more than 19 digits, where it may overflow.
+const char* ScanLongUint64(const char* p, const char* end, uint64_t* value);
+
+// A decimal in [0, 2^64 - 1], leading zeros allowed, no sign.
+inline const char* ScanUint64(const char* p, const char* end, uint64_t* value) {
+  const char* const start = p;
+  const char* const unchecked = end - p > 19 ? p + 19 : end;  // 19 digits cannot overflow
+  uint64_t v = 0;
+  for (unsigned digit; p < unchecked && (digit = DigitOf(*p)) <= 9; ++p) v = v * 10 + digit;
+  *value = v;
+  if (p == start) return nullptr;
+  return p == unchecked && p < end ? ScanLongUint64(p, end, value) : p;
+}
+
+// A decimal integer that fits int64, with or without '-'.
+const char* ScanInt64(const char* p, const char* end, int64_t* value);
+
+// 1 to 16 hexadecimal digits of either case.
+const char* ScanHex64(const char* p, const char* end, uint64_t* value);
+
+// A decimal floating point number, "-12.5e-3"; the value is that of the nearest double, rounded to
+// float. nullptr also for one beyond float's range; infinities and NaN have no spelling here.
+const char* ScanFloat(const char* p, const char* end, float* value);
+
+}  // namespace pbx::feed

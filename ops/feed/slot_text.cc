@@ -1,0 +1,181 @@
+// Tokens "value:slot" (feasign_slot) or "slot:value" (slot_value), in any order on the line.
+#include <algorithm>
+#include <cstring>
+
+#include "feed/line_parser.h"
+#include "feed/scan.h"
+#include "row/feasign.h"
+
+namespace pbx::feed {
+namespace {
+
+// Finds a slot by its name on the line, without making a string of it.
+class NameTable {
+ public:
+  explicit NameTable(const std::vector<SlotSpec>& slots) : slots_(slots) {
+    size_t size = 16;
+    while (size < slots.size() * 2) size *= 2;
+    places_.assign(size, kNone);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      size_t at = Place(slots[i].name.data(), slots[i].name.size());
+      while (places_[at] != kNone) at = (at + 1) & (size - 1);
+      places_[at] = static_cast<uint32_t>(i);
+    }
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  // Index among the schema's slots, or kNone.
+  uint32_t Find(const char* name, size_t size) const {
+    for (size_t at = Place(name, size); places_[at] != kNone;
+         at = (at + 1) & (places_.size() - 1)) {
+      const std::string& here = slots_[places_[at]].name;
+      if (here.size() == size && std::memcmp(here.data(), name, size) == 0) return places_[at];
+    }
+    return kNone;
+  }
+
+ private:
+  size_t Place(const char* name, size_t size) const {
+    return HashBytes(name, size, 0) & (places_.size() - 1);
+  }
+
+  const std::vector<SlotSpec>& slots_;
+  std::vector<uint32_t> places_;
+};
+
+// One token, cut at its colon.
+struct Token {
+  const char* name;
+  const char* name_end;
+  const char* value;
+  const char* value_end;
+};
+
+class SlotTextParser : public LineParser {
+ public:
+  explicit SlotTextParser(const FeedSchema& schema)
+      : schema_(schema),
+        names_(schema.slots),
+        column_(schema.slots.size()),
+        filled_(schema.slots.size()),
+        ends_(schema.sparse_slots()) {
+    size_t sparse = 0, dense = 0;
+    for (size_t i = 0; i < schema.slots.size(); ++i) {
+      const SlotSpec& slot = schema.slots[i];
+      if (slot.kind == SlotKind::kSparse) column_[i] = sparse++;
+      if (slot.kind == SlotKind::kDense) {
+        column_[i] = dense;
+        dense += static_cast<size_t>(slot.dim);
+      }
+    }
+  }
+
+  bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
+    std::fill(out->lengths.begin(), out->lengths.end(), 0u);
+    std::fill(filled_.begin(), filled_.end(), 0u);
+    found_.clear();
+    for (p = SkipBlanks(p, end); p < end; p = SkipBlanks(p, end)) {
+      const char* const after = TokenEnd(p, end);
+      Token token;
+      if (!Cut(p, after, &token)) {
+        return error->wanted() && error->Set("'%s' has no ':'", Printable(p, after, 40).c_str());
+      }
+      const size_t name_size = static_cast<size_t>(token.name_end - token.name);
+      const uint32_t slot = names_.Find(token.name, name_size);
+      if (slot != NameTable::kNone && !Add(slot, token, out, error)) return false;
+      p = after;
+    }
+    for (size_t i = 0; i < filled_.size(); ++i) {
+      if (!CheckFilled(i, error)) return false;
+    }
+    SortBySlot(out);
+    return true;
+  }
+
+ private:
+  // A name may hold a ':', a value cannot.
+  bool Cut(const char* p, const char* end, Token* token) const {
+    const size_t size = static_cast<size_t>(end - p);
+    const bool value_first = schema_.format == Format::kFeasignSlot;
+    const void* found = value_first ? std::memchr(p, ':', size) : memrchr(p, ':', size);
+    if (found == nullptr) return false;
+    const char* const colon = static_cast<const char*>(found);
+    *token = value_first ? Token{colon + 1, end, p, colon} : Token{p, colon, colon + 1, end};
+    return true;
+  }
+
+  bool Add(uint32_t index, const Token& token, LineValues* out, LineError* error) {
+    const SlotSpec& slot = schema_.slots[index];
+    const char* const end = token.value_end;
+    ++filled_[index];
+    switch (slot.kind) {
+      case SlotKind::kLabel: return ParseLabel(slot.name, token.value, end, &out->label, error);
+      case SlotKind::kDense: {
+        float value = 0;
+        if (ScanFloat(token.value, end, &value) != end) {
+          return error->Token(slot.name, token.value, end, kFloatExpected);
+        }
+        // Surplus values are only counted; CheckFilled reports them.
+        if (filled_[index] <= static_cast<uint32_t>(slot.dim)) {
+          out->dense[column_[index] + filled_[index] - 1] = value;
+        }
+        return true;
+      }
+      case SlotKind::kSparse: {
+        uint64_t feasign = 0;
+        if (ScanUint64(token.value, end, &feasign) != end) {
+          return error->Token(slot.name, token.value, end, kFeasignExpected);
+        }
+        if (feasign == 0) return true;
+        const uint32_t column = static_cast<uint32_t>(column_[index]);
+        if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, column);
+        found_.push_back({feasign, column});
+        ++out->lengths[column];
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool CheckFilled(size_t index, LineError* error) const {
+    const SlotSpec& slot = schema_.slots[index];
+    if (slot.kind == SlotKind::kSparse) return true;
+    const uint32_t expected = slot.kind == SlotKind::kLabel ? 1 : static_cast<uint32_t>(slot.dim);
+    if (filled_[index] == expected) return true;
+    return error->Set("%s slot '%.200s': %u values, expected %u",
+                      slot.kind == SlotKind::kLabel ? "label" : "dense", slot.name.c_str(),
+                      filled_[index], expected);
+  }
+
+  // Stable: within a slot the feasigns keep the order of the line.
+  void SortBySlot(LineValues* out) {
+    size_t next = 0;
+    for (size_t s = 0; s < ends_.size(); ++s) {
+      ends_[s] = next;
+      next += out->lengths[s];
+    }
+    for (const Found& found : found_) out->feasigns[ends_[found.slot]++] = found.feasign;
+    out->count = next;
+  }
+
+  struct Found {
+    uint64_t feasign;
+    uint32_t slot;  // among the sparse slots
+  };
+
+  const FeedSchema& schema_;
+  const NameTable names_;
+  std::vector<size_t> column_;    // of each slot: its sparse index, or its first dense column
+  std::vector<uint32_t> filled_;  // values of each slot seen on the line
+  std::vector<size_t> ends_;      // of each sparse slot: where its next feasign goes
+  std::vector<Found> found_;
+};
+
+}  // namespace
+
+std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema) {
+  return std::make_unique<SlotTextParser>(schema);
+}
+
+}  // namespace pbx::feed

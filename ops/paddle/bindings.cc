@@ -1,0 +1,95 @@
+// The control plane: paddlebox._ops as a Python module. The GIL is released in every call that works.
+#include "paddle/bindings.h"
+
+#include <pybind11/stl.h>
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "metric/bucket_auc.h"
+#include "paddle/arrays.h"
+#include "row/feasign.h"
+#include "table/kernels.h"
+
+namespace pbx {
+namespace {
+
+// A Status becomes the exception a Python user expects: ValueError for a wrong argument, else a class of
+// paddlebox.errors.
+void Translate(const std::exception_ptr& thrown) {
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const StatusError& error) {
+    if (error.code() == Code::kInvalidArgument) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+      return;
+    }
+    const char* name = "StoreError";
+    if (error.code() == Code::kFailedPrecondition) name = "PassError";
+    if (error.code() == Code::kCorruption) name = "CorruptionError";
+    if (error.code() == Code::kOutOfSpace) name = "OutOfSpaceError";
+    const py::object type = py::module_::import("paddlebox.errors").attr(name);
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+void BindMetric(py::module_& module) {
+  py::class_<BucketAuc>(module, "BucketAuc")
+      .def(py::init<size_t>(), py::arg("buckets") = 1000000)
+      .def("add",
+           [](BucketAuc& self, const Array<float>& predictions, const Array<float>& labels) {
+             if (predictions.size() != labels.size()) {
+               ThrowIfError(Error(Code::kInvalidArgument, "%zd predictions and %zd labels",
+                                  static_cast<ssize_t>(predictions.size()),
+                                  static_cast<ssize_t>(labels.size())));
+             }
+             const float* p = predictions.data();
+             const float* y = labels.data();
+             const size_t n = SizeOf(labels);
+             const py::gil_scoped_release release;
+             ThrowIfError(self.Add(p, y, n));
+           })
+      .def("merge",
+           [](BucketAuc& self, const BucketAuc& other) { ThrowIfError(self.Merge(other)); })
+      .def("reset", &BucketAuc::Reset)
+      .def("compute", [](const BucketAuc& self) {
+        const MetricValues v = self.Compute();
+        py::dict out;
+        out["auc"] = v.auc;
+        out["bucket_error"] = v.bucket_error;
+        out["mae"] = v.mae;
+        out["rmse"] = v.rmse;
+        out["actual_ctr"] = v.actual_ctr;
+        out["predicted_ctr"] = v.predicted_ctr;
+        out["copc"] = v.copc;
+        out["logloss"] = v.logloss;
+        out["size"] = v.size;
+        return out;
+      });
+}
+
+}  // namespace
+}  // namespace pbx
+
+PYBIND11_MODULE(_ops, module) {
+  namespace py = pybind11;
+  module.doc() = "Native core of paddlebox; use it through paddlebox's own modules.";
+  py::register_exception_translator([](std::exception_ptr thrown) { pbx::Translate(thrown); });
+  module.def("crc32c", [](const py::bytes& data) {
+    char* bytes = nullptr;
+    py::ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(data.ptr(), &bytes, &size) != 0) throw py::error_already_set();
+    return pbx::Crc32c(bytes, static_cast<size_t>(size));
+  });
+  module.def("mix", &pbx::Mix);
+  module.def("unmix", &pbx::Unmix);
+  module.def("feasign_in_slot", &pbx::FeasignInSlot);
+  module.def("vector_path", [] { return pbx::ActiveKernels().name; });
+  module.def("set_vector_path",
+             [](const char* name) { pbx::ThrowIfError(pbx::SelectKernels(name)); });
+  module.def("release_thread_affinity", &pbx::ReleaseThreadAffinity);
+  module.def("inject_write_fault", &pbx::InjectWriteFault);
+  pbx::BindMetric(module);
+  pbx::BindTable(module);
+  pbx::BindFeed(module);
+}

@@ -1,0 +1,11 @@
+// The parts of the Python module: one function a part, called by bindings.cc.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace pbx {
+
+void BindTable(pybind11::module_& module);  // bind_table.cc: Table and its tiers
+void BindFeed(pybind11::module_& module);   // bind_feed.cc: schema, parser, instances, batches
+
+}  // namespace pbx

@@ -1,0 +1,305 @@
+// The operators. Each kernel checks place, dtype and shape, then calls one function of the core. Nothing
+// may leave a kernel but Paddle's own exception (any other aborts the process), so every body runs
+// under Guard. Messages start with the Python error class that paddlebox.ops turns them into.
+#include <paddle/extension.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "paddle/registry.h"
+
+namespace pbx {
+namespace {
+
+using paddle::DataType;
+using paddle::Tensor;
+using Shape = std::vector<int64_t>;
+
+std::string ErrorClass(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument: return "ValueError";
+    case Code::kFailedPrecondition: return "PassError";
+    case Code::kCorruption: return "CorruptionError";
+    case Code::kOutOfSpace: return "OutOfSpaceError";
+    default: return "StoreError";
+  }
+}
+
+// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception.
+template <typename Body>
+void Guard(const char* op, Body body) {
+  std::string message;
+  try {
+    const Status status = body();
+    if (status.ok()) return;
+    message = "[" + ErrorClass(status.code()) + "] " + op + ": " + status.message();
+  } catch (const std::exception& error) {
+    message = std::string("[StoreError] ") + op + ": " + error.what();
+  }
+  PD_THROW(message);
+}
+
+std::string Describe(const Shape& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+Status Expect(const Tensor& tensor, const char* name, DataType dtype) {
+  if (!tensor.is_cpu()) {
+    return Error(Code::kInvalidArgument,
+                 "%s is not in CPU memory; this build has no GPU kernels (docs/building.md)", name);
+  }
+  if (tensor.dtype() == dtype) return Status::Ok();
+  return Error(Code::kInvalidArgument, "%s has dtype %s, expected %s", name,
+               phi::DataTypeToString(tensor.dtype()).c_str(), phi::DataTypeToString(dtype).c_str());
+}
+
+Status ExpectShape(const Tensor& tensor, const char* name, const Shape& expected) {
+  if (tensor.shape() == expected) return Status::Ok();
+  return Error(Code::kInvalidArgument, "%s has shape %s, expected %s", name,
+               Describe(tensor.shape()).c_str(), Describe(expected).c_str());
+}
+
+// The anchor is what makes autograd call the backward; its gradient is always zero.
+Tensor ZerosLike(const Tensor& tensor) {
+  Tensor zeros = paddle::empty(tensor.shape(), tensor.dtype(), tensor.place());
+  std::memset(zeros.data(), 0, static_cast<size_t>(zeros.numel()) * phi::SizeOf(zeros.dtype()));
+  return zeros;
+}
+
+size_t Count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
+// ---- pull_box_sparse, push_box_sparse: feasigns, the table that is open
+
+// PaddleBox drops a last dimension of 1: (B, 1) gives (B, size); any other (...) gives (..., size).
+Shape PullShape(Shape ids, int size) {
+  if (!ids.empty() && ids.back() == 1) ids.pop_back();
+  ids.push_back(size);
+  return ids;
+}
+
+Status TranslateIds(const Tensor& ids, int64_t size, std::shared_ptr<Table>* table,
+                    std::vector<int32_t>* rows) {
+  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
+  Result<std::shared_ptr<Table>> found = FindTable("");
+  if (!found.ok()) return found.status();
+  *table = found.value();
+  const int columns = 3 + (*table)->config().accessor.layout.embedx_dim;
+  if (size != columns) {
+    return Error(Code::kInvalidArgument, "size is %lld, table '%s' has 3 + embedx_dim = %d columns",
+                 static_cast<long long>(size), (*table)->config().name.c_str(), columns);
+  }
+  rows->resize(Count(ids));
+  // A feasign travels as the bits of an int64.
+  return (*table)->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()), rows->size(),
+                             rows->data());
+}
+
+std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
+                                bool /*is_distributed*/, bool /*is_sparse*/) {
+  Tensor out;
+  Guard("pull_box_sparse", [&]() -> Status {
+    PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
+    std::shared_ptr<Table> table;
+    std::vector<int32_t> rows;
+    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+    out = paddle::empty(PullShape(ids.shape(), size), DataType::FLOAT32, ids.place());
+    return table->Pull(rows.data(), rows.size(), out.data<float>());
+  });
+  return {out};
+}
+
+Status PushRows(const Tensor& ids, const Tensor& grad) {
+  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+  const Shape shape = grad.shape();
+  const int64_t size = shape.empty() ? 0 : shape.back();
+  std::shared_ptr<Table> table;
+  std::vector<int32_t> rows;
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+  PBX_RETURN_IF_ERROR(
+      ExpectShape(grad, "Out@GRAD", PullShape(ids.shape(), static_cast<int>(size))));
+  const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
+  return table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
+}
+
+std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                                 int /*size*/, bool /*is_distributed*/, bool /*is_sparse*/) {
+  Tensor zeros;
+  Guard("push_box_sparse", [&]() -> Status {
+    zeros = ZerosLike(anchor);
+    return PushRows(ids, grad);
+  });
+  return {zeros};
+}
+
+std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/, int size,
+                                  bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PullShape(ids, size)};
+}
+std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& anchor) {
+  return {anchor};
+}
+
+std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
+  Tensor count;
+  Guard("push_box_sparse", [&]() -> Status {
+    PBX_RETURN_IF_ERROR(PushRows(ids, grad));
+    count = paddle::empty({1}, DataType::INT64, ids.place());
+    *count.data<int64_t>() = ids.numel();
+    return Status::Ok();
+  });
+  return {count};
+}
+std::vector<Shape> PushInferShape(const Shape& /*ids*/, const Shape& /*grad*/) { return {{1}}; }
+std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*grad*/) {
+  return {DataType::INT64};
+}
+
+// ---- fused_pull_seqpool_cvm
+
+// Inputs and attributes of the fused operator after their checks. B = instances.
+struct Pooled {
+  std::shared_ptr<Table> table;
+  std::vector<int32_t> translated;  // where Ids holds feasigns
+  const int32_t* ids = nullptr;     // (nnz)
+  size_t nnz = 0;
+  size_t instances = 0;             // B
+  int64_t width = 0;
+  const int32_t* plan = nullptr;
+  size_t plan_size = 0;             // 0: no plan was fed
+};
+
+Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
+                   const Tensor& plan, const Tensor& anchor, const std::string& table, int slots,
+                   int embedx_dim, bool use_cvm, Pooled* pooled) {
+  Result<std::shared_ptr<Table>> found = FindTable(table);
+  if (!found.ok()) return found.status();
+  pooled->table = found.value();
+  const int dim = pooled->table->config().accessor.layout.embedx_dim;
+  if (embedx_dim != dim || slots < 1) {
+    return Error(Code::kInvalidArgument,
+                 "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "
+                 "embedx_dim = %d", slots, embedx_dim, dim);
+  }
+  PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(Expect(offsets, "Offsets", DataType::INT32));
+  PBX_RETURN_IF_ERROR(Expect(show_click, "ShowClick", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(Expect(plan, "Plan", DataType::INT32));
+  if (show_click.shape().empty()) {
+    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
+  }
+  const int64_t instances = show_click.shape()[0];
+  PBX_RETURN_IF_ERROR(ExpectShape(show_click, "ShowClick", {instances, 2}));
+  PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * slots + 1}));
+  pooled->instances = static_cast<size_t>(instances);
+  pooled->width = (use_cvm ? 3 : 1) + dim;
+  pooled->nnz = Count(ids);
+  if (ids.dtype() == DataType::INT64) {
+    PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
+    pooled->translated.resize(pooled->nnz);
+    pooled->ids = pooled->translated.data();
+    return pooled->table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()),
+                                    pooled->nnz, pooled->translated.data());
+  }
+  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT32));
+  pooled->ids = ids.data<int32_t>();
+  // A plan of fewer words than its header stands for none: programs cannot feed an empty tensor.
+  if (Count(plan) >= 4) {
+    pooled->plan = plan.data<int32_t>();
+    pooled->plan_size = Count(plan);
+    return pooled->table->CheckStamp(pooled->plan[0]);
+  }
+  return Status::Ok();
+}
+
+std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
+                                  const Tensor& show_click, const Tensor& plan,
+                                  const Tensor& anchor, const std::string& table, int slots,
+                                  int embedx_dim, bool use_cvm) {
+  Tensor out;
+  Guard("fused_pull_seqpool_cvm", [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    out = paddle::empty({show_click.shape()[0], slots * pooled.width}, DataType::FLOAT32,
+                        ids.place());
+    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    out.data<float>());
+  });
+  return {out};
+}
+
+std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
+                                   const Tensor& show_click, const Tensor& plan,
+                                   const Tensor& anchor, const Tensor& grad,
+                                   const std::string& table, int slots, int embedx_dim,
+                                   bool use_cvm) {
+  Tensor zeros;
+  Guard("fused_pull_seqpool_cvm_grad", [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(
+        ExpectShape(grad, "Out@GRAD", {show_click.shape()[0], slots * pooled.width}));
+    zeros = ZerosLike(anchor);
+    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
+                                    grad.data<float>());
+  });
+  return {zeros};
+}
+
+std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
+                                    const Shape& show_click, const Shape& /*plan*/,
+                                    const Shape& /*anchor*/, const std::string& /*table*/,
+                                    int slots, int embedx_dim, bool use_cvm) {
+  return {{show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim)}};
+}
+std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
+                                       const DataType& /*show_click*/, const DataType& /*plan*/,
+                                       const DataType& anchor) {
+  return {anchor};
+}
+
+}  // namespace
+}  // namespace pbx
+
+PD_BUILD_OP(pull_box_sparse)
+    .Inputs({"Ids", "W"})
+    .Outputs({"Out"})
+    .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PullForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PullInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
+
+PD_BUILD_GRAD_OP(pull_box_sparse)
+    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PullBackward));
+
+PD_BUILD_OP(push_box_sparse)
+    .Inputs({"Ids", "Grad"})
+    .Outputs({"Count"})
+    .SetKernelFn(PD_KERNEL(pbx::PushForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PushInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PushInferDtype));
+
+PD_BUILD_OP(fused_pull_seqpool_cvm)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W"})
+    .Outputs({"Out"})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PooledForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PooledInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PooledInferDtype));
+
+PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PooledBackward));

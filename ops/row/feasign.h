@@ -1,0 +1,22 @@
+// Feasign and key. A feasign is the 64-bit feature value a user writes; a key is Mix(feasign), the
+// order in which everything is stored. Feasign 0 is padding: it has no row in any tier.
+#pragma once
+
+#include <cstdint>
+
+#include "base/hash.h"
+
+namespace pbx {
+
+inline uint64_t KeyOf(uint64_t feasign) { return Mix(feasign); }
+inline uint64_t FeasignOf(uint64_t key) { return Unmix(key); }
+
+// key_space: per_slot. The same token in two slots becomes two feasigns; for one slot the map is a
+// bijection but for the single value that would become padding. 0 stays padding.
+inline uint64_t FeasignInSlot(uint64_t feasign, uint32_t slot) {
+  if (feasign == 0) return 0;
+  const uint64_t mixed = Mix(feasign) ^ Mix(0x5107000000000000ULL + slot);
+  return mixed == 0 ? 1 : mixed;
+}
+
+}  // namespace pbx

@@ -1,0 +1,58 @@
+// RowLayout: where each field of a row lies. A row is a whole number of 4-byte words; docs/formats/row.md
+// has the picture. Letters: D = embedx_dim, e = state words of embed, x = state words of embedx.
+//
+//   word 0        slot (uint16, low half), flags (uint16, high half)
+//   word 1, 2, 3  show, click, delta_score (float32)
+//   word 4        last_seen_day (uint32, days since 1970-01-01; 0 = never)
+//   word 5        life_seq (uint32, the last life event the row has seen)
+//   word 6        embed_w (float32)
+//   word 7 ..     embed state (e), embedx_w (D), embedx state (x)
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/host_device.h"
+
+namespace pbx {
+
+// Flags of word 0.
+constexpr uint16_t kHasEmbedx = 1;  // embedx was created; before that it reads as zeros
+
+struct RowLayout {
+  int embedx_dim = 8;    // D
+  int embed_state = 1;   // e
+  int embedx_state = 1;  // x
+
+  static constexpr int kShow = 1, kClick = 2, kDeltaScore = 3, kDay = 4, kLifeSeq = 5, kEmbed = 6;
+  PBX_HOST_DEVICE int embed_state_at() const { return kEmbed + 1; }
+  PBX_HOST_DEVICE int embedx_at() const { return kEmbed + 1 + embed_state; }
+  PBX_HOST_DEVICE int embedx_state_at() const { return embedx_at() + embedx_dim; }
+  PBX_HOST_DEVICE int words() const { return embedx_state_at() + embedx_state; }
+  PBX_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(words()) * 4; }
+
+  // Tells layouts apart in files: 1 is the version of this page.
+  uint64_t Fingerprint() const {
+    const int32_t fields[4] = {1, embedx_dim, embed_state, embedx_state};
+    return HashBytes(fields, sizeof(fields), 0x50425852ULL);
+  }
+};
+
+// Views of the integer words; rows are arrays of float everywhere else.
+PBX_HOST_DEVICE inline uint32_t GetWord(const float* row, int word) {
+  uint32_t value;
+  memcpy(&value, row + word, 4);
+  return value;
+}
+PBX_HOST_DEVICE inline void SetWord(float* row, int word, uint32_t value) {
+  memcpy(row + word, &value, 4);
+}
+PBX_HOST_DEVICE inline uint16_t SlotOf(const float* row) {
+  return static_cast<uint16_t>(GetWord(row, 0) & 0xffffu);
+}
+PBX_HOST_DEVICE inline bool HasEmbedx(const float* row) {
+  return ((GetWord(row, 0) >> 16) & kHasEmbedx) != 0;
+}
+
+}  // namespace pbx

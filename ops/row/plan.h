@@ -1,0 +1,41 @@
+// Dedup plan of a batch: which rows it touches, and which segments (instance b, slot s: b * S + s)
+// each of them occurs in. Push walks it row by row, so it needs no atomics and sums in one fixed
+// order.
+//
+// Packed in one int32 array, so that a batch feeds one tensor. U = unique rows, M = occurrences
+// with a row (ids >= 0):
+//   [0] stamp of the pass table the ids belong to
+//   [1] U
+//   [2] M
+//   [3 .. 3+U)          row ids, ascending
+//   [3+U .. 3+2U+1)     starts: occurrences of row u are segments[starts[u] .. starts[u+1])
+//   [3+2U+1 .. +M)      segments, ascending within a row
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pbx {
+
+struct PlanView {
+  int32_t stamp = 0;
+  size_t unique = 0;                  // U
+  size_t occurrences = 0;             // M
+  const int32_t* rows = nullptr;      // (U)
+  const int32_t* starts = nullptr;    // (U + 1)
+  const int32_t* segments = nullptr;  // (M)
+};
+
+// ids: (nnz), -1 = no row. offsets: (segments + 1). Overwrites *plan. REQUIRES: offsets valid for
+// ids.
+void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
+               std::vector<int32_t>* plan);
+
+// Checks sizes, order and bounds against table_rows and segments: a plan that passes can be walked
+// without any further check.
+Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments);
+
+}  // namespace pbx

@@ -1,0 +1,75 @@
+// Accessor: the life of a row, from creation through each push. One function for one row; the
+// kernels of ops/table call it for many.
+//
+// It lies with the rules and not with the layout because a push applies them.
+#pragma once
+
+#include "base/hash.h"
+#include "row/layout.h"
+#include "rule/dispatch.h"
+
+namespace pbx {
+
+struct AccessorConfig {
+  uint64_t seed = 1;                // of the table: initial weights are a function of (seed, feasign)
+  float nonclk_coeff = 0.1f;
+  float click_coeff = 1.0f;
+  float embedx_threshold = 10.0f;   // embedx is created once score(show, click) reaches it
+  bool show_scale = true;           // gradients are divided by the shows of the push (rules that use it)
+  RuleConfig embed;
+  RuleConfig embedx;
+  RowLayout layout;
+};
+
+namespace accessor {
+
+PBX_HOST_DEVICE inline float Score(const AccessorConfig& config, float show, float click) {
+  return (show - click) * config.nonclk_coeff + click * config.click_coeff;
+}
+
+// Uniform in [-range, range), a function of (seed, key, column) alone.
+PBX_HOST_DEVICE inline float InitialWeight(uint64_t seed, uint64_t key, uint32_t column,
+                                           float range) {
+  const uint64_t h = Mix(Mix(seed + 0x9e3779b97f4a7c15ULL) ^ Mix(key ^ (uint64_t{column} << 40) ^ 0x5eedULL));
+  const float u = static_cast<float>(h >> 40) * (1.0f / 16777216.0f);  // 24 bits: exact
+  return (2.0f * u - 1.0f) * range;
+}
+
+// A row that has never been seen: no shows, embed_w initialised, embedx absent (zeros).
+PBX_HOST_DEVICE inline void Create(const AccessorConfig& config, uint64_t key, uint16_t slot,
+                                   float* row) {
+  const RowLayout& layout = config.layout;
+  for (int i = 0; i < layout.words(); ++i) row[i] = 0.0f;
+  SetWord(row, 0, slot);
+  row[RowLayout::kEmbed] = InitialWeight(config.seed, key, 0, config.embed.initial_range);
+  rule::InitState(config.embed, 1, row + layout.embed_state_at());
+}
+
+// Applies one merged push. g: (1 + D) gradient of the sum loss, embed_w first.
+// The push that creates embedx only initialises it, as PaddleBox does: its gradient was taken at
+// zeros that the row did not own.
+PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, float show,
+                                 float click, const float* g, uint32_t day, float* row) {
+  const RowLayout& layout = config.layout;
+  row[RowLayout::kShow] += show;
+  row[RowLayout::kClick] += click;
+  row[RowLayout::kDeltaScore] += Score(config, show, click);
+  SetWord(row, RowLayout::kDay, day);
+  // PaddleBox divides by zero where a push has no show.
+  const float scale = config.show_scale && show > 0.0f ? show : 1.0f;
+  rule::Update(config.embed, 1, g, scale, row + RowLayout::kEmbed, row + layout.embed_state_at());
+  float* embedx = row + layout.embedx_at();
+  float* state = row + layout.embedx_state_at();
+  if (HasEmbedx(row)) {
+    rule::Update(config.embedx, layout.embedx_dim, g + 1, scale, embedx, state);
+  } else if (Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >= config.embedx_threshold) {
+    for (int i = 0; i < layout.embedx_dim; ++i) {
+      embedx[i] = InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1, config.embedx.initial_range);
+    }
+    rule::InitState(config.embedx, layout.embedx_dim, state);
+    SetWord(row, 0, GetWord(row, 0) | (uint32_t{kHasEmbedx} << 16));
+  }
+}
+
+}  // namespace accessor
+}  // namespace pbx

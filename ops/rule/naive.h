@@ -1,0 +1,17 @@
+// Naive SGD: w -= lr * g. No state; scale (the show count) is ignored, as in Paddle's
+// SparseNaiveSGDRule.
+#pragma once
+
+#include "rule/rule.h"
+
+namespace pbx::rule {
+
+PBX_HOST_DEVICE inline int NaiveStateSize(int /*d*/) { return 0; }
+PBX_HOST_DEVICE inline void NaiveInitState(const RuleConfig& /*config*/, int /*d*/,
+                                           float* /*state*/) {}
+PBX_HOST_DEVICE inline void NaiveUpdate(const RuleConfig& config, int d, const float* g,
+                                        float /*scale*/, float* w, float* /*state*/) {
+  for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - config.learning_rate * g[i]);
+}
+
+}  // namespace pbx::rule

@@ -1,0 +1,50 @@
+// A rule updates one embedding (embed_w: one float; embedx_w: D floats) with its merged gradient.
+// Each rule is one header (naive.h, adagrad.h, adam.h) with the same three functions, plain inline code
+// over IEEE-exact operations only; this header holds what they share and chooses among them.
+//
+// Letters: d = floats of the embedding (1 or D), s = floats of the rule's state.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/hash.h"
+#include "base/host_device.h"
+
+namespace pbx {
+
+enum class RuleKind { kNaive, kAdaGrad, kAdam };
+
+struct RuleConfig {
+  RuleKind kind = RuleKind::kAdaGrad;
+  float learning_rate = 0.05f;
+  float initial_range = 1e-4f;  // new weights are uniform in [-range, range)
+  float initial_g2sum = 3.0f;   // AdaGrad's G0
+  float beta1 = 0.9f;           // Adam
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float min_bound = -10.0f;     // weights are clipped to [min_bound, max_bound] after each update
+  float max_bound = 10.0f;
+};
+
+namespace rule {
+
+PBX_HOST_DEVICE inline float Clip(const RuleConfig& config, float w) {
+  // Written so that a NaN stays a NaN: it is the trainer's to find, not ours to hide.
+  w = w < config.min_bound ? config.min_bound : w;
+  return w > config.max_bound ? config.max_bound : w;
+}
+
+// Sum of g_i^2 in eight fixed lanes: the same bits on every vector width, and no long chain of adds.
+PBX_HOST_DEVICE inline float SumOfSquares(const float* g, int d) {
+  float lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  int i = 0;
+  for (; i + 8 <= d; i += 8) {
+    for (int j = 0; j < 8; ++j) lane[j] += g[i + j] * g[i + j];
+  }
+  for (int j = 0; i + j < d; ++j) lane[j] += g[i + j] * g[i + j];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+}  // namespace rule
+}  // namespace pbx

@@ -1,0 +1,52 @@
+// HBM tier on the host: the table of one pass. Keys in hash order, row i of the table belongs to
+// keys()[i]; i is the row id that the feeder writes into the batches. No hashing takes place while a
+// pass trains: a pull is rows() + id * row_bytes().
+//
+// At most 2^31 - 1 rows; byte offsets are 64 bit. Rows lie in huge pages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/sorted_index.h"
+#include "base/status.h"
+#include "store/tier.h"
+
+namespace pbx {
+
+class HbmTier : public Tier {
+ public:
+  // An empty table of rows of row_bytes (> 0, a multiple of 4).
+  explicit HbmTier(uint32_t row_bytes) : row_bytes_(row_bytes) {}
+
+  // A table of these keys with zeroed rows, to be filled through row(). keys strictly ascending.
+  static Result<std::unique_ptr<HbmTier>> Build(uint32_t row_bytes, std::vector<uint64_t> keys);
+
+  // Memory per row of a built table, for budgets: key, row and its part of the index.
+  static uint64_t BytesPerRow(uint32_t row_bytes) { return row_bytes + 8 + 4; }
+
+  Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
+  // Merges into a new table: for tests and tools, not for the training path.
+  Status Write(const uint64_t* keys, const char* rows, size_t n) override;
+  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
+  size_t rows() const override { return keys_.size(); }
+  size_t bytes() const override {
+    return keys_.size() * sizeof(uint64_t) + rows_.size() + index_.bytes();
+  }
+
+  uint32_t row_bytes() const { return row_bytes_; }
+  const std::vector<uint64_t>& keys() const { return keys_; }
+  const SortedIndex& index() const { return index_; }
+  char* row(size_t id) { return rows_.data() + id * row_bytes_; }
+  const char* row(size_t id) const { return rows_.data() + id * row_bytes_; }
+
+ private:
+  uint32_t row_bytes_;
+  std::vector<uint64_t> keys_;
+  Buffer rows_;
+  SortedIndex index_;
+};
+
+}  // namespace pbx

@@ -1,0 +1,78 @@
+// The shape of a segment file (docs/formats/segment.md) and what the manifest keeps of one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace pbx {
+
+// What the manifest keeps of a segment. A file that disagrees with it is Corruption.
+struct SegmentDescriptor {
+  uint64_t id = 0;   // ascending in order of writing: of two rows of one key the higher id wins
+  std::string file;  // name inside the folder, "seg-<id:012>.seg"
+  uint64_t rows = 0;
+  uint64_t min_key = 0;  // first and last key in the file
+  uint64_t max_key = 0;
+  uint64_t bytes = 0;       // size of the file
+  uint32_t footer_crc = 0;  // CRC32C of the footer, which holds those of fence and filter
+};
+
+// "seg-<id:012>.seg"
+std::string SegmentFileName(uint64_t id);
+
+// The footer's fields, and every size and offset that follows from them.
+struct SegmentShape {
+  static constexpr uint32_t kVersion = 1;
+  static constexpr size_t kFooterBytes = 80;
+  static constexpr size_t kTailBytes = 20;  // the part that every version shares
+  static constexpr uint32_t kMaxRowBytes = 1u << 20;
+  static constexpr uint32_t kMaxBlockBytes = 1u << 26;
+  static constexpr uint64_t kMaxRows = 1ull << 36;  // with the limits above no product overflows
+  static constexpr size_t kKeysOffset = 8;          // inside a block
+
+  uint64_t id = 0;
+  uint64_t layout_fingerprint = 0;
+  uint64_t rows = 0;
+  uint64_t min_key = 0;
+  uint64_t max_key = 0;
+  uint32_t row_bytes = 0;
+  uint32_t block_bytes = 0;
+  uint32_t filter_lines = 0;
+  uint32_t fence_crc = 0;
+  uint32_t filter_crc = 0;
+
+  // The block size a writer takes: the fewest pages that hold 12 rows.
+  static uint32_t BlockBytes(uint32_t row_bytes);
+
+  uint64_t rows_per_block() const { return (block_bytes - kKeysOffset) / (8ull + row_bytes); }
+  uint64_t blocks() const { return (rows + rows_per_block() - 1) / rows_per_block(); }
+  uint64_t rows_in_block(uint64_t block) const {
+    return block + 1 < blocks() ? rows_per_block() : rows - block * rows_per_block();
+  }
+  size_t rows_offset() const { return kKeysOffset + 8 * rows_per_block(); }  // inside a block
+  uint64_t fence_offset() const { return blocks() * block_bytes; }
+  uint64_t filter_offset() const { return fence_offset() + 8 * blocks(); }
+  uint64_t footer_offset() const { return filter_offset() + 64ull * filter_lines; }
+  uint64_t file_bytes() const { return footer_offset() + kFooterBytes; }
+
+  // Writes the footer; returns its footer_crc.
+  uint32_t Encode(char out[kFooterBytes]) const;
+  // Reads a footer whose tail was already found sound. `name` names the file in errors; file_bytes
+  // is its real size. Corruption when the fields contradict each other or the size.
+  static Result<SegmentShape> Decode(const char footer[kFooterBytes], const std::string& name,
+                                     uint64_t file_bytes);
+};
+
+// The last kTailBytes of a segment of any version.
+struct SegmentTail {
+  uint32_t footer_bytes = 0;
+  uint32_t version = 0;
+  uint32_t footer_crc = 0;
+  bool magic_ok = false;
+  static SegmentTail Decode(const char tail[SegmentShape::kTailBytes]);
+};
+
+}  // namespace pbx

@@ -1,0 +1,45 @@
+// SegmentWriter: writes one segment front to back (docs/formats/segment.md), in memory of about one
+// MiB plus 8 bytes a row. Nothing is visible under the file's name before Finish. Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "store/segment.h"
+
+namespace pbx {
+
+class SegmentWriter {
+ public:
+  // row_bytes in [1, SegmentShape::kMaxRowBytes]. The file is folder/SegmentFileName(id).
+  static Result<std::unique_ptr<SegmentWriter>> Create(const std::string& folder, uint64_t id,
+                                                       uint32_t row_bytes,
+                                                       uint64_t layout_fingerprint);
+
+  // The most rows whose segment stays within max_bytes; at least 1.
+  static uint64_t RowsWithin(uint64_t max_bytes, uint32_t row_bytes);
+
+  // key above the one before; row: (row_bytes).
+  Status Append(uint64_t key, const char* row);
+  // Writes fence, filter and footer, syncs and renames. The caller syncs the folder. At least one
+  // row.
+  Result<SegmentDescriptor> Finish();
+
+ private:
+  SegmentWriter(std::unique_ptr<AtomicFileWriter> file, const SegmentShape& shape);
+  void SealBlock();
+  Status Flush();
+
+  std::unique_ptr<AtomicFileWriter> file_;
+  SegmentShape shape_;
+  std::vector<uint64_t> keys_;  // all of them: fence and filter are made of them at the end
+  std::vector<char> buffer_;    // whole blocks that are not written yet
+  size_t sealed_ = 0;           // bytes of buffer_ in finished blocks
+  uint64_t in_block_ = 0;       // rows in the block at buffer_[sealed_]
+};
+
+}  // namespace pbx

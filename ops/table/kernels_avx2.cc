@@ -1,0 +1,15 @@
+#include "base/log.h"
+#include "rule/accessor.h"
+#include "table/kernels.h"
+#include "table/kernel_paths.h"
+
+#pragma GCC target("avx2")
+
+namespace pbx {
+namespace {
+#include "table/kernels.inl"
+}  // namespace
+
+const Kernels kAvx2Kernels = {"avx2", Pull, PullPooled, Push};
+
+}  // namespace pbx

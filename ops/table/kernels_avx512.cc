@@ -1,0 +1,15 @@
+#include "base/log.h"
+#include "rule/accessor.h"
+#include "table/kernels.h"
+#include "table/kernel_paths.h"
+
+#pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+
+namespace pbx {
+namespace {
+#include "table/kernels.inl"
+}  // namespace
+
+const Kernels kAvx512Kernels = {"avx512", Pull, PullPooled, Push};
+
+}  // namespace pbx

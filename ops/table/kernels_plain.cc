@@ -1,0 +1,14 @@
+#include "base/log.h"
+#include "rule/accessor.h"
+#include "table/kernels.h"
+#include "table/kernel_paths.h"
+
+
+namespace pbx {
+namespace {
+#include "table/kernels.inl"
+}  // namespace
+
+const Kernels kPlainKernels = {"plain", Pull, PullPooled, Push};
+
+}  // namespace pbx

@@ -1,0 +1,181 @@
+// The open pass of a Table: checks first, then one kernel call over ranges of work.
+#include <algorithm>
+#include <cinttypes>
+#include <numeric>
+
+#include "row/feasign.h"
+#include "row/plan.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+// Below this much work a second thread costs more than it brings.
+constexpr size_t kSegmentsPerTask = 1024;
+constexpr size_t kRowsPerTask = 512;
+}  // namespace
+
+Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
+  const std::lock_guard<std::mutex> open(open_mutex_);
+  if (training_ == nullptr) {
+    return Error(Code::kFailedPrecondition, "%s: table '%s' has no open pass; begin_pass is missing",
+                 what, config_.name.c_str());
+  }
+  return Result<std::shared_ptr<PassTable>>(training_);
+}
+
+RowBlock Table::BlockOf(PassTable* pass) const {
+  RowBlock block;
+  if (pass->rows() != 0) block.rows = pass->table->row(0);
+  block.keys = pass->table->keys().data();
+  block.touched = pass->touched.data();
+  block.row_bytes = row_bytes();
+  block.config = &config_.accessor;
+  return block;
+}
+
+Status Table::CheckStamp(int32_t stamp) const {
+  const int32_t now = this->stamp();
+  if (stamp == now) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "the batch has row ids of pass %d, but %s: pack it again for the open pass", stamp,
+               now == 0 ? "no pass is open" : ("pass " + std::to_string(now) + " is open").c_str());
+}
+
+Status Table::CheckIds(const PassTable& pass, const int32_t* ids, size_t n) const {
+  const int32_t rows = static_cast<int32_t>(pass.rows());
+  int32_t low = 0, high = -1;
+  for (size_t i = 0; i < n; ++i) {
+    low = std::min(low, ids[i]);
+    high = std::max(high, ids[i]);
+  }
+  if (low >= -1 && high < rows) return Status::Ok();
+  return Error(Code::kInvalidArgument, "row ids: found %d, expected -1 to %d (rows of pass %d)",
+               low < -1 ? low : high, rows - 1, pass.stamp);
+}
+
+Status Table::CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const {
+  bool ascending = offsets[0] == 0;
+  for (size_t i = 0; i < segments; ++i) ascending &= offsets[i] <= offsets[i + 1];
+  if (ascending && static_cast<size_t>(offsets[segments]) == nnz) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "offsets: expected %zu ascending values from 0 to %zu (the number of ids), found "
+               "first %d, last %d%s",
+               segments + 1, nnz, offsets[0], offsets[segments],
+               ascending ? "" : ", not ascending or not from 0");
+}
+
+Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
+  if (!open.ok()) return open.status();
+  const PassTable& pass = *open.value();
+  std::vector<uint64_t> keys(n);
+  for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(feasigns[i]);
+  pass.table->index().FindBatch(keys.data(), n, out);
+  if (pass.purpose == Purpose::kEvaluate) return Status::Ok();
+  for (size_t i = 0; i < n; ++i) {
+    if (out[i] >= 0 || feasigns[i] == 0) continue;
+    return Error(Code::kInvalidArgument,
+                 "feasign %" PRIu64 " is not among the keys of pass %d: a training pass has rows for "
+                 "the feasigns that were staged with it",
+                 feasigns[i], pass.stamp);
+  }
+  return Status::Ok();
+}
+
+Status Table::Pull(const int32_t* ids, size_t n, float* out) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
+  if (!open.ok()) return open.status();
+  PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, n));
+  const RowBlock block = BlockOf(open.value().get());
+  const Kernels& kernels = ActiveKernels();
+  const size_t width = 3 + static_cast<size_t>(config_.accessor.layout.embedx_dim);
+  pool_->ParallelRanges(n, kSegmentsPerTask, [&](size_t begin, size_t end) {
+    kernels.pull(block, ids + begin, end - begin, out + begin * width);
+  });
+  rows_pulled_ += n;
+  return Status::Ok();
+}
+
+Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
+                         size_t slots, bool use_cvm, float* out) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
+  if (!open.ok()) return open.status();
+  PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, nnz));
+  PBX_RETURN_IF_ERROR(CheckOffsets(offsets, instances * slots, nnz));
+  const RowBlock block = BlockOf(open.value().get());
+  const Kernels& kernels = ActiveKernels();
+  pool_->ParallelRanges(instances * slots, kSegmentsPerTask, [&](size_t begin, size_t end) {
+    kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, out);
+  });
+  rows_pulled_ += nnz;
+  return Status::Ok();
+}
+
+Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
+                       const GradientView& gradient) {
+  if (pass->purpose == Purpose::kEvaluate) {
+    return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation, its rows do not change",
+                 pass->stamp);
+  }
+  Result<PlanView> viewed = ViewPlan(plan, plan_size, pass->rows(), segments);
+  if (!viewed.ok()) return viewed.status();
+  const PlanView& view = viewed.value();
+  PBX_RETURN_IF_ERROR(CheckStamp(view.stamp));
+  const RowBlock block = BlockOf(pass);
+  const Kernels& kernels = ActiveKernels();
+  pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+    kernels.push(block, view.rows, view.starts, view.segments, begin, end, gradient, pass->day);
+  });
+  rows_pushed_ += view.unique;
+  return Status::Ok();
+}
+
+Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
+  if (!open.ok()) return open.status();
+  PassTable* pass = open.value().get();
+  PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, n));
+  if (n > INT32_MAX - 1) {
+    return Error(Code::kInvalidArgument, "push: %zu ids in one call, at most %d are possible", n,
+                 INT32_MAX - 1);
+  }
+  std::vector<int32_t> offsets(n + 1), plan;
+  std::iota(offsets.begin(), offsets.end(), 0);  // every id is a segment of its own
+  BuildPlan(ids, offsets.data(), n, pass->stamp, &plan);
+  GradientView gradient;
+  gradient.grad = gradient.show_click = grad;
+  gradient.stride = gradient.show_click_stride =
+      3 + static_cast<size_t>(config_.accessor.layout.embedx_dim);
+  gradient.weights_at = 2;
+  gradient.scale = scale;
+  return PushPlan(pass, plan.data(), plan.size(), n, gradient);
+}
+
+Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
+                         size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
+                         size_t plan_size, const float* grad) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
+  if (!open.ok()) return open.status();
+  PassTable* pass = open.value().get();
+  const size_t segments = instances * slots;
+  std::vector<int32_t> made;
+  if (plan_size == 0) {
+    PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, nnz));
+    PBX_RETURN_IF_ERROR(CheckOffsets(offsets, segments, nnz));
+    BuildPlan(ids, offsets, segments, pass->stamp, &made);
+    plan = made.data();
+    plan_size = made.size();
+  }
+  GradientView gradient;
+  gradient.grad = grad;
+  gradient.weights_at = use_cvm ? 2 : 0;
+  gradient.stride =
+      gradient.weights_at + 1 + static_cast<size_t>(config_.accessor.layout.embedx_dim);
+  gradient.show_click = show_click;
+  gradient.show_click_stride = 2;
+  gradient.segments_per_instance = slots;
+  gradient.scale = static_cast<float>(instances);
+  return PushPlan(pass, plan, plan_size, segments, gradient);
+}
+
+}  // namespace pbx

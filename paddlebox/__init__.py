@@ -1,0 +1,44 @@
+"""Trains CTR models whose sparse parameters do not fit in memory, on a stock Paddle wheel.
+
+Importing the package imports neither Paddle nor the native library: `paddlebox.config` and the
+settings that must be made before Paddle starts stay usable. The names below load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Name to the module that defines it; an empty attribute means the module itself.
+_LAZY = {
+    "InMemoryDataset": ("paddlebox.data.dataset", "InMemoryDataset"),
+    "Table": ("paddlebox.store.table", "Table"),
+    "errors": ("paddlebox.errors", ""),
+    "ops": ("paddlebox.ops", ""),
+    "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
+}
+
+__all__ = ["InMemoryDataset", "Table", "__version__", "errors", "ops", "train_from_dataset"]
+
+if TYPE_CHECKING:
+    from paddlebox import errors, ops
+    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.store.table import Table
+    from paddlebox.train.loop import train_from_dataset
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'paddlebox' has no attribute {name!r}") from None
+    loaded = importlib.import_module(module)
+    value = getattr(loaded, attribute) if attribute else loaded
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

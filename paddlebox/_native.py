@@ -1,0 +1,61 @@
+"""Loads the native library `paddlebox._ops` into Paddle and registers its operators.
+
+Importing this module is what imports Paddle. `core` is the control plane: the pybind11 module with
+the tables, the feeder and the metrics. The operators are called through Paddle.
+
+Raises ImportError, with the command that mends it, if Paddle is absent, if it is not a supported
+version, or if it is another build than the one this library was compiled for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from types import ModuleType
+
+from paddlebox import _paddle_version
+from paddlebox._paddle_version import PaddleBuild
+
+
+def _import_paddle() -> ModuleType:
+    with warnings.catch_warnings():
+        # Paddle looks for a compiler cache at import; only those who build with it need to know.
+        warnings.filterwarnings("ignore", message="No ccache found")
+        try:
+            return importlib.import_module("paddle")
+        except ModuleNotFoundError as error:
+            if error.name != "paddle":
+                raise
+            raise ImportError(_paddle_version.absent(), name="paddle") from error
+
+
+def _recorded() -> PaddleBuild | None:
+    """The Paddle the library was built for, written by setup.py beside it; None if not built."""
+    try:
+        info = importlib.import_module("paddlebox._build_info")
+    except ModuleNotFoundError:
+        return None
+    return PaddleBuild(info.PADDLE_VERSION, info.PADDLE_COMMIT, info.PADDLE_CUDA)
+
+
+def _load(paddle: ModuleType) -> ModuleType:
+    version = paddle.version
+    found = PaddleBuild(version.full_version, version.commit, str(version.cuda_version))
+    # Before the library is opened: a wrong one may crash instead of raising.
+    problem = _paddle_version.problem(found, _recorded())
+    if problem is not None:
+        raise ImportError(problem, name="paddlebox._ops")
+    try:
+        core = importlib.import_module("paddlebox._ops")
+    except ModuleNotFoundError as error:
+        raise ImportError(_paddle_version.not_built(), name="paddlebox._ops") from error
+    except ImportError as error:
+        message = f"{error}; rebuild with `{_paddle_version.REBUILD}`"
+        raise ImportError(message, name="paddlebox._ops", path=error.path) from error
+    extension_utils = importlib.import_module("paddle.utils.cpp_extension.extension_utils")
+    extension_utils.load_op_meta_info_and_register_op(core.__file__)
+    return core
+
+
+paddle: ModuleType = _import_paddle()
+core: ModuleType = _load(paddle)

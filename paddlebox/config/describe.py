@@ -1,0 +1,82 @@
+"""The reference table of all keys, made from the schema, so that it cannot be out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple, get_args
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from paddlebox.config.check import section_of
+from paddlebox.config.schema import Config
+
+_BOUNDS = (
+    (annotated_types.Ge, "ge", ">= {}"),
+    (annotated_types.Gt, "gt", "> {}"),
+    (annotated_types.Le, "le", "<= {}"),
+    (annotated_types.Lt, "lt", "< {}"),
+)
+
+
+class Key(NamedTuple):
+    """One row of the table."""
+
+    path: str
+    type: str
+    default: str
+    meaning: str
+
+
+def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
+    """Every key below ``model``, in the order of the schema."""
+    for name, field in model.model_fields.items():
+        section = section_of(field.annotation)
+        if section is not None:
+            yield from describe(section, f"{prefix}{name}.")
+        else:
+            default = "required" if field.is_required() else _show(field.default, name)
+            yield Key(prefix + name, _type(name, field), default, field.description or "")
+
+
+def markdown() -> str:
+    """The table as Markdown."""
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{k.path}` | {k.type} | {k.default} | {k.meaning} |" for k in describe()]
+    return "\n".join(lines) + "\n"
+
+
+def _type(name: str, field: FieldInfo) -> str:
+    annotation: Any = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return ", ".join(f"`{choice.value}`" for choice in annotation)
+    if annotation in (int, float, bool, str):
+        text = "bytes" if name.endswith("_bytes") else str(annotation.__name__)
+    else:
+        item = get_args(annotation)[0]
+        text = f"list of {(get_args(item) or (item,))[0].__name__}"
+    bounds = [
+        pattern.format(_show(getattr(bound, attribute), name))
+        for bound in field.metadata
+        for kind, attribute, pattern in _BOUNDS
+        if isinstance(bound, kind)
+    ]
+    return " ".join([text, *([", ".join(bounds)] if bounds else [])])
+
+
+def _show(value: Any, name: str) -> str:
+    if isinstance(value, StrEnum):
+        return f"`{value.value}`"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if name.endswith("_bytes"):
+        for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+            if value >= 1 << shift and value % (1 << shift) == 0:
+                return f"{value >> shift}{unit}"
+    if name == "seed" and value == 2**63 - 1:
+        return "2^63 - 1"
+    return str(value)

@@ -1,0 +1,49 @@
+"""A config file and the command line's overrides, made into one `Config`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config.check import validate
+from paddlebox.config.schema import Config
+from paddlebox.config.yaml_io import parse_yaml, read_yaml
+from paddlebox.errors import ConfigError
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The config in the file ``path``, after the ``overrides``.
+
+    Args:
+        path: a YAML file. Paths in it are relative to the current directory, as on a command line.
+        overrides: texts "key.path=value". The value is YAML: "[a, b]" is a list, "1e-3" a number.
+            A later one wins; a section may be replaced as a whole.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is wrong; lists all of them.
+    """
+    values = read_yaml(path)
+    overridden: set[str] = set()
+    for override in overrides:
+        overridden.add(_apply(values, override))
+    return validate(Config, values, str(path), overridden)
+
+
+def _apply(values: dict[str, Any], override: str) -> str:
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"-o {override!r}: expected key.path=value, as in data.batch_size=1024")
+    section = values
+    for depth, part in enumerate(parts[:-1], start=1):
+        if section.get(part) is None:
+            section[part] = {}
+        section = section[part]
+        if not isinstance(section, dict):
+            raise ConfigError(
+                f"-o {override!r}: {'.'.join(parts[:depth])} is a value, not a section"
+            )
+    section[parts[-1]] = parse_yaml(text, f"-o {key}")
+    return key

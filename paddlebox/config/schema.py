@@ -1,0 +1,298 @@
+"""What a configuration may say. Everything that runs is described by one frozen `Config`.
+
+A field's comment is its ``description``: `docs/config.md` is made from it. Units stand in the
+names: ``_bytes`` takes an int or a text such as "64MiB".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
+
+
+def parse_bytes(value: Any) -> Any:
+    """ "64MiB" as 67108864; an int, and anything that is no text, goes through as it is.
+
+    Raises:
+        ValueError: a text that is not a number and a unit, or not a whole number of bytes.
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
+    if match is None or match[2] not in _UNITS:
+        units = ", ".join(_UNITS)
+        raise ValueError(f"expected bytes, as a number and one of {units}, found {value!r}")
+    whole, _, fraction = match[1].partition(".")
+    scale = 10 ** len(fraction)
+    count, rest = divmod(int(whole + fraction) * _UNITS[match[2]], scale)
+    if rest:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return count
+
+
+def _list_to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+T = TypeVar("T")
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+ListOf = Annotated[tuple[T, ...], BeforeValidator(_list_to_tuple)]
+Text = Annotated[str, Field(min_length=1)]
+Unit = Annotated[float, Field(ge=0, le=1)]
+# Enums are read from their value; strict mode would ask for the Python object.
+E = TypeVar("E", bound=StrEnum)
+Choice = Annotated[E, Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, nothing unknown, no silent conversion, no inf or nan."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Rule(StrEnum):
+    ADAGRAD = "adagrad"
+    NAIVE = "naive"
+    ADAM = "adam"
+
+
+class Format(StrEnum):
+    MULTISLOT = "multislot"
+    FEASIGN_SLOT = "feasign_slot"
+    SLOT_VALUE = "slot_value"
+    CRITEO_TSV = "criteo_tsv"
+
+
+class KeySpace(StrEnum):
+    SHARED = "shared"
+    PER_SLOT = "per_slot"
+
+
+class OversizePass(StrEnum):
+    SPLIT = "split"
+    ERROR = "error"
+
+
+class ModelType(StrEnum):
+    DNN = "dnn"
+    DEEPFM = "deepfm"
+
+
+class OptimizerType(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+
+
+class Program(StrEnum):
+    PIR = "pir"
+    OLD_IR = "old_ir"
+    DYGRAPH = "dygraph"
+
+
+# What each rule reads besides learning_rate, initial_range and the bounds.
+_RULE_FIELDS = {
+    Rule.ADAGRAD: {"initial_g2sum"},
+    Rule.NAIVE: set[str](),
+    Rule.ADAM: {"beta1", "beta2", "epsilon"},
+}
+_ADAM_LEARNING_RATE = 0.001
+
+
+class RuleConfig(Section):
+    """How one part of a row learns. Defaults are those of PaddleBox."""
+
+    rule: Choice[Rule] = Field(default=Rule.ADAGRAD, description="update rule")
+    learning_rate: float = Field(
+        default=0.05, gt=0, description="step size; 0.001 if the rule is adam and none is given"
+    )
+    initial_range: float = Field(
+        default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
+    )
+    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad: G0 of sqrt(G0/(G0+G))")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="adam: decay of the first moment")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="adam: decay of the second moment")
+    epsilon: float = Field(default=1e-8, gt=0, description="adam: added to the divisor")
+    min_bound: float = Field(default=-10.0, description="weights are clipped from below here")
+    max_bound: float = Field(default=10.0, description="weights are clipped from above here")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learning_rate_follows_rule(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("rule") == Rule.ADAM:
+            return {"learning_rate": _ADAM_LEARNING_RATE, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RuleConfig:
+        if self.min_bound >= self.max_bound:
+            raise ValueError(f"min_bound {self.min_bound} is not below max_bound {self.max_bound}")
+        # A value that nothing would read is a mistake. The default is let through, so that a config
+        # that was written out in full can be read again.
+        for other in set[str]().union(*_RULE_FIELDS.values()) - _RULE_FIELDS[self.rule]:
+            if getattr(self, other) != type(self).model_fields[other].default:
+                raise ValueError(f"{other} is set, but the rule {self.rule.value} does not use it")
+        return self
+
+
+class EmbedRuleConfig(RuleConfig):
+    """The rule of embed_w, the one weight that every row has from the start."""
+
+    initial_range: float = Field(
+        default=0.0, ge=0, description="as for embedx; with adagrad only 0 is legal"
+    )
+
+    @model_validator(mode="after")
+    def _adagrad_starts_at_zero(self) -> EmbedRuleConfig:
+        if self.rule is Rule.ADAGRAD and self.initial_range != 0:
+            raise ValueError(
+                f"initial_range is {self.initial_range}, but embed_w starts at 0 under adagrad, as "
+                "in PaddleBox; leave it out, or choose another rule"
+            )
+        return self
+
+
+class TableConfig(Section):
+    name: Text = Field(default="default", description="name of the table")
+    embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
+    embedx_threshold: float = Field(
+        default=10.0, ge=0, description="score from which a row owns an embedx"
+    )
+    nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
+    click_coeff: float = Field(default=1.0, description="score of a click")
+    show_scale: bool = Field(
+        default=True, description="divide a row's gradient by its shows (adagrad)"
+    )
+    embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
+    embedx: RuleConfig = Field(default_factory=RuleConfig)
+
+
+class HbmConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=2 * GIB, ge=MIB, description="all pass tables that live at once"
+    )
+
+
+class MemConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=GIB, ge=MIB, description="rows kept in memory between passes"
+    )
+
+
+class SsdConfig(Section):
+    max_segment_bytes: Bytes = Field(
+        default=256 * MIB, ge=64 * KIB, description="a segment file is cut at this size"
+    )
+
+
+class StoreConfig(Section):
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
+    )
+
+
+class DataConfig(Section):
+    format: Choice[Format] = Field(description="text format of the files, plain or gzip")
+    slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
+    train_files: ListOf[Text] = Field(
+        min_length=1, description="paths or globs, in the order of training"
+    )
+    test_files: ListOf[Text] = Field(default=(), description="paths or globs to evaluate on")
+    files_per_pass: int = Field(
+        default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
+    )
+    batch_size: int = Field(default=512, ge=1, le=1 << 24, description="instances a batch")
+    key_space: Choice[KeySpace] = Field(
+        default=KeySpace.SHARED,
+        description="shared: a feasign means the same in all slots; per_slot: the slot is mixed in",
+    )
+    max_bad_line_ratio: Unit = Field(
+        default=0.001, description="a pass fails when more of its lines than this are malformed"
+    )
+    max_line_bytes: Bytes = Field(
+        default=MIB, ge=1, le=GIB, description="a longer line is malformed"
+    )
+    oversize_pass: Choice[OversizePass] = Field(
+        default=OversizePass.SPLIT,
+        description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+    )
+    shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
+    threads: int = Field(
+        default=0, ge=0, le=1024, description="threads of the feeder; 0: all cores, at most 8"
+    )
+    drop_last: bool = Field(default=False, description="drop a pass's last batch if it is short")
+
+
+class ModelConfig(Section):
+    type: Choice[ModelType] = Field(description="a model of the zoo")
+    hidden: ListOf[Annotated[int, Field(ge=1, le=1 << 20)]] = Field(
+        default=(400, 400, 400), description="widths of the hidden layers"
+    )
+    use_cvm: bool = Field(
+        default=True, description="feed log(show) and log(ctr) of each slot to the network"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropped share, in training only")
+
+
+class OptimizerConfig(Section):
+    """The optimizer of the dense parameters."""
+
+    type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
+    learning_rate: float = Field(default=0.001, gt=0, description="step size")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
+
+
+class TrainerConfig(Section):
+    program: Choice[Program] = Field(
+        default=Program.PIR, description="static program in PIR or the old IR, or dygraph"
+    )
+    epochs: int = Field(default=1, ge=1, description="times that the passes are gone through")
+    dense_threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="OpenMP threads; 0: half the cores, at most 4",
+    )
+    log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
+    evaluate_after_pass: bool = Field(
+        default=False, description="evaluate data.test_files after each pass"
+    )
+
+
+class CheckpointConfig(Section):
+    keep_versions: int = Field(default=2, ge=1, description="committed versions that are kept")
+
+
+class Config(Section):
+    """All of it. Made by `paddlebox.config.load_config`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = Field(
+        description="name of the run; a part of a folder's name"
+    )
+    seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of rows, shuffles and weights")
+    table: TableConfig = Field(default_factory=TableConfig)
+    hbm: HbmConfig = Field(default_factory=HbmConfig)
+    mem: MemConfig = Field(default_factory=MemConfig)
+    ssd: SsdConfig = Field(default_factory=SsdConfig)
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    data: DataConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    def canonical_json(self) -> str:
+        """Every value, defaults too, as JSON with sorted keys and no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of `canonical_json`: equal for equal values, however they were written."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""YAML as people expect it: the scalars of YAML 1.2, and no key twice.
+
+PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is a boolean, ``010`` is eight and
+``1:30`` is ninety. A config that reads so is a trap, hence the core schema of YAML 1.2 here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paddlebox.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[str, yaml.Mark] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in seen:
+                first = seen[key.value].line + 1
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"key {key.value!r} is already given in line {first}",
+                    key.start_mark,
+                )
+            seen[key.value] = key.start_mark
+        return super().construct_mapping(node, deep)
+
+
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+# Not a copy of SafeLoader's table, which add_implicit_resolver would add to.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in _SCALARS:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first
+    )
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The value that ``text`` holds.
+
+    Raises:
+        ConfigError: not YAML, or a key given twice; the message has ``source`` and the line.
+    """
+    try:
+        # A SafeLoader in all but the scalars: it builds plain data only.
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = source if mark is None else f"{source}:{mark.line + 1}:{mark.column + 1}"
+        raise ConfigError(f"{where}: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: nested too deeply") from error
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping in the file ``path``; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: the file cannot be read, is not UTF-8 or YAML, or holds no mapping.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
+    value = parse_yaml(text, str(path))
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected a mapping (key: value), found {type(value).__name__}")
+    return value

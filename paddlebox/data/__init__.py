@@ -1,0 +1,1 @@
+"""The feeder: files to batches of row ids."""

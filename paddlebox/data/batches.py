@@ -1,0 +1,114 @@
+"""Batches: what one step feeds, packed from the instances of a pass.
+
+Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Slots
+from paddlebox.data.loader import LoadedPass
+
+# The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
+PACKED = {
+    "box_ids": ("int32", [-1]),  # (nnz) row ids
+    "box_offsets": ("int32", [-1]),  # (B * S + 1)
+    "box_show_click": ("float32", [-1, 2]),  # (B, 2)
+    "box_plan": ("int32", [-1]),  # dedup plan
+    "box_dense": ("float32", [-1, -1]),  # (B, W)
+    "box_label": ("float32", [-1, 1]),  # (B, 1)
+}
+
+Feed = dict[str, Any]
+
+
+class BatchPacker:
+    """Packs batches of one part: the packed inputs, or one array a slot for a user's own program.
+
+    Args:
+        loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
+        stamp: of the pass table. use_var: variables of a user's program, named like the slots or the
+            packed inputs; None: all packed inputs.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPass,
+        row_of_position: np.ndarray,
+        stamp: int,
+        use_var: Sequence[Any] | None,
+    ) -> None:
+        self._loaded = loaded
+        self._rows = row_of_position
+        self._stamp = stamp
+        self._use_var = use_var
+        self._slots: Slots = loaded.options.slots
+        self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
+        self._dense_at: dict[str, tuple[int, int]] = {}
+        at = 0
+        for slot in self._slots.dense:
+            self._dense_at[slot.name] = (at, at + slot.dim)
+            at += slot.dim
+
+    def pack(self, begin: int, end: int) -> Feed:
+        """Arrays by variable name, for instances [begin, end)."""
+        native = self._loaded.instances.pack_batch(
+            begin, end, self._rows, self._stamp, self._slots.dense_width
+        )
+        packed = {f"box_{name}": array for name, array in native.items()}
+        if self._use_var is None:
+            return packed
+        feed: Feed = {}
+        feasigns: np.ndarray | None = None
+        for var in self._use_var:
+            name = var.name
+            if name in packed:
+                feed[name] = packed[name]
+            elif name in self._dense_at:
+                low, high = self._dense_at[name]
+                feed[name] = np.ascontiguousarray(packed["box_dense"][:, low:high])
+            elif name == self._slots.label.name:
+                label = packed["box_label"]
+                feed[name] = label if "FP32" in str(var.dtype).upper() or "float32" in str(
+                    var.dtype
+                ) else label.astype(np.int64)
+            elif name in self._sparse:
+                if feasigns is None:
+                    feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
+                    feasigns = feasigns.view(np.int64)
+                feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
+            else:
+                raise ValueError(
+                    f"variable {name!r} is neither a slot ({', '.join(s.name for s in self._slots.slots)}) "
+                    f"nor a packed input ({', '.join(PACKED)})"
+                )
+        return feed
+
+    def _slot(
+        self, var: Any, slot: int, feasigns: np.ndarray, offsets: np.ndarray, instances: int
+    ) -> Any:
+        """One sparse slot as (B, n) int64, padded with 0; n is the width of its variable."""
+        count = len(self._sparse)
+        starts = offsets[:-1].reshape(instances, count)[:, slot]
+        lengths = offsets[1:].reshape(instances, count)[:, slot] - starts
+        width = int(var.shape[-1])
+        if width < 1 or len(var.shape) != 2 or getattr(var, "lod_level", 0):
+            raise ValueError(
+                f"variable {var.name!r} has shape {tuple(var.shape)}, lod_level "
+                f"{getattr(var, 'lod_level', 0)}; expected (-1, n) with n known and no LoD: custom "
+                "operators do not see it, so slots are padded with feasign 0, which reads as zeros"
+            )
+        if lengths.max(initial=0) > width:
+            raise ValueError(
+                f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has room for "
+                f"{width}: give it shape (-1, {lengths.max()}) or more"
+            )
+        columns = np.arange(width)
+        at = np.minimum(starts[:, None] + columns, max(0, len(feasigns) - 1))
+        if len(feasigns) == 0:
+            return np.zeros((instances, width), np.int64)
+        return np.where(columns < lengths[:, None], feasigns[at], 0)

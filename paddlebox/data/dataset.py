@@ -1,0 +1,424 @@
+"""InMemoryDataset: PaddleBox's pass protocol over a Table.
+
+    ds.set_date("20240101"); ds.set_filelist(files)
+    ds.preload_into_memory()      # reads, parses, stages: in the background
+    ds.wait_preload_done()
+    ds.begin_pass()
+    paddlebox.train_from_dataset(exe, program, ds)
+    ds.end_pass()                 # freezes the pass; its commit goes on in the background
+    ds.release_memory()
+
+The next pass may be preloaded once this one has begun: it is read, parsed and staged while this one trains.
+Calls out of order raise PassError naming the call that is missing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
+from paddlebox.data.batches import BatchPacker, Feed
+from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
+from paddlebox.errors import PassError
+from paddlebox.store.table import StagedPass, Table
+
+log = logging.getLogger(__name__)
+
+_BATCHES_AHEAD = 8
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+@dataclass
+class PassStats:
+    """What a pass went through, for the log and metrics.jsonl. Seconds are wall time."""
+
+    samples: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    unique_feasigns: int = 0
+    parts: int = 0
+    hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
+    # Work of the stages, beside the training of the pass before.
+    work_s: dict[str, float] = field(default_factory=dict)
+    # What the training thread stood still for.
+    wait_s: dict[str, float] = field(
+        default_factory=lambda: {"load": 0.0, "stage": 0.0, "batch": 0.0, "commit": 0.0}
+    )
+
+
+@dataclass
+class _Staged:
+    """One part with its rows up, or on their way up."""
+
+    part: Part
+    pass_table: StagedPass
+    row_of_position: np.ndarray  # (U) int32
+
+
+@dataclass
+class _Pass:
+    """A pass from its preload to its release."""
+
+    loaded: LoadedPass
+    train: bool
+    day: int
+    stats: PassStats
+    staged: Future[_Staged] | None = None  # the next part to begin
+    begun: int = 0  # parts begun
+    trained: bool = False  # batches() has been gone through
+
+
+class InMemoryDataset:
+    """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
+
+    Args:
+        table: whose rows the passes stage. seed: of shuffles.
+    """
+
+    def __init__(self, table: Table, *, seed: int = 0) -> None:
+        self._table = table
+        self._seed = seed
+        self._options: LoadOptions | None = None
+        self._use_var: Sequence[Any] | None = None
+        self._filelist: list[str] = []
+        self._day = 0
+        self._drop_last = False
+        self._test_mode = False
+        self._shuffle_next = False
+        self._passes_loaded = 0
+        self._passes_committed = 0
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-load")
+        self._stager = ThreadPoolExecutor(
+            1, "paddlebox-stage", initializer=_native.core.release_thread_affinity
+        )
+        self._lock = threading.Lock()  # guards who is staged: _next, _current and their parts
+        self._loading: Future[_Pass] | None = None
+        self._next: _Pass | None = None
+        self._current: _Pass | None = None
+        self.stats = PassStats()
+        #: Called at end_pass for the dense state that is committed with the rows.
+        self.dense_state: Callable[[], Mapping[str, np.ndarray]] | None = None
+        #: Written into each version: where in the data it stands.
+        self.cursor: dict[str, Any] = {}
+        self.config_hash = ""
+
+    # ---- settings
+
+    def init(
+        self,
+        *,
+        slots: Slots | Path | str,
+        data_format: Format | str = Format.MULTISLOT,
+        batch_size: int = 1,
+        thread_num: int = 1,
+        use_var: Sequence[Any] | None = None,
+        key_space: KeySpace | str = KeySpace.SHARED,
+        max_bad_line_ratio: float = 0.001,
+        max_line_bytes: int = 1 << 20,
+        oversize_pass: OversizePass | str = OversizePass.SPLIT,
+        drop_last: bool = False,
+    ) -> None:
+        """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
+
+        Args:
+            slots: the columns, or the path of a slots.yaml. The rest as `data` in docs/config.md.
+        """
+        self._options = LoadOptions(
+            format=Format(data_format),
+            slots=slots if isinstance(slots, Slots) else load_slots(slots),
+            batch_size=batch_size,
+            threads=thread_num,
+            key_space=KeySpace(key_space),
+            max_bad_line_ratio=max_bad_line_ratio,
+            max_line_bytes=max_line_bytes,
+            oversize_pass=OversizePass(oversize_pass),
+        )
+        self._options.slots.check_format(self._options.format)
+        self._options.schema()  # a schema that makes no sense is said here and not in a thread
+        self._drop_last = drop_last
+        self.set_use_var(use_var)
+
+    def set_use_var(self, variables: Sequence[Any] | None) -> None:
+        """Variables to feed, named like slots or packed inputs; None: all packed inputs."""
+        self._use_var = list(variables) if variables is not None else None
+
+    def set_batch_size(self, batch_size: int) -> None:
+        self._options = replace(self._initialised(), batch_size=batch_size)
+
+    def set_thread(self, thread_num: int) -> None:
+        self._options = replace(self._initialised(), threads=thread_num)
+
+    def set_filelist(self, filelist: Sequence[str]) -> None:
+        self._filelist = list(filelist)
+
+    def set_date(self, date: str) -> None:
+        """The day of the passes that are loaded from now on, as YYYYMMDD."""
+        try:
+            day = datetime.datetime.strptime(date, "%Y%m%d").date()
+        except ValueError:
+            raise ValueError(f"set_date: expected YYYYMMDD, found {date!r}") from None
+        self._day = (day - _EPOCH).days
+
+    def set_test_mode(self, test: bool) -> None:
+        """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
+        self._test_mode = test
+
+    def local_shuffle(self) -> None:
+        """Shuffles the passes loaded from now on, by (seed, number of the pass)."""
+        self._shuffle_next = True
+
+    def get_memory_data_size(self) -> int:
+        """Instances of the pass that is loaded or open; 0 without one."""
+        chosen = self._next or self._current
+        return chosen.loaded.size if chosen is not None else 0
+
+    def _initialised(self) -> LoadOptions:
+        if self._options is None:
+            raise PassError("the dataset has no slots yet: init is missing")
+        return self._options
+
+    # ---- loading
+
+    def preload_into_memory(self) -> None:
+        """Begins to read, parse and stage the files of the next pass, in the background."""
+        options = self._initialised()
+        if self._loading is not None or self._next is not None:
+            raise PassError("a pass is preloaded already: begin_pass is missing")
+        if not self._filelist:
+            raise PassError("there is nothing to load: set_filelist is missing")
+        self._passes_loaded += 1
+        if self._shuffle_next:
+            options = replace(options, shuffle_seed=self._seed + self._passes_loaded)
+        self._loading = self._loader.submit(
+            self._load, list(self._filelist), options, not self._test_mode, self._day
+        )
+
+    def wait_preload_done(self) -> None:
+        """Waits until the pass is read and parsed. Raises what went wrong there: DataError, …"""
+        if self._loading is None and self._next is not None:
+            return
+        if self._loading is None:
+            raise PassError("no pass is being loaded: preload_into_memory is missing")
+        started = time.perf_counter()
+        loading, self._loading = self._loading, None
+        made = loading.result()
+        made.stats.wait_s["load"] += time.perf_counter() - started
+
+    def load_into_memory(self) -> None:
+        """`preload_into_memory` and `wait_preload_done`."""
+        self.preload_into_memory()
+        self.wait_preload_done()
+
+    def _load(self, filelist: list[str], options: LoadOptions, train: bool, day: int) -> _Pass:
+        loaded = load(filelist, options, self._table.max_pass_rows)
+        stats = PassStats(
+            samples=loaded.size,
+            lines=loaded.lines,
+            bad_lines=loaded.bad_lines,
+            unique_feasigns=int(loaded.instances.unique_keys),
+            parts=len(loaded.ranges),
+            work_s=dict(loaded.seconds),
+        )
+        made = _Pass(loaded, train, day, stats)
+        with self._lock:
+            self._next = made
+            self._stage_when_free()
+        return made
+
+    def _stage_when_free(self) -> None:
+        """Begins to stage the next part, of the open pass or else of the loaded one. Holds the lock."""
+        current = self._current
+        for owner in (current, self._next):
+            if owner is None or owner.begun == len(owner.loaded.ranges):
+                continue
+            # An evaluation sees the rows as a training pass leaves them, so it waits for its end.
+            must_wait = current is not None and current.train and not owner.train
+            if owner.staged is None and not must_wait:
+                owner.staged = self._stager.submit(self._stage, owner, owner.begun)
+            return
+
+    def _stage(self, owner: _Pass, number: int) -> _Staged:
+        started = time.perf_counter()
+        part = owner.loaded.part(number)
+        staged = self._table.stage(part.keys, part.slots, train=owner.train, day=owner.day)
+        row_of_position = np.full(owner.loaded.instances.unique_keys, -1, np.int32)
+        row_of_position[part.positions] = staged.row_of_key
+        for tier, rows in staged.hits.items():
+            owner.stats.hits[tier] += rows
+        elapsed = time.perf_counter() - started
+        owner.stats.work_s["stage"] = owner.stats.work_s.get("stage", 0.0) + elapsed
+        return _Staged(part, staged, row_of_position)
+
+    # ---- the pass
+
+    def begin_pass(self) -> None:
+        """Opens the loaded pass; its rows are up when this returns."""
+        if self._current is not None:
+            raise PassError("a pass is open already: end_pass is missing")
+        if self._loading is None and self._next is None:
+            raise PassError("no pass is loaded: preload_into_memory is missing")
+        self.wait_preload_done()
+        with self._lock:
+            self._current, self._next = self._next, None
+            self._stage_when_free()
+            assert self._current is not None
+            self.stats = self._current.stats
+
+    def batches(self) -> Iterator[Feed]:
+        """The batches of the open pass, in order, each once. Packed ahead by a thread.
+
+        A pass that was split goes through its parts here: each ends, and is written to the SSD tier,
+        before the next begins; the commit of end_pass names them all.
+        """
+        current = self._current
+        if current is None:
+            raise PassError("no pass is open: begin_pass is missing")
+        if current.trained:
+            raise PassError("the pass has been trained already: end_pass is missing")
+        current.trained = True
+        for number in range(len(current.loaded.ranges)):
+            if number > 0:
+                self._end_part(current)
+            yield from self._part_batches(current, self._begin_part(current))
+
+    def _begin_part(self, current: _Pass) -> _Staged:
+        started = time.perf_counter()
+        assert current.staged is not None
+        staged = current.staged.result()
+        current.stats.wait_s["stage"] += time.perf_counter() - started
+        self._table.begin(staged.pass_table)
+        with self._lock:
+            current.staged = None
+            current.begun += 1
+            self._stage_when_free()  # the stage is free again
+        return staged
+
+    def _end_part(self, current: _Pass) -> None:
+        started = time.perf_counter()
+        self._table.end()
+        if current.train:
+            self._table.spill()
+        current.stats.wait_s["commit"] += time.perf_counter() - started
+
+    def _part_batches(self, current: _Pass, staged: _Staged) -> Iterator[Feed]:
+        part, size = staged.part, current.loaded.options.batch_size
+        packer = BatchPacker(
+            current.loaded, staged.row_of_position, staged.pass_table.stamp, self._use_var
+        )
+        starts = range(part.begin, part.end, size)
+        if self._drop_last and part.end == current.loaded.size and part.end % size:
+            starts = starts[:-1]
+        ready: queue.Queue[Feed | BaseException | None] = queue.Queue(_BATCHES_AHEAD)
+        stop = threading.Event()
+
+        def put(item: Feed | BaseException | None) -> bool:
+            while not stop.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
+        def pack() -> None:
+            _native.core.release_thread_affinity()
+            try:
+                for begin in starts:
+                    if not put(packer.pack(begin, min(begin + size, part.end))):
+                        return
+                put(None)
+            except BaseException as error:  # raised again by the trainer's thread
+                put(error)
+
+        thread = threading.Thread(target=pack, name="paddlebox-pack", daemon=True)
+        thread.start()
+        try:
+            while True:
+                started = time.perf_counter()
+                item = ready.get()
+                current.stats.wait_s["batch"] += time.perf_counter() - started
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stop.set()
+            thread.join()
+
+    def end_pass(self, need_save_delta: bool = False) -> None:
+        """Ends the pass and commits it in the background, with the dense state of this moment.
+
+        Args:
+            need_save_delta: accepted as PaddleBox has it; every commit holds just what changed.
+
+        Raises: what went wrong in the commit of the pass before.
+        """
+        del need_save_delta
+        current = self._current
+        if current is None:
+            raise PassError("no pass is open: begin_pass is missing")
+        if current.begun < len(current.loaded.ranges):
+            raise PassError(
+                f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
+                "train_from_dataset is missing, or was left early (then abandon_pass)"
+            )
+        started = time.perf_counter()
+        if current.begun:
+            self._table.end()
+        current.stats.wait_s["commit"] += time.perf_counter() - started
+        with self._lock:
+            self._current = None
+            self._stage_when_free()  # an evaluation may have waited for this end
+        if not current.train or not current.begun:
+            return
+        self._passes_committed += 1
+        self._table.commit_in_background(
+            dense=dict(self.dense_state()) if self.dense_state is not None else None,
+            day=current.day,
+            pass_number=self._passes_committed,
+            cursor={**self.cursor, "files": current.loaded.files},
+            config_hash=self.config_hash,
+        )
+
+    def abandon_pass(self) -> None:
+        """Forgets the open pass: the store stays at its last commit. The table takes no more training."""
+        current, self._current = self._current, None
+        if current is None:
+            raise PassError("no pass is open: begin_pass is missing")
+        if current.begun:
+            self._table.abandon()
+
+    def release_memory(self) -> None:
+        """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances go."""
+        if self._current is not None:
+            raise PassError("a pass is open: end_pass is missing")
+
+    def close(self) -> None:
+        """Gives up what is loading; for the end of a program. The table stays open."""
+        if self._loading is not None:
+            self._loading.cancel()
+        self._loader.shutdown()
+        self._stager.shutdown()
+        for chosen in (self._next, self._current):
+            if chosen is not None and chosen.staged is not None:
+                self._drop(chosen.staged)
+                chosen.staged = None
+
+    def _drop(self, staged: Future[_Staged]) -> None:
+        try:
+            self._table.drop_staged(staged.result().pass_table)
+        except Exception as error:
+            log.debug("a staged pass could not be dropped: %s", error)

@@ -1,0 +1,1 @@
+"""Starting a run: settings of the process before Paddle is imported."""

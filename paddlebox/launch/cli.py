@@ -1,0 +1,108 @@
+"""The command lines of tools/train.py and tools/evaluate.py.
+
+Settings of the CPU libraries are made here, before anything imports Paddle; so this module imports the
+rest only when the configuration is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config, load_config
+from paddlebox.errors import ConfigError, PaddleBoxError
+from paddlebox.launch import cpu
+
+log = logging.getLogger("paddlebox")
+
+
+def train_main(argv: Sequence[str] | None = None) -> int:
+    """tools/train.py. Returns the exit code: 0, or 1 after one line that says what went wrong."""
+    parser = _parser("Trains a model of the zoo, pass by pass, and commits each pass.")
+    parser.add_argument("--run-dir", type=Path, help="default: runs/<config name>-<time>")
+    arguments = parser.parse_args(argv)
+
+    def run() -> None:
+        config = load_config(arguments.config, sum(arguments.override, []))
+        _refuse_several_ranks()
+        run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        _prepare(config)
+        from paddlebox.train import session
+
+        summary = session.train(config, run_dir)
+        log.info(
+            "%d samples in %.1f s; version %d in %s",
+            summary["samples"],
+            summary["seconds"],
+            summary["version"],
+            run_dir,
+        )
+
+    return _guarded(run)
+
+
+def evaluate_main(argv: Sequence[str] | None = None) -> int:
+    """tools/evaluate.py. Prints one JSON object. Returns the exit code."""
+    parser = _parser("Evaluates the newest commit of a run on data.test_files; changes nothing in it.")
+    parser.add_argument("--run-dir", type=Path, required=True, help="of the training run")
+    arguments = parser.parse_args(argv)
+
+    def run() -> None:
+        config = load_config(arguments.config, sum(arguments.override, []))
+        _refuse_several_ranks()
+        _prepare(config)
+        from paddlebox.train import session
+
+        print(json.dumps(session.evaluate(config, arguments.run_dir)))
+
+    return _guarded(run)
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("-c", "--config", required=True, metavar="CONFIG", help="a file of configs/")
+    parser.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="changes a value of the config: -o data.batch_size=1024 data.test_files=[a,b]",
+    )
+    return parser
+
+
+def _prepare(config: Config) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log.setLevel(logging.INFO)
+    for line in cpu.apply(config.trainer.program, config.trainer.dense_threads):
+        log.info("%s", line)
+
+
+def _refuse_several_ranks() -> None:
+    world = os.environ.get("PADDLE_TRAINERS_NUM", "1")
+    if world != "1":
+        raise ConfigError(
+            f"PADDLE_TRAINERS_NUM is {world}: training on several ranks is not supported yet; launch with "
+            "--nproc_per_node 1"
+        )
+
+
+def _guarded(run: Any) -> int:
+    try:
+        run()
+    except PaddleBoxError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: the store is at its last commit", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,173 @@
+"""The operators, callable alike in dygraph, static PIR and static old-IR programs.
+
+Letters: B = instances, S = sparse slots, D = embedx_dim, nnz = ids in the batch.
+
+Every forward takes an *anchor*, a float parameter with a gradient: autograd calls the backward, and
+with it the push, because of it. Its own gradient is zero. Make it with `create_anchor`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from paddlebox import _native, errors
+
+paddle = _native.paddle
+
+
+@contextmanager
+def raising_own_errors() -> Iterator[None]:
+    """Turns the OSError that Paddle makes of an operator's failure into the class it stands for.
+
+    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...".
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        found = re.search(r"\[(ValueError|[A-Z]\w+Error)\] (\w+: [^\n]*)", str(error))
+        if found is None:
+            raise
+        kind = ValueError if found[1] == "ValueError" else getattr(errors, found[1], None)
+        if kind is None:
+            raise
+        message = re.sub(r"\s*\(at [^()]*\)\s*$", "", found[2])
+        raise kind(message) from None
+
+
+def create_anchor(name: str | None = None) -> Any:
+    """A parameter of one zero, float32, for the operators' `W`. Optimizers leave it at zero."""
+    zero = paddle.nn.initializer.Constant(0.0)
+    if paddle.in_dynamic_mode():
+        return paddle.create_parameter(
+            [1], "float32", attr=paddle.ParamAttr(name=name, initializer=zero)
+        )
+    return paddle.static.create_parameter(
+        [1], "float32", attr=paddle.ParamAttr(name=name, initializer=zero)
+    )
+
+
+def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
+    """Calls or appends the custom operator; inputs and attributes in the order of its declaration."""
+    if paddle.in_dynamic_or_pir_mode():
+        with raising_own_errors():
+            out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
+        return out[0] if isinstance(out, (list, tuple)) else out
+    helper = paddle.base.layer_helper.LayerHelper(op)
+    out = helper.create_variable_for_type_inference(dtype)
+    helper.append_op(
+        type=op,
+        inputs={name: [value] for name, value in inputs.items()},
+        outputs={output: [out]},
+        attrs=attrs,
+    )
+    return out
+
+
+def pull_box_sparse(
+    input: Any, size: int, *, anchor: Any | None = None
+) -> Any:
+    """Rows of feasigns, from the one open table.
+
+    Args:
+        input: int64 feasigns (as bits; 0 is padding and reads as zeros), one tensor (B, ...) or a
+            list of them, one a slot, each (B, n_slot).
+        size: 3 + D, the columns [show, click, embed_w, embedx...].
+        anchor: float parameter; one is created when it is not given (static programs).
+
+    Returns: float32 (..., size) for one tensor, a last dimension of 1 dropped as in PaddleBox: (B, 1)
+        gives (B, size). For a list, a list in the same order: the slots are packed into one call.
+
+    Raises: PassError without an open pass; ValueError for a wrong size, dtype, or a feasign that
+        was not staged with the pass.
+
+    Source of layout and padding: PaddleBox, pull_box_sparse_op.
+    """
+    if anchor is None:
+        anchor = create_anchor()
+    slots = list(input) if isinstance(input, (list, tuple)) else [input]
+    if not slots:
+        raise ValueError("pull_box_sparse: the list of slots is empty")
+    widths = []
+    for position, ids in enumerate(slots):
+        if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
+            raise ValueError(
+                f"pull_box_sparse: input {position} has dtype {ids.dtype}, expected int64 feasigns"
+            )
+        if len(slots) > 1 and (len(ids.shape) != 2 or ids.shape[1] < 1):
+            raise ValueError(
+                f"pull_box_sparse: input {position} of the list has shape {tuple(ids.shape)}, "
+                "expected (B, n) with n known"
+            )
+        widths.append(int(ids.shape[-1]))
+    packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)
+    out = _run(
+        "pull_box_sparse",
+        {"Ids": packed, "W": anchor},
+        {"size": size, "is_distributed": False, "is_sparse": False},
+        "Out",
+        "float32",
+    )
+    if not isinstance(input, (list, tuple)):
+        return out
+    if len(slots) == 1:
+        return [out]
+    parts = paddle.split(out, widths, axis=1)
+    return [
+        paddle.reshape(part, [-1, size]) if width == 1 else part
+        for part, width in zip(parts, widths, strict=True)
+    ]
+
+
+def push_box_sparse(ids: Any, grad: Any) -> Any:
+    """Applies gradients to rows of the open pass: what the backward of `pull_box_sparse` does.
+
+    Args:
+        ids: int64 (B, ...) feasigns.
+        grad: float32, of the shape that `pull_box_sparse` gives for ids. Columns 0 and 1 are the show
+            and click counts of each id; the rest is the gradient of a mean loss, scaled here by B.
+
+    Returns: int64 (1), the ids pushed. In a static program fetch it, or the push may be pruned.
+    """
+    return _run("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
+
+
+def fused_pull_seqpool_cvm(
+    ids: Any,
+    offsets: Any,
+    show_click: Any,
+    plan: Any,
+    anchor: Any,
+    *,
+    slots: int,
+    embedx_dim: int,
+    use_cvm: bool = True,
+    table: str = "",
+) -> Any:
+    """Pull, sum-pool by slot, and CVM, in one kernel; its backward merges and applies the push.
+
+    Args:
+        ids: (nnz) int32 row ids of the open pass, or int64 feasigns.
+        offsets: (B * S + 1) int32; slot s of instance b has the ids [offsets[b*S+s], offsets[b*S+s+1]).
+        show_click: (B, 2) float32, the counts that the push adds to each id's row.
+        plan: int32, the batch's dedup plan (see ops/row/plan.h), or one word for none.
+        anchor: float parameter.
+        slots: S. embedx_dim: D.
+        use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) - log(show + 1); without it
+            they are left out.
+        table: name of the table; empty for the only open one.
+
+            ids      7 9 | 4 |   | 7        B = 2, S = 2
+            offsets  0     2   3   3   4
+
+    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D.
+    """
+    return _run(
+        "fused_pull_seqpool_cvm",
+        {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan, "W": anchor},
+        {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm},
+        "Out",
+        "float32",
+    )

@@ -1,0 +1,131 @@
+"""The files of a store's folder: their names, and writing them so that they survive a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterable
+
+from paddlebox.errors import OutOfSpaceError, StoreError
+from paddlebox.store.record import VersionRecord
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MANIFEST = re.compile(r"MANIFEST-(\d{12,})")
+
+
+def manifest_path(folder: str, version: int) -> str:
+    """STORE/MANIFEST-<version>."""
+    return os.path.join(folder, f"MANIFEST-{version:012d}")
+
+
+def dense_folder(folder: str, version: int) -> str:
+    """STORE/dense/<version>, the folder of that version's dense files."""
+    return os.path.join(folder, "dense", f"{version:012d}")
+
+
+def manifest_versions(folder: str) -> list[int]:
+    """The versions that have a MANIFEST file, oldest first."""
+    try:
+        matches = [_MANIFEST.fullmatch(name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def read(path: str) -> bytes:
+    """The whole file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def sync_folder(folder: str) -> None:
+    """Makes the creations, renames and removals in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder and the missing ones above it, durably."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(os.path.abspath(folder))
+    make_folder(parent)
+    try:
+        os.mkdir(folder)
+        sync_folder(parent)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise StoreError(f"{folder}: expected a folder, found a file") from None
+    except OSError as error:
+        raise _refused(folder, "make the folder", error) from error
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Writes a file under a temporary name, syncs it, renames it and syncs its folder.
+
+    Raises:
+        OutOfSpaceError: the disk is full; what was at path before is still there.
+    """
+    temporary = path + ".tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        sync_folder(os.path.dirname(path))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise _refused(path, "write", error) from error
+
+
+def _refused(path: str, action: str, error: OSError) -> StoreError:
+    if error.errno in _FULL:
+        return OutOfSpaceError(f"{path}: no space to {action}; the last commit stands ({error})")
+    return StoreError(f"{path}: cannot {action}: {error}")
+
+
+def _named(folder: str, record: VersionRecord) -> dict[str, int]:
+    """Path inside the store → bytes, of every data file that a version names."""
+    dense = os.path.relpath(dense_folder(folder, record.version), folder)
+    sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in record.segments}
+    sizes |= {os.path.join(dense, name): int(of["bytes"]) for name, of in record.dense.items()}
+    return sizes
+
+
+def first_missing(folder: str, record: VersionRecord) -> str | None:
+    """What is wrong with the first data file that is not there with its size, or None."""
+    for name, expected in _named(folder, record).items():
+        try:
+            found = os.stat(os.path.join(folder, name)).st_size
+        except FileNotFoundError:
+            return f"{name}, which is missing"
+        if found != expected:
+            return f"{name} of {expected} bytes, found {found}"
+    return None
+
+
+def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
+    """Files of the store that no kept version names, as sorted paths inside it."""
+    named = {"LOCK"}
+    for record in kept:
+        named |= _named(folder, record).keys()
+        named.add(os.path.basename(manifest_path(folder, record.version)))
+    found = [name for name in os.listdir(folder) if name.startswith("MANIFEST-")]
+    for top in ("ssd", "dense"):
+        for where, _, names in os.walk(os.path.join(folder, top)):
+            found += [os.path.relpath(os.path.join(where, name), folder) for name in names]
+    return sorted(set(found) - named)
+
+
+def remove_empty_folders(folder: str) -> None:
+    """Removes the empty folders below a folder."""
+    for where, _, _ in os.walk(folder, topdown=False):
+        if where != folder and not os.listdir(where):
+            os.rmdir(where)

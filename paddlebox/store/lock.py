@@ -1,0 +1,60 @@
+"""StoreLock: the right to be a store's only writer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import weakref
+
+from paddlebox.errors import StoreError, StoreLockedError
+
+_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+
+
+class StoreLock:
+    """An exclusive flock on a file that tells people who holds it; released when the process ends.
+
+    Raises:
+        StoreLockedError: another process holds it; the message names its pid and host.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot open the store's lock: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 400, 0).decode(errors="replace").strip()
+            pid, _, host = holder.partition(" ")
+            self.release()
+            if not isinstance(error, BlockingIOError):
+                raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
+            raise StoreLockedError(
+                f"{path}: process {pid or '?'} on {host or '?'} is the store's writer; wait for "
+                "it, or open the store as a reader"
+            ) from None
+        # On a full disk the name is lost, not the lock.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Lets the next writer in. May be called again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _drop_after_fork() -> None:
+    # A flock lives as long as any copy of its descriptor: a forked worker that outlives its killed
+    # parent would lock everyone out.
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_drop_after_fork)

@@ -1,0 +1,347 @@
+"""Manifest: which files make up which committed version of a store (docs/formats/manifest.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import lmdb
+
+from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.store import files
+from paddlebox.store.lock import StoreLock
+from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+
+T = TypeVar("T")
+
+__all__ = ["Manifest", "VersionRecord"]
+
+_HEAD = b"head"
+_MAP_BYTES = 16 << 20  # address space, not disk; grows by itself
+_READ_TRIES = 5  # of a reader that meets a committing writer
+_RETRY_SECONDS = 0.05
+_REBUILD = (
+    "; the MANIFEST files can make it anew: paddlebox.store.rebuild.rebuild_from_files(folder)"
+)
+
+# (pid, real path) of every environment open in this process: LMDB forbids a second one.
+_open: set[tuple[int, str]] = set()
+
+
+def _key(version: int) -> bytes:
+    return f"version/{version:012d}".encode()
+
+
+def _opened_twice(folder: str) -> StoreError:
+    return StoreError(f"{folder}: its manifest is open in this process already; use that one")
+
+
+class Manifest:
+    """An open manifest, of the one writer or of a reader. Thread safe; not to be used after a fork.
+
+    Every method raises StoreError for a closed or forked manifest and for what the system refuses,
+    and CorruptionError for bytes that are not those that were written.
+    """
+
+    def __init__(self, folder: str, lock: StoreLock | None) -> None:
+        """Private: use open_writer or open_reader."""
+        self.folder = folder
+        self._lock = lock
+        self._mutex = threading.RLock()
+        self._owner = (os.getpid(), os.path.realpath(folder))
+        self._path = os.path.join(folder, "manifest")
+        self._env: Any = None
+        if self._owner in _open:
+            raise _opened_twice(folder)
+        try:
+            self._env = lmdb.open(
+                self._path,
+                map_size=_MAP_BYTES,
+                readonly=lock is None,
+                lock=lock is not None,
+                create=lock is not None,
+                max_dbs=0,
+            )
+        except (lmdb.Error, OSError) as error:
+            raise self._from_lmdb(error, "open") from error
+        _open.add(self._owner)
+
+    @classmethod
+    def open_writer(cls, folder: str | os.PathLike[str]) -> Manifest:
+        """Opens the store in folder, making it if need be, as its only writer.
+
+        Raises:
+            StoreLockedError: another process is the writer; names its pid.
+            CorruptionError: the newest version is damaged; says what and how to go on.
+        """
+        folder = os.fspath(folder)
+        if (os.getpid(), os.path.realpath(folder)) in _open:
+            raise _opened_twice(folder)
+        files.make_folder(folder)
+        lock = StoreLock(os.path.join(folder, "LOCK"))
+        try:
+            for name in ("ssd", "dense", "manifest"):
+                files.make_folder(os.path.join(folder, name))
+            manifest = cls(folder, lock)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            if manifest.head() is None:
+                manifest._put([(_HEAD, b"0")])
+            with manifest._system("open"):
+                files.sync_folder(manifest._path)
+        except BaseException:
+            manifest.close()
+            raise
+        return manifest
+
+    @classmethod
+    def open_reader(cls, folder: str | os.PathLike[str]) -> Manifest:
+        """Opens the store for reading beside a writer, and changes no byte of it.
+
+        Raises:
+            StoreError: there is no store.
+            CorruptionError: the newest version is damaged; says what and how to go on.
+        """
+        folder = os.fspath(folder)
+        data = os.path.join(folder, "manifest", "data.mdb")
+        if not os.path.isfile(data) or os.path.getsize(data) == 0:
+            if files.manifest_versions(folder):
+                raise CorruptionError(f"{data}: is missing or empty" + _REBUILD)
+            raise StoreError(f"{folder}: no store here ({data} is missing)")
+        manifest = cls(folder, None)
+        try:
+            manifest.head()
+        except BaseException:
+            manifest.close()
+            raise
+        return manifest
+
+    def head(self) -> VersionRecord | None:
+        """The newest version, checked against its MANIFEST file; None in a new store."""
+
+        def read(txn: Any) -> VersionRecord | None:
+            version = self._head_number(txn)
+            return self._record(txn, version) if version > 0 else None
+
+        return self._read(read)
+
+    def versions(self) -> list[int]:
+        """The versions that are kept, oldest first."""
+        return self._read(self._kept)
+
+    def version(self, number: int) -> VersionRecord:
+        """A kept version, checked against its MANIFEST file; StoreError if it is not kept."""
+
+        def read(txn: Any) -> VersionRecord:
+            if txn.get(_key(number)) is None:
+                raise StoreError(
+                    f"{self.folder}: version {number} is not kept; kept are {self._kept(txn)}"
+                )
+            return self._record(txn, number)
+
+        return self._read(read)
+
+    def commit(self, record: VersionRecord) -> None:
+        """Makes record the newest version, durably. Its files must be durable already.
+
+        Raises:
+            StoreError: not the version after the newest one, or one of its files is missing.
+            OutOfSpaceError: the disk is full; the last commit stands.
+        """
+        with self._writing():
+            head = self.head()
+            parent = head.version if head is not None else 0
+            if record.parent != parent or record.version != parent + 1:
+                raise StoreError(
+                    f"{self.folder}: commit of version {record.version} after {record.parent}, "
+                    f"expected {parent + 1} after {parent}"
+                )
+            missing = files.first_missing(self.folder, record)
+            if missing is not None:
+                raise StoreError(f"{self.folder}: version {record.version} names {missing}")
+            payload = record.to_payload()
+            files.write_durably(files.manifest_path(self.folder, record.version), frame(payload))
+            # Should this fail the MANIFEST file stays: whether the transaction reached the disk is
+            # then unknown, and an unreferenced file harms nothing.
+            self._put([(_key(record.version), payload), (_HEAD, b"%d" % record.version)])
+
+    def prune(self, keep: int = 2) -> list[int]:
+        """Forgets all but the newest versions, with their MANIFEST files and dense folders.
+
+        Returns the versions dropped. Their segments stay until remove_unreferenced.
+        """
+        if keep < 1:
+            raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
+        with self._writing():
+            dropped = self.versions()[:-keep]
+            if not dropped:
+                return []
+            self._put([(_key(version), None) for version in dropped])
+            with self._system("prune"):
+                for version in dropped:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(files.manifest_path(self.folder, version))
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.rmtree(files.dense_folder(self.folder, version))
+                files.sync_folder(self.folder)
+            return dropped
+
+    def unreferenced_segments(self) -> list[str]:
+        """Files in ssd/ and dense/ and MANIFEST files that no kept version names, as paths inside
+        the store; temporary files too. Segments that wait for their commit are among them.
+        """
+        with self._writing(), self._system("list"):
+            kept = [self.version(number) for number in self.versions()]
+            return files.unreferenced(self.folder, kept)
+
+    def remove_unreferenced(self) -> list[str]:
+        """Removes unreferenced_segments() and returns them. Call it before anything is prepared."""
+        with self._writing(), self._system("remove unreferenced files"):
+            names = self.unreferenced_segments()
+            # MANIFEST files come first, durably: none may name a segment that is gone.
+            manifests = [name for name in names if os.sep not in name]
+            for name in manifests:
+                os.unlink(os.path.join(self.folder, name))
+            files.sync_folder(self.folder)
+            for name in names:
+                if name not in manifests:
+                    os.unlink(os.path.join(self.folder, name))
+            files.remove_empty_folders(os.path.join(self.folder, "dense"))
+            return names
+
+    def close(self) -> None:
+        """Closes it and lets the next writer in. May be called again."""
+        with self._mutex:
+            if self._env is None:
+                return
+            if self._owner[0] == os.getpid():  # a forked child must not touch the environment
+                self._env.close()
+                _open.discard(self._owner)
+            self._env = None
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Manifest:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if self._env is None:
+            raise StoreError(f"{self.folder}: its manifest is closed")
+        if self._owner[0] != os.getpid():
+            raise StoreError(
+                f"{self.folder}: its manifest was opened in process {self._owner[0]} and may not "
+                f"be used in its child {os.getpid()}; open it there"
+            )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._mutex:
+            self._check_usable()
+            if self._lock is None:
+                raise StoreError(f"{self.folder}: opened for reading; open it with open_writer")
+            yield
+
+    @contextlib.contextmanager
+    def _system(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{self.folder}: cannot {action}: {error}") from error
+
+    def _from_lmdb(self, error: Exception, action: str) -> StoreError:
+        text = f"{self._path}: cannot {action}: {error}"
+        if isinstance(error, lmdb.DiskError) or getattr(error, "errno", None) == errno.ENOSPC:
+            return OutOfSpaceError(text + "; the last commit stands")
+        damage = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
+        if isinstance(error, damage):
+            return CorruptionError(text + _REBUILD)
+        return StoreError(text)
+
+    def _put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
+        """One durable transaction: puts each payload, sealed, or removes the key if it is None."""
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    for key, payload in pairs:
+                        if payload is None:
+                            txn.delete(key)
+                        else:
+                            txn.put(key, seal(payload))
+                return
+            except lmdb.MapFullError:
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except (lmdb.Error, OSError) as error:
+                raise self._from_lmdb(error, "commit") from error
+
+    def _read(self, read: Callable[[Any], T]) -> T:
+        """read(a transaction); a reader tries again, as a writer may be committing just now."""
+        with self._mutex:
+            self._check_usable()
+            tries = 1 if self._lock is not None else _READ_TRIES
+            while True:
+                tries -= 1
+                try:
+                    with self._env.begin() as txn:
+                        return read(txn)
+                except lmdb.MapResizedError:  # the writer's map has grown
+                    self._env.set_mapsize(0)
+                except lmdb.Error as error:
+                    if tries <= 0:
+                        raise self._from_lmdb(error, "read") from error
+                except CorruptionError:
+                    if tries <= 0:
+                        raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _value(self, txn: Any, key: bytes) -> bytes:
+        where = f"{self._path}: value of {key.decode()!r}"
+        value = txn.get(key)
+        if value is None:
+            raise CorruptionError(f"{where}: is missing" + _REBUILD)
+        try:
+            return unseal(value, where)
+        except CorruptionError as error:
+            raise CorruptionError(str(error) + _REBUILD) from None
+
+    def _head_number(self, txn: Any) -> int:
+        # A store gets its head before its first MANIFEST file, so one without the other is damage.
+        if txn.get(_HEAD) is None and not files.manifest_versions(self.folder):
+            return 0
+        return int(self._value(txn, _HEAD))
+
+    def _record(self, txn: Any, version: int) -> VersionRecord:
+        payload = self._value(txn, _key(version))
+        path = files.manifest_path(self.folder, version)
+        try:
+            same = unframe(files.read(path), path) == payload
+        except FileNotFoundError:
+            raise CorruptionError(f"{path}: is missing" + _REBUILD) from None
+        except CorruptionError as error:
+            raise CorruptionError(str(error) + _REBUILD) from None
+        if not same:
+            raise CorruptionError(f"{path}: differs from the record in {self._path}" + _REBUILD)
+        return VersionRecord.from_payload(payload, path)
+
+    def _kept(self, txn: Any) -> list[int]:
+        prefix = b"version/"
+        keys = [bytes(key) for key, _ in txn.cursor()]
+        return sorted(int(key[len(prefix) :]) for key in keys if key.startswith(prefix))

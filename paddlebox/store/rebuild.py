@@ -1,0 +1,100 @@
+"""Making a store's LMDB environment anew from its MANIFEST files (docs/formats/manifest.md)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import lmdb
+
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
+from paddlebox.store.lock import StoreLock
+from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+
+
+def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
+    """Replaces a damaged manifest by one made of the sound MANIFEST files; returns the newest.
+
+    A version counts if its MANIFEST file is sound and every file it names is there with its size.
+    The old environment is kept beside the new one as ``manifest.damaged-<n>``.
+
+    Raises:
+        StoreLockedError: a writer has the store open.
+        CorruptionError: no version is whole; says what is wrong with each.
+    """
+    folder = os.fspath(folder)
+    lock = StoreLock(os.path.join(folder, "LOCK"))
+    try:
+        whole: dict[int, bytes] = {}
+        wrong: list[str] = []
+        versions = files.manifest_versions(folder)
+        for version in versions:
+            try:
+                whole[version] = _payload(folder, version, newest=version == versions[-1])
+            except StoreError as error:
+                wrong.append(str(error))
+        if not whole:
+            raise CorruptionError(f"{folder}: no whole version: {'; '.join(wrong) or 'none'}")
+        newest = max(whole)
+        _replace(folder, newest, whole)
+        where = files.manifest_path(folder, newest)
+        return VersionRecord.from_payload(whole[newest], where)
+    finally:
+        lock.release()
+
+
+def _payload(folder: str, version: int, newest: bool) -> bytes:
+    path = files.manifest_path(folder, version)
+    try:
+        payload = unframe(files.read(path), path)
+    except CorruptionError:
+        copy = _copy_in_lmdb(folder, version) if newest else None
+        if copy is None:
+            raise
+        payload = copy
+    record = VersionRecord.from_payload(payload, path)
+    if record.version != version:
+        raise CorruptionError(f"{path}: holds version {record.version}")
+    missing = files.first_missing(folder, record)
+    if missing is not None:
+        raise CorruptionError(f"{path}: names {missing}")
+    return payload
+
+
+def _copy_in_lmdb(folder: str, version: int) -> bytes | None:
+    # Only asked where it alone can save the newest version: LMDB trusts the pages it reads.
+    path = os.path.join(folder, "manifest")
+    try:
+        with (
+            lmdb.open(path, readonly=True, lock=False, create=False) as env,
+            env.begin() as txn,
+        ):
+            value = txn.get(f"version/{version:012d}".encode())
+            return unseal(value, path) if value is not None else None
+    except (lmdb.Error, OSError):
+        return None
+
+
+def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
+    fresh = os.path.join(folder, "manifest.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    files.make_folder(fresh)
+    size = sum(len(payload) for payload in payloads.values())
+    with lmdb.open(fresh, map_size=(16 << 20) + 4 * size) as env, env.begin(write=True) as txn:
+        for version, payload in payloads.items():
+            txn.put(f"version/{version:012d}".encode(), seal(payload))
+        txn.put(b"head", seal(b"%d" % head))
+    files.sync_folder(fresh)
+    for version, payload in payloads.items():
+        path = files.manifest_path(folder, version)
+        if files.read(path) != frame(payload):
+            files.write_durably(path, frame(payload))
+    current = os.path.join(folder, "manifest")
+    if os.path.isdir(current):
+        n = 1
+        while os.path.exists(f"{current}.damaged-{n}"):
+            n += 1
+        os.rename(current, f"{current}.damaged-{n}")
+    os.rename(fresh, current)
+    files.sync_folder(folder)

@@ -1,0 +1,117 @@
+"""VersionRecord: what a committed version is made of, and its bytes (docs/formats/manifest.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store.crc import crc32c
+
+FORMAT = 1
+_MAGIC = "PBXMANIFEST"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """One committed version. Every field holds what JSON can hold."""
+
+    version: int  # counts from 1 without gaps
+    parent: int  # the version before; 0 for version 1
+    segments: list[dict[str, Any]]  # {id, file, rows, min_key, max_key, bytes, footer_crc}
+    layout: dict[str, Any]  # of the rows
+    pass_number: int
+    day: int = 0  # of training, as its cursor counts them
+    cursor: dict[str, Any] = field(default_factory=dict)  # where reading the data stands
+    dense: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name -> {bytes, crc32c}
+    config_hash: str = ""
+    digest: str | None = None
+    created_at: str = field(default_factory=_now)
+
+    def to_payload(self) -> bytes:
+        """Its one spelling as JSON.
+
+        Raises:
+            StoreError: a field holds something that is not JSON.
+        """
+        fields = {"format": FORMAT, **dataclasses.asdict(self)}
+        try:
+            text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"version {self.version}: its record is not JSON: {error}") from error
+        return text.encode()
+
+    @classmethod
+    def from_payload(cls, payload: bytes, where: str) -> VersionRecord:
+        """Reads what to_payload wrote. ``where`` names the place in errors.
+
+        Raises:
+            CorruptionError: it is not a record.
+            StoreError: written by a later version of the project.
+        """
+        try:
+            fields = json.loads(payload)
+            found = fields.pop("format")
+            if found == FORMAT:
+                return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptionError(f"{where}: not a version record: {error!r}") from error
+        raise _later(where, found)
+
+
+def _later(where: str, found: object) -> StoreError:
+    return StoreError(
+        f"{where}: written by a later version (format {found}, this one reads up to {FORMAT}): "
+        "open the store with that version"
+    )
+
+
+def seal(payload: bytes) -> bytes:
+    """The value that LMDB keeps for a payload: its CRC32C, little endian, and the payload."""
+    return crc32c(payload).to_bytes(4, "little") + payload
+
+
+def unseal(value: bytes, where: str) -> bytes:
+    """The payload of a sealed value.
+
+    Raises:
+        CorruptionError: the CRC does not hold.
+    """
+    expected = int.from_bytes(value[:4], "little")
+    found = crc32c(value[4:])
+    if len(value) < 4 or found != expected:
+        raise CorruptionError(f"{where}: has CRC32C {found:#010x}, expected {expected:#010x}")
+    return value[4:]
+
+
+def frame(payload: bytes, version: int = FORMAT) -> bytes:
+    """The bytes of a MANIFEST file with this payload."""
+    line = f"{_MAGIC} {version} {len(payload)}"
+    return f"{line} {crc32c(line.encode() + payload):08x}\n".encode() + payload
+
+
+def unframe(data: bytes, where: str) -> bytes:
+    """The payload of a MANIFEST file.
+
+    Raises:
+        CorruptionError: it is torn or damaged.
+        StoreError: written by a later version of the project.
+    """
+    line, _, payload = data.partition(b"\n")
+    words = line.decode(errors="replace").split(" ")
+    found = int(words[1]) if len(words) == 4 and words[1].isdecimal() else 0
+    # The CRC covers the line too, so a flipped bit cannot pass for a later format.
+    if found == 0 or data != frame(payload, found):
+        raise CorruptionError(
+            f"{where}: not a sound {_MAGIC} file: {len(data)} bytes that begin {data[:40]!r}"
+        )
+    if found > FORMAT:
+        raise _later(where, found)
+    return payload

@@ -1,0 +1,1 @@
+"""Training: the pass loop over programs and layers."""

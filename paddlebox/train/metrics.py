@@ -1,0 +1,42 @@
+"""Metrics of a pass: PaddleBox's set, over predictions made before training on their samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paddlebox import _native
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits, float32, without overflow."""
+    clipped = np.clip(np.asarray(logits, np.float32), -60.0, 60.0)
+    return np.asarray(1.0 / (1.0 + np.exp(-clipped)), np.float32)
+
+
+class PassMetrics:
+    """Gathers predictions and labels, batch by batch."""
+
+    def __init__(self) -> None:
+        self._auc = _native.core.BucketAuc()
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+        """predictions: probabilities, labels: 0 or 1, both float32 of the same size."""
+        self._auc.add(
+            np.ascontiguousarray(predictions, np.float32).reshape(-1),
+            np.ascontiguousarray(labels, np.float32).reshape(-1),
+        )
+
+    def compute(self) -> dict[str, float]:
+        """auc (-0.5 when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr, copc,
+        logloss, size."""
+        return dict(self._auc.compute())
+
+
+def format_metrics(metrics: dict[str, float]) -> str:
+    """One line in PaddleBox's words."""
+    return (
+        f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} MAE={metrics['mae']:.6f} "
+        f"RMSE={metrics['rmse']:.6f} Actual CTR={metrics['actual_ctr']:.6f} "
+        f"Predicted CTR={metrics['predicted_ctr']:.6f} COPC={metrics['copc']:.6f} "
+        f"LOGLOSS={metrics['logloss']:.6f} INS Count={int(metrics['size'])}"
+    )

@@ -1,0 +1,189 @@
+"""A zoo model as something that can be stepped: a static program (PIR, old IR) or a dygraph layer.
+
+All three give the same step and the same dense state; which one runs is `trainer.program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from paddlebox import ops
+from paddlebox.config import Config, OptimizerType, Program, Slots
+from paddlebox.data.batches import PACKED, Feed
+from paddlebox.errors import CorruptionError
+from paddlebox.models import create_model
+
+paddle = ops.paddle
+
+# Arguments of a zoo model's forward, in order.
+_MODEL_INPUTS = ("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense")
+
+
+class Runner(Protocol):
+    """A built model."""
+
+    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        """Forward, backward, update. Returns the mean loss and logits (B, 1) from before the update."""
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        """Forward alone."""
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        """Copies of parameters and optimizer state, by variable name."""
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """The reverse. Raises CorruptionError when names or shapes do not match the model."""
+
+
+def build_runner(config: Config, slots: Slots) -> Runner:
+    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`."""
+    paddle.seed(config.seed)
+    if config.trainer.program is Program.DYGRAPH:
+        return _Dygraph(config, slots)
+    return _Static(config, slots)
+
+
+def _create_model(config: Config, slots: Slots) -> Any:
+    return create_model(
+        config.model,
+        slots=len(slots.sparse),
+        embedx_dim=config.table.embedx_dim,
+        dense_width=slots.dense_width,
+        table=config.table.name,
+    )
+
+
+def _create_optimizer(config: Config, parameters: Any = None) -> Any:
+    optimizers = {
+        OptimizerType.ADAM: paddle.optimizer.Adam,
+        OptimizerType.SGD: paddle.optimizer.SGD,
+        OptimizerType.ADAGRAD: paddle.optimizer.Adagrad,
+    }
+    return optimizers[config.optimizer.type](
+        learning_rate=config.optimizer.learning_rate,
+        weight_decay=config.optimizer.weight_decay or None,
+        parameters=parameters,
+    )
+
+
+def _mean_loss(logits: Any, label: Any) -> Any:
+    return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
+
+
+def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
+    shapes = {name: tuple(value.shape) for name, value in expected.items()}
+    found = {name: tuple(array.shape) for name, array in state.items()}
+    if shapes != found:
+        differing = sorted(
+            f"{name}: expected {shapes.get(name)}, found {found.get(name)}"
+            for name in {*shapes, *found}
+            if shapes.get(name) != found.get(name)
+        )
+        raise CorruptionError(
+            f"the dense state is of another model or optimizer: {'; '.join(differing[:5])}"
+        )
+
+
+class _Dygraph:
+    def __init__(self, config: Config, slots: Slots) -> None:
+        paddle.disable_static()
+        with paddle.utils.unique_name.guard():
+            self._model = _create_model(config, slots)
+        self._optimizer = _create_optimizer(config, self._model.parameters())
+
+    def _forward(self, feed: Feed) -> tuple[Any, Any]:
+        tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
+        logits = self._model(*(tensors[name] for name in _MODEL_INPUTS))
+        return _mean_loss(logits, tensors["box_label"]), logits
+
+    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        self._model.train()
+        loss, logits = self._forward(feed)
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.clear_grad()
+        return float(loss), logits.numpy()
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        self._model.eval()
+        with paddle.no_grad():
+            loss, logits = self._forward(feed)
+        return float(loss), logits.numpy()
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        state = {p.name: p.numpy() for p in self._model.parameters()}
+        for name, value in self._optimizer.state_dict().items():
+            if isinstance(value, paddle.Tensor):
+                state[name] = value.numpy()
+        return {name: np.array(array) for name, array in state.items()}
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        parameters = {p.name: p for p in self._model.parameters()}
+        of_optimizer = {name: array for name, array in state.items() if name not in parameters}
+        _check_same(parameters, {name: state[name] for name in parameters if name in state})
+        for name, parameter in parameters.items():
+            parameter.set_value(state[name])
+        self._optimizer.set_state_dict(
+            {name: paddle.to_tensor(array) for name, array in of_optimizer.items()}
+        )
+
+
+class _Static:
+    def __init__(self, config: Config, slots: Slots) -> None:
+        paddle.enable_static()
+        self._startup = paddle.static.Program()
+        self._train = paddle.static.Program()
+        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
+        # A program of its own, over the same parameters: names are what they share.
+        self._evaluate = paddle.static.Program()
+        self._evaluate_fetch = self._build(
+            config, slots, self._evaluate, paddle.static.Program(), train=False
+        )
+        self._exe = paddle.static.Executor(paddle.CPUPlace())
+        self._scope = paddle.static.Scope()
+        with paddle.static.scope_guard(self._scope):
+            self._exe.run(self._startup)
+
+    @staticmethod
+    def _build(config: Config, slots: Slots, program: Any, startup: Any, train: bool) -> list[Any]:
+        program.random_seed = startup.random_seed = config.seed
+        with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+            inputs = {
+                name: paddle.static.data(
+                    name, [-1, slots.dense_width] if name == "box_dense" else shape, dtype
+                )
+                for name, (dtype, shape) in PACKED.items()
+            }
+            model = _create_model(config, slots)
+            if not train:
+                model.eval()
+            logits = model(*(inputs[name] for name in _MODEL_INPUTS))
+            loss = _mean_loss(logits, inputs["box_label"])
+            if train:
+                _create_optimizer(config).minimize(loss)
+        return [loss, logits]
+
+    def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
+        with paddle.static.scope_guard(self._scope):
+            loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
+        return float(np.asarray(loss).reshape(())), logits
+
+    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        return self._run(self._train, feed, self._train_fetch)
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        return self._run(self._evaluate, feed, self._evaluate_fetch)
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        state = self._train.state_dict("all", self._scope)
+        return {name: np.array(tensor) for name, tensor in state.items()}
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        tensors = self._train.state_dict("all", self._scope)
+        expected = {name: np.array(tensor) for name, tensor in tensors.items()}
+        _check_same(expected, state)
+        for name in expected:
+            self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())

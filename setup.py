@@ -1,0 +1,159 @@
+"""Builds the one native extension, `paddlebox._ops`. Everything else is in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.errors import CompileError
+
+ROOT = Path(__file__).resolve().parent
+EXTENSION = "paddlebox._ops"
+LAYERS = ("base", "row", "rule", "store", "table", "feed", "metric", "paddle")
+paddle_version = runpy.run_path(str(ROOT / "paddlebox" / "_paddle_version.py"))
+
+try:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="No ccache found")
+        import paddle
+        from paddle.utils.cpp_extension import BuildExtension, CppExtension
+except ModuleNotFoundError as error:
+    if error.name != "paddle":
+        raise
+    # The usual cause with Paddle installed: pip's isolated build environment does not see it.
+    sys.exit(f"{paddle_version['absent']()} (mind --no-build-isolation)")
+if not paddle_version["is_supported"](paddle.version.full_version):
+    sys.exit(paddle_version["unsupported"](paddle.version.full_version))
+
+PADDLE = f"Paddle {paddle.version.full_version} {paddle.version.commit}"
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    # The same bits on every processor: no fused multiply-add that the source does not ask for, and
+    # no -march (vector paths are chosen at run time, so that a wheel runs on any x86-64 machine).
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-pthread",
+]
+
+BUILD_INFO = '''"""Written by setup.py: what the native library beside this file was built with."""
+
+PADDLE_VERSION = {version!r}
+PADDLE_COMMIT = {commit!r}
+PADDLE_CUDA = {cuda!r}
+COMPILER = {compiler!r}
+CXX11_ABI = True
+'''
+
+
+class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
+    """Paddle's BuildExtension, made incremental and unable to hide an error.
+
+    Paddle's prints a compile error and goes on; whatever object an earlier build left is then
+    linked. It also compiles every file every time, names an in-place library differently, and
+    leaves a loader and a version.txt in the package. Here an object is compiled anew when its
+    source, a header it includes, its command or Paddle has changed; its old file is removed first;
+    and a failure ends the build.
+    """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.force = True  # each object decides for itself, the link always runs
+        # Fixed, because pip builds an editable install in a new temporary folder every time.
+        self.build_temp = str(ROOT / "build" / "objects")
+
+    def build_extension(self, ext: Any) -> None:
+        failed: list[str] = []
+        compile_always = self.compiler._compile
+
+        def compile_if_changed(
+            obj: str, src: str, ext: str, cc_args: list[str], flags: list[str], pp_opts: list[str]
+        ) -> None:
+            compiler = [PADDLE, *self.compiler.compiler_so]
+            command = "\n".join([*compiler, src, *cc_args, *flags, *pp_opts])
+            if is_fresh(Path(obj), command):
+                return
+            Path(obj).unlink(missing_ok=True)
+            started = time.time()
+            try:
+                compile_always(obj, src, ext, cc_args, [*flags, "-MMD", "-MF", f"{obj}.d"], pp_opts)
+            except Exception:
+                failed.append(str(Path(src).relative_to(ROOT)))
+                raise
+            os.utime(obj, (started, started))  # a header saved meanwhile is newer than the object
+            Path(f"{obj}.cmd").write_text(command)
+
+        self.compiler._compile = compile_if_changed
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            if failed:  # the link could only miss their objects
+                raise CompileError(f"failed to compile {', '.join(sorted(failed))}") from error
+            raise
+        finally:
+            self.compiler._compile = compile_always
+
+    def run(self) -> None:
+        super().run()
+        library = Path(self.get_ext_fullpath(EXTENSION)).resolve()
+        (Path(self.build_lib) / "paddlebox" / "version.txt").unlink(missing_ok=True)
+        library.with_name("_build_info.py").write_text(
+            BUILD_INFO.format(
+                version=paddle.version.full_version,
+                commit=paddle.version.commit,
+                cuda=str(paddle.version.cuda_version),
+                compiler=compiler_version(self.compiler.compiler_so[0]),
+            )
+        )
+        # An undefined symbol shows only when the library is opened: better now than at the user's.
+        load = (
+            "import importlib.util as u, sys, warnings; warnings.simplefilter('ignore'); "
+            f"import paddle; s = u.spec_from_file_location({EXTENSION!r}, sys.argv[1]); "
+            "s.loader.exec_module(u.module_from_spec(s))"
+        )
+        self.spawn([sys.executable, "-c", load, str(library)])
+
+    # Steps of Paddle's run() that write a loader, rename the in-place library and delete objects.
+    def _generate_python_api_file(self) -> None: ...
+    def _rename_inplace_shared_library(self) -> None: ...
+    def _clean_intermediate_files(self) -> None: ...
+
+
+def is_fresh(obj: Path, command: str) -> bool:
+    """Whether obj was made by this command from files none of which has changed since."""
+    try:
+        if Path(f"{obj}.cmd").read_text() != command:
+            return False
+        made = obj.stat().st_mtime
+        _, _, names = Path(f"{obj}.d").read_text().replace("\\\n", " ").partition(": ")
+        return all(Path(name).stat().st_mtime < made for name in names.split())
+    except FileNotFoundError:
+        return False
+
+
+def compiler_version(compiler: str) -> str:
+    out = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    return out.splitlines()[0]
+
+
+sources = sorted(
+    str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / "ops" / layer).glob("*.cc")
+)
+extension = CppExtension(
+    sources=sources,
+    include_dirs=[str(ROOT / "ops")],
+    extra_compile_args={"cxx": FLAGS},
+    extra_link_args=["-pthread"],
+)
+extension.name = EXTENSION
+
+setup(ext_modules=[extension], cmdclass={"build_ext": BuildNative})

@@ -1,0 +1,116 @@
+"""The layer check finds each kind of wrong include and import, and passes the right ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / ".ci" / "layers.py"
+_spec = importlib.util.spec_from_file_location("layers", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+layers = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(layers)
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("ops/base/a.h", '#include "row/layout.h"', "ops/base includes row/layout.h"),
+        ("ops/store/a.cc", '// x\n#include "table/table.h"', "a.cc:2: ops/store includes table/"),
+        ("ops/feed/a.cc", '#include "store/tier.h"', "ops/feed includes store/tier.h"),
+        ("ops/metric/a.cc", ' #  include "row/plan.h"', "ops/metric includes row/plan.h"),
+        ("ops/table/a.inl", '#include "feed/parser.h"', "ops/table includes feed/parser.h"),
+        ("ops/table/a.cc", "#include <paddle/extension.h>", "only ops/paddle may"),
+        ("ops/feed/a.cc", "#include <pybind11/pybind11.h>", "only ops/paddle may"),
+        ("ops/cuda/a.cu", '#include "paddle/phi/api/all.h"', "only ops/paddle may"),
+        ("ops/base/a.cc", "#include <Python.h>", "only ops/paddle may"),
+        ("ops/paddle/a.cc", '#include "../base/status.h"', "include paths start at ops/"),
+        ("ops/misc/a.cc", "", "not in one of the layers"),
+        ("ops/base/deep/a.h", "", "not in one of the layers"),
+    ],
+)
+def test_a_wrong_include_is_reported(tmp_path: Path, name: str, text: str, said: str) -> None:
+    write(tmp_path, name, text + "\n")
+    (violation,) = layers.cpp_violations(tmp_path)
+    assert name.rsplit("/", 1)[1] in violation
+    assert said in violation
+
+
+def test_includes_of_lower_layers_and_the_standard_library_are_right(tmp_path: Path) -> None:
+    write(tmp_path, "ops/table/a.h", '#include "base/status.h"\n#include "store/tier.h"\n')
+    write(tmp_path, "ops/feed/a.cc", '#include <vector>\n#include "feed/a.h"\n#include "row/b.h"\n')
+    write(tmp_path, "ops/paddle/a.cc", '#include "paddle/extension.h"\n#include "feed/a.h"\n')
+    assert list(layers.cpp_violations(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config/a.py", "import paddle", "must load without Paddle"),
+        ("config/a.py", "def f():\n    from paddle.nn import Layer", "a.py:2: imports paddle.nn"),
+        ("errors.py", "from paddle import Tensor", "must load without Paddle"),
+        ("config/a.py", "from paddlebox._native import core", "not below paddlebox.config"),
+        ("errors.py", "from paddlebox import config", "not below paddlebox.errors"),
+        ("store/a.py", "from paddlebox.data import dataset", "not below paddlebox.store"),
+        ("store/a.py", "from ..data.dataset import X", "not below paddlebox.store"),
+        ("store/a/b.py", "from ...data import X", "not below paddlebox.store"),
+        ("data/a.py", "def f():\n    import paddlebox.train.loop", "not below paddlebox.data"),
+        ("data/a.py", "from paddlebox import models", "not below paddlebox.data"),
+        ("models/a.py", "from paddlebox.data import dataset", "not below paddlebox.models"),
+        ("models/a.py", "from paddlebox import train", "not below paddlebox.models"),
+        ("ops.py", "from .nn import layer", "not below paddlebox.ops"),
+        ("train/a.py", "from paddlebox.launch import cpu", "not below paddlebox.train"),
+        ("launch/a.py", "from tools import train", "nothing in paddlebox may"),
+        ("nn/a.py", 'importlib.import_module("paddlebox.data")', "not below paddlebox.nn"),
+        ("train/a.py", "from paddlebox import Table", "not the package's face"),
+        ("train/a.py", "import paddlebox", "not the package's face"),
+        ("train/a.py", "from paddlebox import _ops", "not below paddlebox.train"),
+        ("misc/a.py", "", "has no place among the layers"),
+    ],
+)
+def test_a_wrong_import_is_reported(tmp_path: Path, name: str, text: str, said: str) -> None:
+    write(tmp_path, f"paddlebox/{name}", text + "\n")
+    (violation,) = layers.python_violations(tmp_path)
+    assert violation.startswith(f"paddlebox/{name}:")
+    assert said in violation
+
+
+def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
+    write(tmp_path, "paddlebox/__init__.py", "from paddlebox.train.loop import X\n")
+    write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.train.loop import run\n")
+    write(
+        tmp_path,
+        "paddlebox/train/loop.py",
+        "import paddle\nfrom paddlebox import __version__, models, store\nfrom . import metrics\n"
+        "from paddlebox.data.dataset import X\nfrom ..config import load_config\n",
+    )
+    write(tmp_path, "paddlebox/models/dnn.py", "from paddlebox.nn import embed\nimport paddle\n")
+    write(tmp_path, "paddlebox/ops.py", "from paddlebox._native import core\n")
+    write(tmp_path, "paddlebox/config/a.py", "from paddlebox.errors import ConfigError\n")
+    assert list(layers.python_violations(tmp_path)) == []
+
+
+def test_the_script_exits_with_1_on_a_violation_and_with_0_without(tmp_path: Path) -> None:
+    write(tmp_path, "ops/base/a.h", "#include <vector>\n")
+    command = [sys.executable, str(SCRIPT), str(tmp_path)]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    write(tmp_path, "paddlebox/data/a.py", "import tools.train\n")
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "paddlebox/data/a.py:1" in run.stdout
+
+
+def test_the_project_itself_has_no_violation() -> None:
+    assert [*layers.cpp_violations(ROOT), *layers.python_violations(ROOT)] == []

@@ -1,0 +1,21 @@
+"""docs/config.md holds the reference table of the schema, as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paddlebox.config.describe import describe, markdown
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
+
+
+def test_the_page_holds_the_table_as_the_schema_says_it() -> None:
+    # If this fails: put what `python -m paddlebox.config` prints into docs/config.md.
+    assert f"\n{markdown()}\n" in PAGE.read_text()
+
+
+def test_every_key_is_described_once() -> None:
+    keys = list(describe())
+    assert all(key.meaning for key in keys)
+    assert len({key.path for key in keys}) == len(keys)
+    assert "table.embedx.initial_range" in {key.path for key in keys}

@@ -1,0 +1,182 @@
+// Any bytes as a chunk of training data: parsing ends in columns that fit each other and in counted
+// bad lines; what was parsed goes through indexing and packing unchanged; a plan that passes
+// ViewPlan can be walked, whatever happened to it before.
+//
+// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/hash.h"
+#include "feed/instances.h"
+#include "feed/parser.h"
+#include "row/plan.h"
+#include "seeds.h"
+
+namespace {
+
+using pbx::Batch;
+using pbx::FeedSchema;
+using pbx::Format;
+using pbx::Instances;
+using pbx::ParsedChunk;
+using pbx::SlotKind;
+
+constexpr size_t kWidth = 3;
+
+#define REQUIRE(condition)                                             \
+  do {                                                                 \
+    if (!(condition)) {                                                \
+      std::fprintf(stderr, "%d: %s is false\n", __LINE__, #condition); \
+      std::abort();                                                    \
+    }                                                                  \
+  } while (0)
+
+FeedSchema SchemaOf(uint8_t choice) {
+  FeedSchema schema;
+  schema.format = static_cast<Format>(choice & 3);
+  schema.per_slot_keys = (choice & 4) != 0;
+  if ((choice & 8) != 0) schema.max_line_bytes = 100;
+  if (schema.format == Format::kCriteoTsv) {
+    schema.slots = {{"label", SlotKind::kLabel, 1, ""},
+                    {"d1", SlotKind::kDense, 1, "I1"},
+                    {"d2", SlotKind::kDense, 1, "I2"},
+                    {"d13", SlotKind::kDense, 1, "I13"}};
+    for (int i = 1; i <= 13; ++i) {
+      schema.slots.push_back({"I" + std::to_string(i), SlotKind::kSparse, 1, ""});
+    }
+    for (int i = 1; i <= 26; ++i) {
+      schema.slots.push_back({"C" + std::to_string(i), SlotKind::kSparse, 1, ""});
+    }
+  } else {
+    schema.slots = {{"y", SlotKind::kLabel, 1, ""},
+                    {"1", SlotKind::kSparse, 1, ""},
+                    {"d", SlotKind::kDense, 3, ""},
+                    {"2", SlotKind::kSparse, 1, ""},
+                    {"33", SlotKind::kSparse, 1, ""}};
+  }
+  return schema;
+}
+
+ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
+  ParsedChunk chunk;
+  REQUIRE(pbx::ParseChunk(schema, data, size, &chunk).ok());
+  const size_t slots = schema.sparse_slots();
+  uint64_t total = 0;
+  for (const uint32_t length : chunk.lengths) total += length;
+  REQUIRE(total == chunk.feasigns.size());
+  REQUIRE(chunk.lengths.size() == chunk.instances * slots);
+  REQUIRE(chunk.labels.size() == chunk.instances);
+  REQUIRE(chunk.dense.size() == chunk.instances * kWidth);
+  REQUIRE(chunk.lines >= chunk.instances + chunk.bad_lines);
+  REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));
+  for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
+  for (const float label : chunk.labels) REQUIRE(label >= 0 && label <= 1);
+  for (const float value : chunk.dense) REQUIRE(value - value == 0);  // finite
+  for (const pbx::BadLine& bad : chunk.first_bad) {
+    REQUIRE(bad.line < chunk.lines && !bad.reason.empty() && bad.excerpt.size() <= 4 * 80);
+  }
+  return chunk;
+}
+
+void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, uint64_t random) {
+  for (int i = 0; i < 4; ++i) {
+    random = pbx::Mix(random + 1);
+    const bool small = (random & 1) != 0;
+    plan[(random >> 8) % plan.size()] =
+        static_cast<int32_t>(small ? (random >> 40) % 16 : random >> 32);
+    const auto view = pbx::ViewPlan(plan.data(), plan.size(), rows, segments);
+    if (!view.ok()) continue;
+    const pbx::PlanView& v = view.value();
+    for (size_t u = 0; u < v.unique; ++u) {
+      REQUIRE(static_cast<size_t>(v.rows[u]) < rows);
+      for (int32_t at = v.starts[u]; at < v.starts[u + 1]; ++at) {
+        REQUIRE(static_cast<size_t>(v.segments[at]) < segments);
+      }
+    }
+  }
+}
+
+void CheckIndexed(const Instances& instances, size_t slots, uint64_t random) {
+  const size_t n = instances.size();
+  const size_t unique = instances.unique_keys();
+  std::vector<int32_t> rows(unique);
+  for (size_t i = 0; i < unique; ++i) rows[i] = i % 5 == 4 ? -1 : static_cast<int32_t>(i);
+  Batch batch;
+  REQUIRE(instances.PackBatch(0, n, rows.data(), 7, &batch).ok());
+  REQUIRE(batch.ids.size() == instances.occurrences());
+  REQUIRE(pbx::ViewPlan(batch.plan.data(), batch.plan.size(), unique, n * slots).ok());
+  CheckDamagedPlan(batch.plan, unique, n * slots, random);
+
+  const size_t max_rows = unique / 2 + 1;
+  const auto ranges = instances.Split(max_rows, 2);
+  if (!ranges.ok()) return;  // one batch needs more
+  size_t next = 0;
+  for (const pbx::InstanceRange range : ranges.value()) {
+    REQUIRE(range.begin == next && range.end > range.begin);
+    next = range.end;
+    const auto keys = instances.SelectRange(range);
+    REQUIRE(keys.ok() && keys.value().keys.size() <= max_rows);
+    REQUIRE(std::is_sorted(keys.value().keys.begin(), keys.value().keys.end()));
+    for (const uint16_t slot : keys.value().slots) REQUIRE(slot < slots);
+  }
+  REQUIRE(next == n);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  static pbx::ThreadPool pool(2);
+  if (size == 0) return 0;
+  const FeedSchema schema = SchemaOf(bytes[0]);
+  const char* const data = reinterpret_cast<const char*>(bytes) + 1;
+  --size;
+  const ParsedChunk whole = Parse(schema, data, size);
+
+  // Cut at a line break the two parts are the whole.
+  size_t cut = size / 2;
+  while (cut < size && (cut == 0 || data[cut - 1] != '\n')) ++cut;
+  ParsedChunk first = Parse(schema, data, cut);
+  ParsedChunk second = Parse(schema, data + cut, size - cut);
+  REQUIRE(first.lines + second.lines == whole.lines);
+  REQUIRE(first.bad_lines + second.bad_lines == whole.bad_lines);
+
+  Instances instances(schema.sparse_slots(), schema.dense_width());
+  REQUIRE(instances.Append(std::move(first)).ok());
+  REQUIRE(instances.Append(std::move(second)).ok());
+  const bool shuffle = (bytes[0] & 16) != 0;
+  if (shuffle) REQUIRE(instances.Shuffle(size).ok());
+  REQUIRE(instances.Index(&pool).ok());
+  std::vector<uint64_t> feasigns;
+  std::vector<int32_t> offsets;
+  REQUIRE(instances.PackFeasigns(0, instances.size(), &feasigns, &offsets).ok());
+  if (shuffle) {
+    std::vector<uint64_t> expected = whole.feasigns;
+    std::sort(expected.begin(), expected.end());
+    std::sort(feasigns.begin(), feasigns.end());
+    REQUIRE(feasigns == expected);
+  } else {
+    REQUIRE(feasigns == whole.feasigns);
+    REQUIRE(instances.labels() == whole.labels);
+  }
+  CheckIndexed(instances, schema.sparse_slots(), pbx::HashBytes(data, size, 1));
+  return 0;
+}
+
+void AddFuzzSeeds(std::vector<std::string>* seeds) {
+  const std::string lines[] = {
+      "1 1 2 17 18 3 0.5 -2e3 1 1 7 3 5 0 18446744073709551615\n1 0 1 17 3 0 0 0 1 7 1 9\n",
+      "1:y 17:1 0.5:d -2e3:d 1:d 18446744073709551615:33 18:1 7:2 5:x\n0:y 0:d 0:d 0:d 17:1 9:33\n",
+      "y:1 1:17 d:0.5 d:-2e3 d:1 33:18446744073709551615 1:18 2:7 x:5\ny:0 d:0 d:0 d:0 1:17 33:9\n",
+      "1\t1\t-"
+      "1\t\t5000\t0\t2\t3\t\t\t99999\t1\t\t7\ta1b2c3d4\t\t0\tffffffffffffffff\tF\t1\t2\t3\t4\t5"
+      "\t6\t7\t8\t9\ta\tb\tc\td\te\tf\t10\t11\t12\t\t\tabc\n"
+      "0\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\n"};
+  for (int options = 0; options < 8; ++options) {
+    for (int format = 0; format < 4; ++format) {
+      seeds->push_back(static_cast<char>(options * 4 + format) + lines[format]);
+    }
+  }
+}

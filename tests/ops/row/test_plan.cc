@@ -1,0 +1,123 @@
+#include "row/plan.h"
+
+#include <map>
+
+#include "base/hash.h"
+#include "check.h"
+
+using namespace pbx;
+
+namespace {
+
+using Ints = std::vector<int32_t>;
+
+Ints Build(const Ints& ids, const Ints& offsets, int32_t stamp) {
+  Ints plan = {99, 98};  // overwritten
+  BuildPlan(ids.data(), offsets.data(), offsets.size() - 1, stamp, &plan);
+  return plan;
+}
+
+// The same by a map from row to segments.
+Ints Naive(const Ints& ids, const Ints& offsets, int32_t stamp) {
+  std::map<int32_t, Ints> model;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (int32_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+      const int32_t id = ids[static_cast<size_t>(i)];
+      if (id >= 0) model[id].push_back(static_cast<int32_t>(s));
+    }
+  }
+  Ints rows, starts = {0}, segments;
+  for (const auto& [row, of_row] : model) {
+    rows.push_back(row);
+    segments.insert(segments.end(), of_row.begin(), of_row.end());
+    starts.push_back(static_cast<int32_t>(segments.size()));
+  }
+  Ints plan = {stamp, static_cast<int32_t>(rows.size()), static_cast<int32_t>(segments.size())};
+  plan.insert(plan.end(), rows.begin(), rows.end());
+  plan.insert(plan.end(), starts.begin(), starts.end());
+  plan.insert(plan.end(), segments.begin(), segments.end());
+  return plan;
+}
+
+bool Refused(const Ints& plan, size_t rows, size_t segments) {
+  return ViewPlan(plan.data(), plan.size(), rows, segments).status().code() ==
+         Code::kInvalidArgument;
+}
+
+}  // namespace
+
+// Segments: {5, 2} {} {5, -1, 5} {2}.
+TEST(a_plan_worked_by_hand) {
+  const Ints plan = Build({5, 2, 5, -1, 5, 2}, {0, 2, 2, 5, 6}, 42);
+  const Ints expected = {42, 2, 5,         // stamp, 2 rows, 5 occurrences
+                         2,  5,            // rows
+                         0,  2, 5,         // starts
+                         0,  3, 0, 2, 2};  // segments of row 2, then of row 5
+  CHECK(plan == expected);
+  const Result<PlanView> view = ViewPlan(plan.data(), plan.size(), 6, 4);
+  CHECK_OK(view.status());
+  CHECK_EQ(view.value().stamp, 42);
+  CHECK_EQ(view.value().unique, 2u);
+  CHECK_EQ(view.value().occurrences, 5u);
+  CHECK_EQ(view.value().rows[1], 5);
+  CHECK_EQ(view.value().starts[2], 5);
+  CHECK_EQ(view.value().segments[4], 2);
+}
+
+TEST(a_batch_without_rows_has_an_empty_plan) {
+  const Ints expected = {7, 0, 0, 0};
+  CHECK(Build({}, {0}, 7) == expected);
+  CHECK(Build({}, {0, 0, 0}, 7) == expected);
+  CHECK(Build({-1, -1}, {0, 1, 2}, 7) == expected);
+  CHECK_OK(ViewPlan(expected.data(), expected.size(), 0, 0).status());
+}
+
+TEST(plans_agree_with_a_map_for_every_width_of_row_id) {
+  for (int bits = 1; bits <= 31; ++bits) {
+    Ints ids, offsets = {0};
+    uint64_t random = static_cast<uint64_t>(bits);
+    for (int s = 0; s < 300; ++s) {
+      for (uint64_t n = Mix(++random) % 6; n > 0; --n) {
+        const uint64_t draw = Mix(++random);
+        ids.push_back(draw % 10 == 0 ? -1 : static_cast<int32_t>(draw >> (64 - bits)));
+      }
+      offsets.push_back(static_cast<int32_t>(ids.size()));
+    }
+    const Ints plan = Build(ids, offsets, bits);
+    CHECK(plan == Naive(ids, offsets, bits));
+    CHECK_OK(ViewPlan(plan.data(), plan.size(), size_t{1} << bits, 300).status());
+  }
+}
+
+TEST(the_largest_row_id_fits) {
+  const Ints ids = {INT32_MAX, 0, INT32_MAX}, offsets = {0, 3};
+  CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+}
+
+TEST(a_view_refuses_what_could_not_be_walked_safely) {
+  const Ints good = Build({5, 2, 5, -1, 5, 2}, {0, 2, 2, 5, 6}, 42);
+  CHECK(!Refused(good, 6, 4));
+  CHECK(Refused(good, 5, 4));  // row 5 outside
+  CHECK(Refused(good, 6, 3));  // segment 3 outside
+  struct Damage {
+    size_t at;
+    int32_t value;
+  };
+  // good = 42, 2, 5 | 2, 5 | 0, 2, 5 | 0, 3, 0, 2, 2
+  for (const Damage& damage : std::vector<Damage>{
+           {1, -1}, {1, 1},  {1, 3}, {1, INT32_MAX}, {2, -1}, {2, 4}, {2, INT32_MAX}, {3, -1},
+           {3, 5},  {4, 1},  {4, 2}, {5, 1},         {5, -1}, {6, 0}, {6, 5},         {6, 6},
+           {7, 4},  {8, -1}, {8, 4}, {9, -1},        {10, 3}, {12, 1}}) {
+    Ints bad = good;
+    bad[damage.at] = damage.value;
+    if (Refused(bad, 6, 4)) continue;
+    test::Fail(__FILE__, __LINE__,
+               "not refused: " + std::to_string(damage.value) + " at " + std::to_string(damage.at));
+  }
+  for (size_t size = 0; size < good.size(); ++size) {
+    CHECK(Refused(Ints(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)), 6, 4));
+  }
+  Ints longer = good;
+  longer.push_back(0);
+  CHECK(Refused(longer, 6, 4));
+}

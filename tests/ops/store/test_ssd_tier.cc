@@ -1,0 +1,291 @@
+#include "store/ssd_tier.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "check.h"
+#include "scratch.h"
+
+namespace pbx {
+namespace {
+
+using test::RowOf;
+using test::Scratch;
+
+constexpr uint32_t kRowBytes = 80;
+
+SsdOptions Options(const Scratch& scratch, uint64_t max_segment_bytes = 256ull << 20) {
+  SsdOptions options;
+  options.folder = scratch.path();
+  options.row_bytes = kRowBytes;
+  options.layout_fingerprint = 42;
+  options.max_segment_bytes = max_segment_bytes;
+  return options;
+}
+
+std::unique_ptr<SsdTier> OpenTier(const SsdOptions& options, ThreadPool* pool,
+                                  const std::vector<SegmentDescriptor>& segments = {}) {
+  auto tier = SsdTier::Open(options, segments, pool);
+  CHECK_OK(tier.status());
+  return std::move(tier.value());
+}
+
+// Keys Mix(begin) .. Mix(end - 1) in order.
+std::vector<uint64_t> Keys(uint64_t begin, uint64_t end) {
+  std::vector<uint64_t> keys;
+  for (uint64_t i = begin; i < end; ++i) keys.push_back(Mix(i));
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+std::vector<char> Rows(const std::vector<uint64_t>& keys, uint64_t generation) {
+  std::vector<char> rows;
+  for (const uint64_t key : keys) {
+    const std::vector<char> row = RowOf(key, generation, kRowBytes);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+Status WriteKeys(SsdTier* tier, const std::vector<uint64_t>& keys, uint64_t generation) {
+  return tier->Write(keys.data(), Rows(keys, generation).data(), keys.size());
+}
+
+using Model = std::map<uint64_t, uint64_t>;  // key -> generation of its newest row
+
+void CheckReads(SsdTier* tier, const std::vector<uint64_t>& keys, const Model& model) {
+  std::vector<char> rows(keys.size() * kRowBytes);
+  std::vector<uint8_t> found(keys.size());
+  CHECK_OK(tier->Read(keys.data(), keys.size(), rows.data(), found.data()));
+  size_t wrong = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto it = model.find(keys[i]);
+    const std::vector<char> expected =
+        it == model.end() ? std::vector<char>(kRowBytes) : RowOf(keys[i], it->second, kRowBytes);
+    const bool same = std::equal(expected.begin(), expected.end(), &rows[i * kRowBytes]);
+    wrong += (found[i] == 1) != (it != model.end()) || !same ? 1 : 0;
+  }
+  CHECK_EQ(wrong, 0u);
+}
+
+TEST(the_newest_row_of_a_key_wins_in_read_and_visit_and_after_reopening) {
+  for (const int threads : {1, 4}) {
+    const Scratch scratch;
+    ThreadPool pool(threads);
+    const SsdOptions options = Options(scratch, 100000);  // about 1100 rows a segment
+    std::vector<SegmentDescriptor> all;
+    Model model;
+    {
+      const auto tier = OpenTier(options, &pool);
+      for (uint64_t generation = 0; generation < 5; ++generation) {
+        const auto keys = Keys(generation * 1000, generation * 1000 + 3000);
+        const auto rows = Rows(keys, generation);
+        std::vector<const char*> pointers;
+        for (size_t i = 0; i < keys.size(); ++i) pointers.push_back(&rows[i * kRowBytes]);
+        auto prepared = tier->Prepare(keys.data(), pointers.data(), keys.size());
+        CHECK_OK(prepared.status());
+        CHECK(prepared.value().size() > 1);
+        for (const SegmentDescriptor& segment : prepared.value()) {
+          CHECK(segment.bytes <= options.max_segment_bytes);
+        }
+        CheckReads(tier.get(), Keys(0, 8000), model);  // prepared rows are not seen yet
+        CHECK_OK(tier->Publish(prepared.value()));
+        all.insert(all.end(), prepared.value().begin(), prepared.value().end());
+        for (const uint64_t key : keys) model[key] = generation;
+        CheckReads(tier.get(), Keys(0, 8000), model);
+      }
+    }
+    std::reverse(all.begin(), all.end());  // any order will do
+    const auto tier = OpenTier(options, &pool, all);
+    CheckReads(tier.get(), Keys(0, 8000), model);
+    CHECK_EQ(tier->segments(), all.size());
+    CHECK_EQ(tier->next_id(), all.size() + 1);
+    CHECK_EQ(tier->rows(), size_t{15000});
+    CHECK(tier->memory_bytes() <= 2 * tier->rows());
+
+    auto expected = model.begin();
+    CHECK_OK(tier->Visit([&](uint64_t key, const char* row) {
+      const std::vector<char> want = RowOf(key, expected->second, kRowBytes);
+      CHECK_EQ(key, expected->first);
+      CHECK(std::equal(want.begin(), want.end(), row));
+      ++expected;
+      return Status::Ok();
+    }));
+    CHECK(expected == model.end());
+  }
+}
+
+TEST(visit_stops_at_the_first_error_and_returns_it) {
+  const Scratch scratch;
+  ThreadPool pool(1);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 100), 0));
+  int calls = 0;
+  const Status status = tier->Visit([&](uint64_t, const char*) {
+    return ++calls == 3 ? Error(Code::kFailedPrecondition, "enough") : Status::Ok();
+  });
+  CHECK_CODE(status, Code::kFailedPrecondition);
+  CHECK_EQ(calls, 3);
+}
+
+TEST(a_key_found_by_an_earlier_tier_is_left_alone) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  const auto keys = Keys(0, 1000);
+  CHECK_OK(WriteKeys(tier.get(), keys, 0));
+  std::vector<char> rows(keys.size() * kRowBytes, 'x');
+  std::vector<uint8_t> found(keys.size(), 1);
+  CHECK_OK(tier->Read(keys.data(), keys.size(), rows.data(), found.data()));
+  CHECK(std::all_of(rows.begin(), rows.end(), [](char c) { return c == 'x'; }));
+  CHECK_EQ(tier->counters().keys_asked, 0u);
+  CHECK_EQ(tier->counters().blocks_read, 0u);
+}
+
+TEST(absent_keys_read_no_block_in_97_of_100_cases) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 200000), 0));
+  const auto absent = Keys(200000, 210000);
+  std::vector<char> rows(absent.size() * kRowBytes);
+  std::vector<uint8_t> found(absent.size());
+  CHECK_OK(tier->Read(absent.data(), absent.size(), rows.data(), found.data()));
+  const SsdCounters counters = tier->counters();
+  CHECK_EQ(counters.keys_asked, 10000u);
+  CHECK_EQ(counters.rows_found, 0u);
+  CHECK(counters.blocks_read <= 300);
+  CHECK_EQ(counters.blocks_read > 0, counters.bytes_read > 0);
+}
+
+TEST(each_needed_block_is_read_once_whatever_the_thread_count) {
+  for (const int threads : {1, 3, 4}) {
+    const Scratch scratch;
+    ThreadPool pool(threads);
+    const auto tier = OpenTier(Options(scratch), &pool);
+    const auto keys = Keys(0, 50000);
+    CHECK_OK(WriteKeys(tier.get(), keys, 0));
+    std::vector<char> rows(keys.size() * kRowBytes);
+    std::vector<uint8_t> found(keys.size());
+    CHECK_OK(tier->Read(keys.data(), keys.size(), rows.data(), found.data()));
+    const uint64_t blocks = (50000 + 45) / 46;  // 46 rows of 8 + 80 bytes a block
+    CHECK_EQ(tier->counters().blocks_read, blocks);
+    CHECK_EQ(tier->counters().bytes_read, blocks * 4096);
+    CHECK_EQ(tier->counters().rows_found, 50000u);
+  }
+}
+
+TEST(a_full_disk_leaves_no_file_and_the_tier_readable) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch, 100000), &pool);
+  Model model;
+  for (const uint64_t key : Keys(0, 500)) model[key] = 0;
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 500), 0));
+  const size_t files = scratch.files();
+  // In the first block, inside the second file, and in a footer.
+  for (const int64_t after : {int64_t{10}, int64_t{150000}, int64_t{98000}}) {
+    InjectWriteFault(after, ENOSPC);
+    const Status status = WriteKeys(tier.get(), Keys(0, 3000), 1);
+    InjectWriteFault(-1, 0);
+    CHECK_CODE(status, Code::kOutOfSpace);
+    CHECK_EQ(scratch.files(), files);
+    CheckReads(tier.get(), Keys(0, 3000), model);
+  }
+  for (const uint64_t key : Keys(0, 3000)) model[key] = 1;
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 3000), 1));
+  CheckReads(tier.get(), Keys(0, 3000), model);
+}
+
+TEST(a_missing_segment_or_folder_or_a_repeated_id_is_an_error_that_names_it) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  const auto keys = Keys(1, 2);
+  const char row[kRowBytes] = {};
+  const char* pointer = row;
+  auto prepared = tier->Prepare(keys.data(), &pointer, 1);
+  CHECK_OK(tier->Publish(prepared.value()));
+  CHECK_CODE(tier->Publish(prepared.value()), Code::kInvalidArgument);
+  CHECK_EQ(tier->segments(), size_t{1});
+
+  std::filesystem::remove(scratch / prepared.value()[0].file);
+  const Status missing = SsdTier::Open(Options(scratch), prepared.value(), &pool).status();
+  CHECK_CODE(missing, Code::kNotFound);
+  CHECK(test::Contains(missing.message(), prepared.value()[0].file));
+  SsdOptions nowhere = Options(scratch);
+  nowhere.folder += "/none";
+  CHECK_CODE(SsdTier::Open(nowhere, {}, &pool).status(), Code::kNotFound);
+}
+
+TEST(a_damaged_block_fails_the_read_that_needs_it_and_no_other) {
+  const Scratch scratch;
+  ThreadPool pool(4);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  const auto keys = Keys(0, 5000);
+  CHECK_OK(WriteKeys(tier.get(), keys, 0));
+  const std::string path = scratch / "seg-000000000001.seg";
+  std::string bytes = test::ReadAll(path);
+  bytes[10 * 4096 + 100] = static_cast<char>(~bytes[10 * 4096 + 100]);
+  test::WriteAll(path, bytes);
+  Model model;
+  for (const uint64_t key : keys) model[key] = 0;
+  CheckReads(tier.get(), std::vector<uint64_t>(keys.begin(), keys.begin() + 460), model);
+  std::vector<char> rows(keys.size() * kRowBytes);
+  std::vector<uint8_t> found(keys.size());
+  const Status status = tier->Read(keys.data(), keys.size(), rows.data(), found.data());
+  CHECK_CODE(status, Code::kCorruption);
+  CHECK(test::Contains(status.message(), "block 10 at offset 40960"));
+  CHECK(test::Contains(status.message(), "(rows 460..505)"));
+  CHECK_CODE(tier->Visit([](uint64_t, const char*) { return Status::Ok(); }), Code::kCorruption);
+}
+
+TEST(an_empty_batch_is_nothing) {
+  const Scratch scratch;
+  ThreadPool pool(1);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  CHECK_OK(tier->Write(nullptr, nullptr, 0));
+  CHECK_OK(tier->Read(nullptr, 0, nullptr, nullptr));
+  CHECK_EQ(tier->segments(), size_t{0});
+  CHECK_EQ(scratch.files(), 0u);
+}
+
+TEST(reads_and_visits_see_whole_generations_while_another_thread_writes) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch, 50000), &pool);
+  const auto keys = Keys(0, 2000);
+  CHECK_OK(WriteKeys(tier.get(), keys, 0));
+  constexpr uint64_t kGenerations = 6;
+  std::vector<std::vector<char>> all;
+  for (uint64_t g = 0; g < kGenerations; ++g) all.push_back(Rows(keys, g));
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t g = 1; g < kGenerations; ++g) {
+      CHECK_OK(tier->Write(keys.data(), all[g].data(), keys.size()));
+    }
+    stop = true;
+  });
+  do {
+    std::vector<char> rows(keys.size() * kRowBytes);
+    std::vector<uint8_t> found(keys.size());
+    CHECK_OK(tier->Read(keys.data(), keys.size(), rows.data(), found.data()));
+    CHECK(std::find(all.begin(), all.end(), rows) != all.end());
+    std::vector<char> visited;
+    CHECK_OK(tier->Visit([&](uint64_t, const char* row) {
+      visited.insert(visited.end(), row, row + kRowBytes);
+      return Status::Ok();
+    }));
+    CHECK(std::find(all.begin(), all.end(), visited) != all.end());
+  } while (!stop);
+  writer.join();
+}
+
+}  // namespace
+}  // namespace pbx

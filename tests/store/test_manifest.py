@@ -1,0 +1,492 @@
+"""The manifest's promises: one writer, all or nothing, damage is found, readers change nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError, StoreLockedError
+from paddlebox.store import files
+from paddlebox.store import manifest as manifest_module
+from paddlebox.store.crc import crc32c_by_table
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def add_segment(store: Path, number: int, size: int = 100) -> dict[str, Any]:
+    name = f"seg-{number:012d}.seg"
+    (store / "ssd" / name).write_bytes(b"s" * size)
+    return {
+        "id": number,
+        "file": name,
+        "rows": 5,
+        "min_key": 1,
+        "max_key": 2**64 - 1,
+        "bytes": size,
+        "footer_crc": 2**32 - 1,
+    }
+
+
+def make_record(store: Path, version: int, segments: list[dict[str, Any]]) -> VersionRecord:
+    dense = store / "dense" / f"{version:012d}"
+    dense.mkdir(exist_ok=True)
+    (dense / "dnn.npz").write_bytes(b"d" * version)
+    return VersionRecord(
+        version=version,
+        parent=version - 1,
+        segments=segments,
+        layout={"row_bytes": 80, "embedx": 8},
+        day=20240101,
+        pass_number=version,
+        cursor={"file": "part-0", "offset": 17},
+        dense={"dnn.npz": {"bytes": version, "crc32c": 5}},
+        config_hash="abc",
+    )
+
+
+def commit_versions(store: Path, manifest: Manifest, count: int) -> list[VersionRecord]:
+    head = manifest.head()
+    records = []
+    start = head.version if head else 0
+    segments = list(head.segments) if head else []
+    for version in range(start + 1, start + count + 1):
+        segments = [*segments, add_segment(store, version)]
+        record = make_record(store, version, segments)
+        manifest.commit(record)
+        records.append(record)
+    return records
+
+
+def snapshot(store: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(store)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+def run_child(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def set_byte(path: Path, at: int, change: Callable[[int], int]) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] = change(data[at])
+    path.write_bytes(data)
+
+
+def test_committed_versions_come_back_after_reopening(tmp_path: Path) -> None:
+    store = tmp_path / "a" / "b"  # made with the folders above it
+    with Manifest.open_writer(store) as manifest:
+        assert manifest.head() is None
+        records = commit_versions(store, manifest, 3)
+        assert manifest.head() == records[-1]
+    with Manifest.open_writer(store) as manifest:
+        assert manifest.head() == records[-1]
+        assert manifest.versions() == [1, 2, 3]
+        assert manifest.version(2) == records[1]
+        with pytest.raises(StoreError, match=r"version 9 is not kept; kept are \[1, 2, 3\]"):
+            manifest.version(9)
+
+
+def test_a_reader_changes_no_byte_and_follows_the_writer(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 2)
+    before = snapshot(tmp_path)
+    with Manifest.open_reader(tmp_path) as reader:
+        head = reader.head()
+        assert head is not None
+        assert head.version == 2
+        reader.version(1)
+        for write in (
+            lambda: reader.commit(head),
+            reader.prune,
+            reader.unreferenced_segments,
+            reader.remove_unreferenced,
+        ):
+            with pytest.raises(StoreError, match="opened for reading"):
+                write()
+    assert snapshot(tmp_path) == before
+
+
+def test_a_reader_beside_a_committing_and_pruning_writer_never_fails(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+sys.path[:0] = ["tests/store"]
+from test_manifest import commit_versions
+from paddlebox.store.manifest import Manifest
+store = Path(sys.argv[1])
+with Manifest.open_writer(store) as manifest:
+    commit_versions(store, manifest, 2)
+    print("ready", flush=True)
+    for _ in range(100):
+        commit_versions(store, manifest, 1)
+        manifest.prune()
+"""
+    child = run_child(code, str(tmp_path))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    seen = []
+    with Manifest.open_reader(tmp_path) as reader:
+        while child.poll() is None:
+            head = reader.head()
+            assert head is not None
+            seen.append(head.version)
+            time.sleep(0.001)
+        head = reader.head()
+    assert child.wait() == 0
+    assert head is not None
+    assert head.version == 102
+    assert seen == sorted(seen)
+
+
+def test_a_reader_of_no_store_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store here"):
+        Manifest.open_reader(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_writer_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    code = """
+import sys
+from paddlebox.store.manifest import Manifest
+manifest = Manifest.open_writer(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+    child = run_child(code, str(tmp_path))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "open\n"
+    with pytest.raises(StoreLockedError, match=f"process {child.pid} on "):
+        Manifest.open_writer(tmp_path)
+    with pytest.raises(StoreLockedError):
+        rebuild_from_files(tmp_path)
+    Manifest.open_reader(tmp_path).close()
+    child.kill()
+    child.communicate()
+    Manifest.open_writer(tmp_path).close()  # the lock died with its process
+
+
+def test_a_forked_child_neither_uses_the_manifest_nor_keeps_its_lock(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from paddlebox.errors import StoreError
+from paddlebox.store.manifest import Manifest
+manifest = Manifest.open_writer(sys.argv[1])
+child = os.fork()
+if child == 0:
+    try:
+        manifest.head()
+    except StoreError as error:
+        print(error, flush=True)
+    manifest.close()
+    with Manifest.open_reader(sys.argv[1]):
+        print("opened anew", flush=True)
+    time.sleep(60)
+print(child, flush=True)
+sys.stdin.read()
+"""
+    parent = run_child(code, str(tmp_path))
+    assert parent.stdout is not None
+    lines = [parent.stdout.readline() for _ in range(3)]
+    child = next(int(line) for line in lines if line.strip().isdigit())
+    try:
+        assert any("may not be used in its child" in line for line in lines)
+        assert "opened anew\n" in lines
+        parent.kill()
+        parent.wait()
+        Manifest.open_writer(tmp_path).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_one_process_opens_a_store_once(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    with Manifest.open_writer(tmp_path / "store") as manifest:
+        for open_again in (Manifest.open_writer, Manifest.open_reader):
+            with pytest.raises(StoreError, match="open in this process already"):
+                open_again(tmp_path / "link")
+        assert manifest.head() is None
+    with pytest.raises(StoreError, match="is closed"):
+        manifest.head()
+    Manifest.open_reader(tmp_path / "link").close()
+
+
+def test_killed_between_the_file_and_the_transaction_the_store_opens_at_the_last_commit(
+    tmp_path: Path,
+) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = ["tests/store"]
+from test_manifest import commit_versions
+from paddlebox.store.manifest import Manifest
+store = Path(sys.argv[1])
+manifest = Manifest.open_writer(store)
+commit_versions(store, manifest, int(sys.argv[2]))
+manifest._put = lambda pairs: os.kill(os.getpid(), signal.SIGKILL)
+commit_versions(store, manifest, 1)
+"""
+    for committed in (0, 2):
+        store = tmp_path / str(committed)
+        child = run_child(code, str(store), str(committed))
+        child.communicate()
+        assert child.returncode == -signal.SIGKILL
+        leftovers = [
+            f"MANIFEST-{committed + 1:012d}",
+            f"dense/{committed + 1:012d}/dnn.npz",
+            f"ssd/seg-{committed + 1:012d}.seg",
+        ]
+        assert (store / leftovers[0]).exists()
+        with Manifest.open_writer(store) as manifest:
+            head = manifest.head()
+            assert (head.version if head else 0) == committed
+            assert manifest.unreferenced_segments() == leftovers
+            assert manifest.remove_unreferenced() == leftovers
+            assert manifest.unreferenced_segments() == []
+            commit_versions(store, manifest, 1)
+            head = manifest.head()
+            assert head is not None
+            assert head.version == committed + 1
+
+
+def test_unreferenced_files_go_and_referenced_ones_stay(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 2)
+        before = snapshot(tmp_path)
+        extra = [
+            "MANIFEST-000000000003.tmp",
+            "dense/000000000002/other.npz",
+            "dense/000000000009/dnn.npz",
+            "ssd/seg-000000000009.seg",
+            "ssd/seg-000000000010.seg.tmp",
+        ]
+        for name in extra:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(b"x")
+        assert manifest.remove_unreferenced() == extra
+        assert snapshot(tmp_path) == before
+        assert not (tmp_path / "dense/000000000009").exists()
+
+
+def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 5)
+        assert manifest.prune(keep=2) == [1, 2, 3]
+        assert manifest.prune(keep=2) == []
+        assert manifest.versions() == [4, 5]
+        assert files.manifest_versions(str(tmp_path)) == [4, 5]
+        assert sorted(os.listdir(tmp_path / "dense")) == ["000000000004", "000000000005"]
+        assert len(os.listdir(tmp_path / "ssd")) == 5  # the kept versions name them all
+        with pytest.raises(ValueError, match="keep=0"):
+            manifest.prune(keep=0)
+
+
+def test_a_commit_out_of_order_or_of_absent_files_is_refused(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 1)
+        before = snapshot(tmp_path)
+        with pytest.raises(StoreError, match="commit of version 3 after 2, expected 2 after 1"):
+            manifest.commit(VersionRecord(3, 2, [], {}, 0))
+        segment = {"file": "seg-000000000077.seg", "bytes": 100}
+        with pytest.raises(StoreError, match=r"seg-000000000077.seg, which is missing"):
+            manifest.commit(VersionRecord(2, 1, [segment], {}, 0))
+        segment = {"file": "seg-000000000001.seg", "bytes": 99}
+        with pytest.raises(StoreError, match="of 99 bytes, found 100"):
+            manifest.commit(VersionRecord(2, 1, [segment], {}, 0))
+        with pytest.raises(StoreError, match="not JSON"):
+            manifest.commit(VersionRecord(2, 1, [], {}, 0, cursor={"x": float("nan")}))
+        assert snapshot(tmp_path) == before
+
+
+def test_a_full_disk_leaves_the_last_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 1)
+        segments = [add_segment(tmp_path, 1), add_segment(tmp_path, 2)]
+        record = make_record(tmp_path, 2, segments)
+        before = snapshot(tmp_path)
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(OutOfSpaceError, match="MANIFEST-000000000002"):
+                manifest.commit(record)
+        assert snapshot(tmp_path) == before
+        head = manifest.head()
+        assert head is not None
+        assert head.version == 1
+        manifest.commit(record)
+    with Manifest.open_reader(tmp_path) as reader:
+        assert reader.head() == record
+
+
+def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_module, "_MAP_BYTES", 64 << 10)
+    with Manifest.open_writer(tmp_path) as manifest:
+        big = VersionRecord(1, 0, [], {}, 0, cursor={"text": "x" * 500_000})
+        manifest.commit(big)
+        assert manifest.head() == big
+    with Manifest.open_reader(tmp_path) as reader:
+        assert reader.head() == big
+
+
+def test_threads_may_share_a_manifest(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 1)
+        errors: list[BaseException] = []
+        stop = threading.Event()
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    assert manifest.head() is not None
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            commit_versions(tmp_path, manifest, 1)
+            manifest.prune()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+
+
+def test_a_changed_byte_of_the_manifest_file_is_corruption(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 1)
+        path = tmp_path / "MANIFEST-000000000001"
+        sound = path.read_bytes()
+        for at in [*range(60), *range(60, len(sound), 7)]:
+            set_byte(path, at, lambda byte: byte ^ (1 << (at % 8)))  # noqa: B023
+            with pytest.raises(CorruptionError, match=r"MANIFEST-000000000001.*rebuild_from_files"):
+                manifest.head()
+        for damaged in (sound[:-1], sound + b"x", b"", sound[:20]):
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptionError):
+                manifest.head()
+        path.unlink()
+        with pytest.raises(CorruptionError, match=r"is missing.*rebuild_from_files"):
+            manifest.head()
+        path.write_bytes(sound)
+        manifest.head()
+
+
+def test_a_changed_byte_of_an_lmdb_value_is_corruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_module, "_RETRY_SECONDS", 0.0)
+    with Manifest.open_writer(tmp_path) as manifest:
+        record = commit_versions(tmp_path, manifest, 1)[0]
+    data = tmp_path / "manifest" / "data.mdb"
+    sound = data.read_bytes()
+    for value in (seal(record.to_payload()), seal(b"1")):
+        at = sound.rfind(value)  # its live copy
+        assert at >= 0
+        for offset in [*range(min(12, len(value))), *range(12, len(value), 31)]:
+            set_byte(data, at + offset, lambda byte: byte ^ 16)
+            for opener in (Manifest.open_reader, Manifest.open_writer):
+                with pytest.raises(CorruptionError, match=r"has CRC32C.*rebuild_from_files"):
+                    opener(tmp_path)
+            data.write_bytes(sound)
+    Manifest.open_writer(tmp_path).close()
+
+
+@pytest.mark.parametrize("damage", ["value", "whole file", "folder gone", "emptied"])
+def test_the_manifest_is_rebuilt_from_its_files(tmp_path: Path, damage: str) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        records = commit_versions(tmp_path, manifest, 3)
+    data = tmp_path / "manifest" / "data.mdb"
+    if damage == "value":
+        set_byte(data, data.read_bytes().rfind(seal(b"3")), lambda byte: byte ^ 1)
+    elif damage == "whole file":
+        data.write_bytes(b"\xff" * data.stat().st_size)
+    elif damage == "emptied":
+        data.write_bytes(b"")
+    else:
+        data.unlink()
+    for opener in (Manifest.open_reader, Manifest.open_writer):
+        with pytest.raises(CorruptionError, match="rebuild_from_files"):
+            opener(tmp_path)
+    assert rebuild_from_files(tmp_path) == records[-1]
+    with Manifest.open_writer(tmp_path) as manifest:
+        assert manifest.versions() == [1, 2, 3]
+        assert manifest.version(2) == records[1]
+        commit_versions(tmp_path, manifest, 1)
+
+
+def test_rebuilding_takes_the_newest_version_that_is_whole(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        records = commit_versions(tmp_path, manifest, 3)
+    (tmp_path / "ssd" / "seg-000000000003.seg").write_bytes(b"short")
+    assert rebuild_from_files(tmp_path) == records[1]
+    (tmp_path / "ssd" / "seg-000000000001.seg").unlink()
+    with pytest.raises(CorruptionError, match="no whole version"):
+        rebuild_from_files(tmp_path)
+
+
+def test_rebuilding_saves_a_newest_version_whose_file_is_damaged(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        records = commit_versions(tmp_path, manifest, 2)
+    set_byte(tmp_path / "MANIFEST-000000000002", 80, lambda byte: byte ^ 1)
+    with pytest.raises(CorruptionError, match="MANIFEST-000000000002"):
+        Manifest.open_reader(tmp_path)
+    assert rebuild_from_files(tmp_path) == records[1]
+    with Manifest.open_writer(tmp_path) as manifest:
+        assert manifest.head() == records[1]
+
+
+def test_a_later_format_is_told_apart_from_damage(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="written by a later version") as raised:
+        unframe(frame(b"something new", 2), "x")
+    assert not isinstance(raised.value, CorruptionError)
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 1)
+        payload = b'{"format":2,"new":1}'
+        (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload))
+        manifest._put([(b"version/000000000001", payload)])
+        with pytest.raises(StoreError, match="written by a later version") as raised:
+            manifest.head()
+        assert not isinstance(raised.value, CorruptionError)
+
+
+def test_the_bytes_are_those_of_the_format_page() -> None:
+    assert crc32c_by_table(b"123456789") == 0xE3069283
+    payload = b'{"version":1}'
+    page = (ROOT / "docs/formats/manifest.md").read_text()
+    line, _, rest = frame(payload).partition(b"\n")
+    assert line.rpartition(b" ")[0] == b"PBXMANIFEST 1 13"
+    assert f"`{line.rpartition(b' ')[2].decode()}`" in page
+    assert rest == payload
+    assert seal(b"123456789") == b"\x83\x92\x06\xe3123456789"
+    assert unseal(seal(b""), "x") == b""
+    with pytest.raises(CorruptionError):
+        unseal(b"\x00\x00", "x")
