@@ -51,7 +51,7 @@ def create_anchor(name: str | None = None) -> Any:
 
 def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
     """Calls or appends the custom operator; inputs and attributes in the order of its declaration."""
-    if paddle.in_dynamic_or_pir_mode():
+    if paddle.framework.in_dynamic_or_pir_mode():
         with raising_own_errors():
             out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
         return out[0] if isinstance(out, (list, tuple)) else out

@@ -31,6 +31,7 @@ Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budg
   tier->max_rows_ = max_rows;
   tier->chunk_rows_ = chunk_rows;
   tier->slots_ = max_rows + max_rows / 4 + 1;
+  tier->regions_.resize(tier->slots_ / kRegionSlots + 1);
   const std::pair<Buffer*, size_t> columns[] = {{&tier->key_column_, sizeof(uint64_t)},
                                                 {&tier->row_column_, sizeof(uint32_t)},
                                                 {&tier->state_column_, 1}};
@@ -89,6 +90,7 @@ Status MemTier::Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found)
 
 void MemTier::EraseSlot(size_t slot) {
   free_rows_.push_back(row_of_slot_[slot]);
+  --regions_[RegionOf(keys_[slot])].rows;
   --live_;
   if ((state_[slot] & kDirty) != 0) --dirty_;
   // Backward shift: no tombstones, so lookups never slow down with age.
@@ -107,26 +109,32 @@ void MemTier::EraseSlot(size_t slot) {
   state_[hole] = kEmpty;
 }
 
-bool MemTier::EvictOne() {
+bool MemTier::EvictFrom(size_t number) {
+  Region& region = regions_[number];
+  const size_t first = number * kRegionSlots;
+  const size_t size = std::min(kRegionSlots, slots_ - first);
   // Second chance: a row that came in since the hand last passed is spared once.
-  for (size_t looked = 0; looked < 2 * slots_; ++looked) {
-    const size_t slot = hand_;
-    hand_ = hand_ + 1 == slots_ ? 0 : hand_ + 1;
+  for (size_t looked = 0; looked < 2 * size; ++looked) {
+    const size_t slot = first + region.hand;
+    region.hand = region.hand + 1 < size ? region.hand + 1 : 0;
     if (state_[slot] == kEmpty || (state_[slot] & kDirty) != 0) continue;
     if ((state_[slot] & kSpared) == 0) {
       state_[slot] |= kSpared;
       continue;
     }
     EraseSlot(slot);
-    hand_ = slot;  // the shift may have moved another row here
+    region.hand = static_cast<uint32_t>(slot - first);  // the shift may have moved a row here
     ++counters_.evicted;
     return true;
   }
   return false;
 }
 
-Status MemTier::NewRow(uint32_t* row) {
-  if (free_rows_.empty() && next_row_ == max_rows_ && !EvictOne()) {
+Status MemTier::NewRow(size_t region, bool dirty, uint32_t* row) {
+  // Keys are uniform, so a fair share for each region; dirty rows may go beyond it while there is room.
+  const size_t share = std::max<size_t>(1, kRegionSlots * max_rows_ / slots_);
+  const bool all_used = free_rows_.empty() && next_row_ == max_rows_;
+  if ((all_used || regions_[region].rows >= share) && !EvictFrom(region) && (all_used || !dirty)) {
     return Error(Code::kOutOfSpace,
                  "mem.budget_bytes: %llu bytes are full of %zu rows that are on no disk; raise it, or "
                  "give the table an SSD folder",
@@ -150,7 +158,9 @@ Status MemTier::Put(uint64_t key, const char* row, bool dirty) {
   size_t slot = FindSlot(key);
   if (slot == kNone) {
     uint32_t fresh;
-    PBX_RETURN_IF_ERROR(NewRow(&fresh));
+    const size_t region = RegionOf(key);
+    PBX_RETURN_IF_ERROR(NewRow(region, dirty, &fresh));
+    ++regions_[region].rows;
     slot = Home(key);
     while (state_[slot] != kEmpty) slot = slot + 1 == slots_ ? 0 : slot + 1;
     keys_[slot] = key;
