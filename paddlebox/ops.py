@@ -9,7 +9,7 @@ with it the push, because of it. Its own gradient is zero. Make it with `create_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,7 +50,8 @@ def create_anchor(name: str | None = None) -> Any:
 
 
 def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
-    """Calls or appends the custom operator; inputs and attributes in the order of its declaration."""
+    """Calls or appends the custom operator; inputs and attributes in the order of its
+    declaration."""
     if paddle.framework.in_dynamic_or_pir_mode():
         with raising_own_errors():
             out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
@@ -66,9 +67,7 @@ def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dt
     return out
 
 
-def pull_box_sparse(
-    input: Any, size: int, *, anchor: Any | None = None
-) -> Any:
+def pull_box_sparse(input: Any, size: int, *, anchor: Any | None = None) -> Any:
     """Rows of feasigns, from the one open table.
 
     Args:
@@ -77,7 +76,8 @@ def pull_box_sparse(
         size: 3 + D, the columns [show, click, embed_w, embedx...].
         anchor: float parameter; one is created when it is not given (static programs).
 
-    Returns: float32 (..., size) for one tensor, a last dimension of 1 dropped as in PaddleBox: (B, 1)
+    Returns: float32 (..., size) for one tensor, a last dimension of 1 dropped as in PaddleBox: (B,
+    1)
         gives (B, size). For a list, a list in the same order: the slots are packed into one call.
 
     Raises: PassError without an open pass; ValueError for a wrong size, dtype, or a feasign that
@@ -126,7 +126,8 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
 
     Args:
         ids: int64 (B, ...) feasigns.
-        grad: float32, of the shape that `pull_box_sparse` gives for ids. Columns 0 and 1 are the show
+        grad: float32, of the shape that `pull_box_sparse` gives for ids. Columns 0 and 1 are the
+        show
             and click counts of each id; the rest is the gradient of a mean loss, scaled here by B.
 
     Returns: int64 (1), the ids pushed. In a static program fetch it, or the push may be pruned.
@@ -150,12 +151,11 @@ def fused_pull_seqpool_cvm(
 
     Args:
         ids: (nnz) int32 row ids of the open pass, or int64 feasigns.
-        offsets: (B * S + 1) int32; slot s of instance b has the ids [offsets[b*S+s], offsets[b*S+s+1]).
-        show_click: (B, 2) float32, the counts that the push adds to each id's row.
-        plan: int32, the batch's dedup plan (see ops/row/plan.h), or one word for none.
-        anchor: float parameter.
-        slots: S. embedx_dim: D.
-        use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) - log(show + 1); without it
+        offsets: (B * S + 1) int32; slot s of instance b has the ids [offsets[b*S+s],
+        offsets[b*S+s+1]). show_click: (B, 2) float32, the counts that the push adds to each id's
+        row. plan: int32, the batch's dedup plan (see ops/row/plan.h), or one word for none. anchor:
+        float parameter. slots: S. embedx_dim: D. use_cvm: columns 0 and 1 of a slot are log(show +
+        1), log(click + 1) - log(show + 1); without it
             they are left out.
         table: name of the table; empty for the only open one.
 

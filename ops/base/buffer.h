@@ -1,5 +1,6 @@
-// Buffer: a large zeroed block of memory, aligned to 2 MiB and offered to the kernel for huge pages.
-// Random access to rows costs a TLB miss each on 4 KB pages (22 against 58 M row updates a second).
+// Buffer: a large zeroed block of memory, aligned to 2 MiB and offered to the kernel for huge
+// pages. Random access to rows costs a TLB miss each on 4 KB pages (22 against 58 M row updates a
+// second).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Marks the functions that run on the host and, compiled by nvcc, on the GPU: one definition each, so
-// that both give the same bits.
+// Marks the functions that run on the host and, compiled by nvcc, on the GPU: one definition each,
+// so that both give the same bits.
 #pragma once
 
 #ifdef __CUDACC__

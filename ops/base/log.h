@@ -10,8 +10,8 @@
 namespace pbx {
 
 // ln(x) for finite x > 0, in double inside: the float result is within 1 ulp. With x = m * 2^e,
-// m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)), a series in s^2 <= 0.0295 cut at s^15
-// (error below 1e-13). No branches: it vectorises.
+// m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)), a series in s^2 <= 0.0295 cut at
+// s^15 (error below 1e-13). No branches: it vectorises.
 PBX_HOST_DEVICE inline float Log(float x) {
   const double wide = x;
   uint64_t bits;

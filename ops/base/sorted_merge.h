@@ -19,8 +19,10 @@ void ForEachCommon(const uint64_t* a, size_t n, const uint64_t* b, size_t m, Mat
     size_t end = from + step < size ? from + step : size;
     while (from < end) {
       const size_t middle = from + (end - from) / 2;
-      if (keys[middle] < key) from = middle + 1;
-      else end = middle;
+      if (keys[middle] < key)
+        from = middle + 1;
+      else
+        end = middle;
     }
     return from;
   };

@@ -2,7 +2,8 @@
 // every function that can fail returns a Status or a Result<T>, and neither may be ignored.
 //
 // A message names the object, what was expected, what was found, and, where there is one, the next
-// step: "segment /r/000007.seg: block 12 has CRC32C 0x1a2b3c4d, expected 0x99aabbcc (rows 552..597)".
+// step: "segment /r/000007.seg: block 12 has CRC32C 0x1a2b3c4d, expected 0x99aabbcc (rows
+// 552..597)".
 #pragma once
 
 #include <cstdarg>
@@ -55,8 +56,8 @@ __attribute__((format(printf, 2, 3))) inline Status Error(Code code, const char*
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) {}        // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
   T& value() { return value_; }
@@ -67,10 +68,10 @@ class [[nodiscard]] Result {
   T value_{};
 };
 
-#define PBX_RETURN_IF_ERROR(expression)             \
-  do {                                              \
-    ::pbx::Status pbx_status_ = (expression);       \
-    if (!pbx_status_.ok()) return pbx_status_;      \
+#define PBX_RETURN_IF_ERROR(expression)        \
+  do {                                         \
+    ::pbx::Status pbx_status_ = (expression);  \
+    if (!pbx_status_.ok()) return pbx_status_; \
   } while (0)
 
 }  // namespace pbx

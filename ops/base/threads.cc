@@ -23,12 +23,11 @@ const cpu_set_t process_affinity = ReadAffinity();
 
 }  // namespace
 
-void ReleaseThreadAffinity() {
-  sched_setaffinity(0, sizeof(process_affinity), &process_affinity);
-}
+void ReleaseThreadAffinity() { sched_setaffinity(0, sizeof(process_affinity), &process_affinity); }
 
 struct ThreadPool::Impl {
-  // One ParallelFor. Lives on the caller's stack: workers_inside tells when none of them looks at it.
+  // One ParallelFor. Lives on the caller's stack: workers_inside tells when none of them looks at
+  // it.
   struct Job {
     const std::function<void(size_t)>* fn = nullptr;
     size_t tasks = 0;

@@ -115,22 +115,26 @@ void BindFeed(py::module_& module) {
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<int>(), py::arg("threads"));
   py::class_<Instances>(module, "Instances")
       .def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
-      .def("append",
-           [](Instances& self, ParsedChunk& chunk) { ThrowIfError(self.Append(std::move(chunk))); },
-           release)
-      .def("shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
-           release)
-      .def("index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
-           release)
+      .def(
+          "append",
+          [](Instances& self, ParsedChunk& chunk) { ThrowIfError(self.Append(std::move(chunk))); },
+          release)
+      .def(
+          "shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
+          release)
+      .def(
+          "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
+          release)
       .def_property_readonly("size", &Instances::size)
       .def_property_readonly("unique_keys", &Instances::unique_keys)
       .def_property_readonly("occurrences", &Instances::occurrences)
       .def_property_readonly("bytes", &Instances::bytes)
-      .def("split",
-           [](const Instances& self, size_t max_rows, size_t batch_size) {
-             return ValueOrThrow(self.Split(max_rows, batch_size));
-           },
-           release)
+      .def(
+          "split",
+          [](const Instances& self, size_t max_rows, size_t batch_size) {
+            return ValueOrThrow(self.Split(max_rows, batch_size));
+          },
+          release)
       .def("select",
            [](const Instances& self, InstanceRange range) {
              RangeKeys keys;

@@ -21,8 +21,8 @@ RuleConfig RuleFrom(const py::dict& fields) {
   } else if (kind == "adam") {
     rule.kind = RuleKind::kAdam;
   } else {
-    ThrowIfError(Error(Code::kInvalidArgument, "rule '%s': expected naive, adagrad or adam",
-                       kind.c_str()));
+    ThrowIfError(
+        Error(Code::kInvalidArgument, "rule '%s': expected naive, adagrad or adam", kind.c_str()));
   }
   rule.learning_rate = fields["learning_rate"].cast<float>();
   rule.initial_range = fields["initial_range"].cast<float>();
@@ -96,8 +96,8 @@ std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::d
   return table;
 }
 
-py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>& slots,
-               bool train, uint32_t day) {
+py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>& slots, bool train,
+               uint32_t day) {
   if (slots.size() != 0 && slots.size() != keys.size()) {
     ThrowIfError(Error(Code::kInvalidArgument, "%zd keys and %zd slots",
                        static_cast<ssize_t>(keys.size()), static_cast<ssize_t>(slots.size())));
@@ -108,8 +108,8 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
     const uint16_t* slot_data = slots.size() == 0 ? nullptr : slots.data();
     const size_t n = SizeOf(keys);
     const py::gil_scoped_release release;
-    staged = ValueOrThrow(table.Stage(key_data, slot_data, n,
-                                      train ? Purpose::kTrain : Purpose::kEvaluate, day));
+    staged = ValueOrThrow(
+        table.Stage(key_data, slot_data, n, train ? Purpose::kTrain : Purpose::kEvaluate, day));
   }
   py::dict out;
   out["stamp"] = staged.stamp;
@@ -123,7 +123,8 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
   return out;
 }
 
-// All pairs, in key order: (n) feasigns and (n, words) rows. For tools and tests: everything in memory.
+// All pairs, in key order: (n) feasigns and (n, words) rows. For tools and tests: everything in
+// memory.
 py::tuple ReadAll(Table& table) {
   std::vector<uint64_t> feasigns;
   std::vector<float> rows;
@@ -171,16 +172,22 @@ void BindTable(py::module_& module) {
       .def_property_readonly("max_pass_rows", &Table::max_pass_rows)
       .def_property_readonly("pass_bytes_per_row",
                              [](const Table& t) { return PassTable::BytesPerRow(t.row_bytes()); })
-      .def_property_readonly("layout_fingerprint",
-                             [](const Table& t) { return t.config().accessor.layout.Fingerprint(); })
+      .def_property_readonly(
+          "layout_fingerprint",
+          [](const Table& t) { return t.config().accessor.layout.Fingerprint(); })
       .def_property_readonly("training", &Table::training)
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
       .def("stage", &Stage, py::arg("keys"), py::arg("slots"), py::arg("train"), py::arg("day"))
-      .def("drop_staged", [](Table& t, int32_t stamp) { ThrowIfError(t.DropStaged(stamp)); }, release)
-      .def("begin", [](Table& t, int32_t stamp) { ThrowIfError(t.Begin(stamp)); }, release)
-      .def("end", [](Table& t) { ThrowIfError(t.End()); }, release)
-      .def("abandon", [](Table& t) { ThrowIfError(t.Abandon()); }, release)
+      .def(
+          "drop_staged", [](Table& t, int32_t stamp) { ThrowIfError(t.DropStaged(stamp)); },
+          release)
+      .def(
+          "begin", [](Table& t, int32_t stamp) { ThrowIfError(t.Begin(stamp)); }, release)
+      .def(
+          "end", [](Table& t) { ThrowIfError(t.End()); }, release)
+      .def(
+          "abandon", [](Table& t) { ThrowIfError(t.Abandon()); }, release)
       .def("write_frozen",
            [](Table& t) {
              std::vector<SegmentDescriptor> segments;
@@ -196,7 +203,8 @@ void BindTable(py::module_& module) {
              const py::gil_scoped_release released;
              ThrowIfError(t.Publish(segments));
            })
-      .def("digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
+      .def(
+          "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
       .def("read_all", &ReadAll)
       .def("counters", &Counters);
 }

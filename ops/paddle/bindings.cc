@@ -1,4 +1,5 @@
-// The control plane: paddlebox._ops as a Python module. The GIL is released in every call that works.
+// The control plane: paddlebox._ops as a Python module. The GIL is released in every call that
+// works.
 #include "paddle/bindings.h"
 
 #include <pybind11/stl.h>
@@ -14,8 +15,8 @@
 namespace pbx {
 namespace {
 
-// A Status becomes the exception a Python user expects: ValueError for a wrong argument, else a class of
-// paddlebox.errors.
+// A Status becomes the exception a Python user expects: ValueError for a wrong argument, else a
+// class of paddlebox.errors.
 void Translate(const std::exception_ptr& thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);

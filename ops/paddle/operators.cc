@@ -1,6 +1,7 @@
-// The operators. Each kernel checks place, dtype and shape, then calls one function of the core. Nothing
-// may leave a kernel but Paddle's own exception (any other aborts the process), so every body runs
-// under Guard. Messages start with the Python error class that paddlebox.ops turns them into.
+// The operators. Each kernel checks place, dtype and shape, then calls one function of the core.
+// Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
+// body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
+// into.
 #include <paddle/extension.h>
 
 #include <cstring>
@@ -165,10 +166,10 @@ struct Pooled {
   std::vector<int32_t> translated;  // where Ids holds feasigns
   const int32_t* ids = nullptr;     // (nnz)
   size_t nnz = 0;
-  size_t instances = 0;             // B
+  size_t instances = 0;  // B
   int64_t width = 0;
   const int32_t* plan = nullptr;
-  size_t plan_size = 0;             // 0: no plan was fed
+  size_t plan_size = 0;  // 0: no plan was fed
 };
 
 Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
@@ -181,7 +182,8 @@ Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_
   if (embedx_dim != dim || slots < 1) {
     return Error(Code::kInvalidArgument,
                  "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "
-                 "embedx_dim = %d", slots, embedx_dim, dim);
+                 "embedx_dim = %d",
+                 slots, embedx_dim, dim);
   }
   PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(Expect(offsets, "Offsets", DataType::INT32));

@@ -18,7 +18,8 @@ Status RegisterTable(const std::shared_ptr<Table>& table) {
   const std::lock_guard<std::mutex> lock(mutex);
   std::weak_ptr<Table>& entry = Tables()[table->config().name];
   if (!entry.expired()) {
-    return Error(Code::kInvalidArgument, "a table named '%s' is open already: close it, or choose another name",
+    return Error(Code::kInvalidArgument,
+                 "a table named '%s' is open already: close it, or choose another name",
                  table->config().name.c_str());
   }
   entry = table;
@@ -44,7 +45,8 @@ Result<std::shared_ptr<Table>> FindTable(const std::string& name) {
     ++candidates;
   }
   if (candidates == 1) return Result<std::shared_ptr<Table>>(std::move(found));
-  return Error(Code::kFailedPrecondition, "operator wants table '%s'; open tables: %s", name.c_str(),
+  return Error(Code::kFailedPrecondition, "operator wants table '%s'; open tables: %s",
+               name.c_str(),
                names.empty() ? "none (open one with paddlebox.Table)" : names.c_str());
 }
 

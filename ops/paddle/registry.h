@@ -1,5 +1,5 @@
-// Which tables this process has open, by name: how an operator in a program finds its table. A name and
-// not a pointer, so that a saved program works in the next process.
+// Which tables this process has open, by name: how an operator in a program finds its table. A name
+// and not a pointer, so that a saved program works in the next process.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace pbx {
 Status RegisterTable(const std::shared_ptr<Table>& table);
 void UnregisterTable(const std::string& name);
 
-// The table of that name; with an empty name the only one there is. FailedPrecondition that lists what
-// is open when there is no such table, or more than one to choose from.
+// The table of that name; with an empty name the only one there is. FailedPrecondition that lists
+// what is open when there is no such table, or more than one to choose from.
 Result<std::shared_ptr<Table>> FindTable(const std::string& name);
 
 }  // namespace pbx

@@ -1,5 +1,6 @@
-// RowLayout: where each field of a row lies. A row is a whole number of 4-byte words; docs/formats/row.md
-// has the picture. Letters: D = embedx_dim, e = state words of embed, x = state words of embedx.
+// RowLayout: where each field of a row lies. A row is a whole number of 4-byte words;
+// docs/formats/row.md has the picture. Letters: D = embedx_dim, e = state words of embed, x = state
+// words of embedx.
 //
 //   word 0        slot (uint16, low half), flags (uint16, high half)
 //   word 1, 2, 3  show, click, delta_score (float32)

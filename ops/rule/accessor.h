@@ -11,11 +11,11 @@
 namespace pbx {
 
 struct AccessorConfig {
-  uint64_t seed = 1;                // of the table: initial weights are a function of (seed, feasign)
+  uint64_t seed = 1;  // of the table: initial weights are a function of (seed, feasign)
   float nonclk_coeff = 0.1f;
   float click_coeff = 1.0f;
-  float embedx_threshold = 10.0f;   // embedx is created once score(show, click) reaches it
-  bool show_scale = true;           // gradients are divided by the shows of the push (rules that use it)
+  float embedx_threshold = 10.0f;  // embedx is created once score(show, click) reaches it
+  bool show_scale = true;  // gradients are divided by the shows of the push (rules that use it)
   RuleConfig embed;
   RuleConfig embedx;
   RowLayout layout;
@@ -30,7 +30,8 @@ PBX_HOST_DEVICE inline float Score(const AccessorConfig& config, float show, flo
 // Uniform in [-range, range), a function of (seed, key, column) alone.
 PBX_HOST_DEVICE inline float InitialWeight(uint64_t seed, uint64_t key, uint32_t column,
                                            float range) {
-  const uint64_t h = Mix(Mix(seed + 0x9e3779b97f4a7c15ULL) ^ Mix(key ^ (uint64_t{column} << 40) ^ 0x5eedULL));
+  const uint64_t h =
+      Mix(Mix(seed + 0x9e3779b97f4a7c15ULL) ^ Mix(key ^ (uint64_t{column} << 40) ^ 0x5eedULL));
   const float u = static_cast<float>(h >> 40) * (1.0f / 16777216.0f);  // 24 bits: exact
   return (2.0f * u - 1.0f) * range;
 }
@@ -62,9 +63,11 @@ PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, flo
   float* state = row + layout.embedx_state_at();
   if (HasEmbedx(row)) {
     rule::Update(config.embedx, layout.embedx_dim, g + 1, scale, embedx, state);
-  } else if (Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >= config.embedx_threshold) {
+  } else if (Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >=
+             config.embedx_threshold) {
     for (int i = 0; i < layout.embedx_dim; ++i) {
-      embedx[i] = InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1, config.embedx.initial_range);
+      embedx[i] = InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1,
+                                config.embedx.initial_range);
     }
     rule::InitState(config.embedx, layout.embedx_dim, state);
     SetWord(row, 0, GetWord(row, 0) | (uint32_t{kHasEmbedx} << 16));

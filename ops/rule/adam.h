@@ -1,5 +1,6 @@
 // Adam: lr' = lr * sqrt(1 - b2^t) / (1 - b1^t);  w -= lr' * m / (sqrt(v) + eps).
-// State: [m (d), v (d), b1^t, b2^t]; the powers start at beta. scale is ignored, as in Paddle's CPU rule.
+// State: [m (d), v (d), b1^t, b2^t]; the powers start at beta. scale is ignored, as in Paddle's CPU
+// rule.
 #pragma once
 
 #include "rule/rule.h"

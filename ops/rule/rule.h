@@ -1,6 +1,6 @@
 // A rule updates one embedding (embed_w: one float; embedx_w: D floats) with its merged gradient.
-// Each rule is one header (naive.h, adagrad.h, adam.h) with the same three functions, plain inline code
-// over IEEE-exact operations only; this header holds what they share and chooses among them.
+// Each rule is one header (naive.h, adagrad.h, adam.h) with the same three functions, plain inline
+// code over IEEE-exact operations only; this header holds what they share and chooses among them.
 //
 // Letters: d = floats of the embedding (1 or D), s = floats of the rule's state.
 #pragma once
@@ -23,7 +23,7 @@ struct RuleConfig {
   float beta1 = 0.9f;           // Adam
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
-  float min_bound = -10.0f;     // weights are clipped to [min_bound, max_bound] after each update
+  float min_bound = -10.0f;  // weights are clipped to [min_bound, max_bound] after each update
   float max_bound = 10.0f;
 };
 
@@ -35,7 +35,8 @@ PBX_HOST_DEVICE inline float Clip(const RuleConfig& config, float w) {
   return w > config.max_bound ? config.max_bound : w;
 }
 
-// Sum of g_i^2 in eight fixed lanes: the same bits on every vector width, and no long chain of adds.
+// Sum of g_i^2 in eight fixed lanes: the same bits on every vector width, and no long chain of
+// adds.
 PBX_HOST_DEVICE inline float SumOfSquares(const float* g, int d) {
   float lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   int i = 0;

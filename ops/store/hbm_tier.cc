@@ -46,7 +46,8 @@ Status HbmTier::Write(const uint64_t* keys, const char* rows, size_t n) {
   }
   Result<std::unique_ptr<HbmTier>> built = Build(row_bytes_, std::move(merged));
   if (!built.ok()) return built.status();
-  for (size_t k = 0; k < source.size(); ++k) std::memcpy(built.value()->row(k), source[k], row_bytes_);
+  for (size_t k = 0; k < source.size(); ++k)
+    std::memcpy(built.value()->row(k), source[k], row_bytes_);
   *this = std::move(*built.value());
   return Status::Ok();
 }

@@ -1,6 +1,6 @@
 // HBM tier on the host: the table of one pass. Keys in hash order, row i of the table belongs to
-// keys()[i]; i is the row id that the feeder writes into the batches. No hashing takes place while a
-// pass trains: a pull is rows() + id * row_bytes().
+// keys()[i]; i is the row id that the feeder writes into the batches. No hashing takes place while
+// a pass trains: a pull is rows() + id * row_bytes().
 //
 // At most 2^31 - 1 rows; byte offsets are 64 bit. Rows lie in huge pages.
 #pragma once

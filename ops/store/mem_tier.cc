@@ -22,7 +22,8 @@ Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budg
   const size_t chunk_rows = std::max<size_t>(1, chunk_bytes / row_bytes);
   const double per_row = row_bytes + kSlotBytes / 0.8;
   size_t max_rows = static_cast<size_t>(static_cast<double>(budget_bytes) / per_row);
-  max_rows = std::min<size_t>(max_rows / chunk_rows * chunk_rows, UINT32_MAX / chunk_rows * chunk_rows);
+  max_rows =
+      std::min<size_t>(max_rows / chunk_rows * chunk_rows, UINT32_MAX / chunk_rows * chunk_rows);
   if (max_rows == 0) {
     return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu holds no row of %u bytes",
                  static_cast<unsigned long long>(budget_bytes), row_bytes);
@@ -131,14 +132,16 @@ bool MemTier::EvictFrom(size_t number) {
 }
 
 Status MemTier::NewRow(size_t region, bool dirty, uint32_t* row) {
-  // Keys are uniform, so a fair share for each region; dirty rows may go beyond it while there is room.
+  // Keys are uniform, so a fair share for each region; dirty rows may go beyond it while there is
+  // room.
   const size_t share = std::max<size_t>(1, kRegionSlots * max_rows_ / slots_);
   const bool all_used = free_rows_.empty() && next_row_ == max_rows_;
   if ((all_used || regions_[region].rows >= share) && !EvictFrom(region) && (all_used || !dirty)) {
-    return Error(Code::kOutOfSpace,
-                 "mem.budget_bytes: %llu bytes are full of %zu rows that are on no disk; raise it, or "
-                 "give the table an SSD folder",
-                 static_cast<unsigned long long>(budget_), dirty_);
+    return Error(
+        Code::kOutOfSpace,
+        "mem.budget_bytes: %llu bytes are full of %zu rows that are on no disk; raise it, or "
+        "give the table an SSD folder",
+        static_cast<unsigned long long>(budget_), dirty_);
   }
   if (!free_rows_.empty()) {
     *row = free_rows_.back();

@@ -1,16 +1,16 @@
 // MEM tier: the rows that are near but not in a pass table, within a budget of bytes.
 //
-// A row is clean (the SSD tier has the same bytes) or dirty (it has not). Clean rows may be evicted to
-// make room; dirty rows never are.
+// A row is clean (the SSD tier has the same bytes) or dirty (it has not). Clean rows may be evicted
+// to make room; dirty rows never are.
 //
-// Keys are uniform, so the home of a key is (key * slots) >> 64: the index is in hash order, a sorted
-// batch walks through it forwards, and collisions go to the next slot. The index is made once, for
-// the whole budget; rows lie apart in chunks of up to 32 MiB that are allocated as they are needed.
-// Overhead: 13 bytes a slot at a load of at most 0.8, 16.25 bytes a row.
+// Keys are uniform, so the home of a key is (key * slots) >> 64: the index is in hash order, a
+// sorted batch walks through it forwards, and collisions go to the next slot. The index is made
+// once, for the whole budget; rows lie apart in chunks of up to 32 MiB that are allocated as they
+// are needed. Overhead: 13 bytes a slot at a load of at most 0.8, 16.25 bytes a row.
 //
-// Room is kept region by region (1024 slots of the index): a full region evicts one of its own rows, by
-// its own clock. One clock for all was measured and lost: batches come sorted, so it evicted at one end
-// while rows came in at the other, and probing there took 20 s for 200,000 rows.
+// Room is kept region by region (1024 slots of the index): a full region evicts one of its own
+// rows, by its own clock. One clock for all was measured and lost: batches come sorted, so it
+// evicted at one end while rows came in at the other, and probing there took 20 s for 200,000 rows.
 #pragma once
 
 #include <cstdint>
@@ -65,16 +65,17 @@ class MemTier : public Tier {
     uint32_t hand = 0;  // the eviction clock's: the slot it looks at next
   };
 
-  MemTier(uint32_t row_bytes, uint64_t budget_bytes) : row_bytes_(row_bytes), budget_(budget_bytes) {}
+  MemTier(uint32_t row_bytes, uint64_t budget_bytes)
+      : row_bytes_(row_bytes), budget_(budget_bytes) {}
 
   size_t Home(uint64_t key) const {
     __extension__ using Wide = unsigned __int128;
     return static_cast<size_t>((static_cast<Wide>(key) * slots_) >> 64);
   }
-  size_t FindSlot(uint64_t key) const;       // kNone when absent
+  size_t FindSlot(uint64_t key) const;  // kNone when absent
   size_t RegionOf(uint64_t key) const { return Home(key) / kRegionSlots; }
-  void EraseSlot(size_t slot);               // and frees its row
-  bool EvictFrom(size_t region);             // false: no clean row there
+  void EraseSlot(size_t slot);                              // and frees its row
+  bool EvictFrom(size_t region);                            // false: no clean row there
   Status NewRow(size_t region, bool dirty, uint32_t* row);  // a free row, evicting if needed
   Status Put(uint64_t key, const char* row, bool dirty);
   char* RowAt(uint32_t row) const;

@@ -18,15 +18,16 @@ class Tier {
   virtual ~Tier() = default;
 
   // Copies the rows of the keys that are here.
-  // keys: (n) strictly ascending. rows: (n, R) row i is written where key i is here and found[i] was 0.
-  // found: (n) in and out; an entry that is 1 on entry is skipped, so that tiers can be asked in turn.
+  // keys: (n) strictly ascending. rows: (n, R) row i is written where key i is here and found[i]
+  // was 0. found: (n) in and out; an entry that is 1 on entry is skipped, so that tiers can be
+  // asked in turn.
   virtual Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) = 0;
 
   // Inserts or replaces. keys: (n) strictly ascending, rows: (n, R). A later Write of a key wins.
   virtual Status Write(const uint64_t* keys, const char* rows, size_t n) = 0;
 
-  // Calls visit(key, row) once for each key, in ascending order of key, with its newest row. Stops at
-  // the first error and returns it. The pointer is good during the call only.
+  // Calls visit(key, row) once for each key, in ascending order of key, with its newest row. Stops
+  // at the first error and returns it. The pointer is good during the call only.
   virtual Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) = 0;
 
   // Keys here. Where a key may be held in several versions (SSD) the count is an upper bound.

@@ -1,9 +1,9 @@
-// The loops of training: pull and push over the rows of a pass table. Each is compiled three times (plain,
-// AVX2, AVX-512: kernels_<path>.cc over kernels.inl) and chosen at run time; all give the same bits,
-// because they use IEEE-exact operations only, elementwise, without contraction.
+// The loops of training: pull and push over the rows of a pass table. Each is compiled three times
+// (plain, AVX2, AVX-512: kernels_<path>.cc over kernels.inl) and chosen at run time; all give the
+// same bits, because they use IEEE-exact operations only, elementwise, without contraction.
 //
-// Letters: D = embedx_dim, P = 3 + D pull columns [show, click, embed_w, embedx...], S = sparse slots,
-// B = instances, segment = instance * S + slot.
+// Letters: D = embedx_dim, P = 3 + D pull columns [show, click, embed_w, embedx...], S = sparse
+// slots, B = instances, segment = instance * S + slot.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,13 @@ struct RowBlock {
 
 // Where push finds the gradient of a segment. The gradient's columns are [.., embed_w, embedx...].
 struct GradientView {
-  const float* grad = nullptr;        // (segments, stride)
+  const float* grad = nullptr;  // (segments, stride)
   size_t stride = 0;
   size_t weights_at = 0;              // column of embed_w
   const float* show_click = nullptr;  // (segments / per_instance, show_click_stride): columns 0, 1
   size_t show_click_stride = 0;
   size_t segments_per_instance = 1;
-  float scale = 1.0f;                 // batch size: turns the gradient of a mean into that of a sum
+  float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
 };
 
 struct Kernels {
@@ -40,14 +40,14 @@ struct Kernels {
   // out: (n, P). ids: (n), -1 gives zeros.
   void (*pull)(const RowBlock& block, const int32_t* ids, size_t n, float* out);
 
-  // Sum-pools segments [begin, end) and applies CVM. out: (B * S, width); with use_cvm width = P and
-  // columns 0, 1 become log(show + 1) and log(click + 1) - log(show + 1); without, width = P - 2 and
-  // they are left out.
+  // Sum-pools segments [begin, end) and applies CVM. out: (B * S, width); with use_cvm width = P
+  // and columns 0, 1 become log(show + 1) and log(click + 1) - log(show + 1); without, width = P -
+  // 2 and they are left out.
   void (*pull_pooled)(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
                       size_t begin, size_t end, bool use_cvm, float* out);
 
-  // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order, and
-  // applies the accessor's push. rows, starts, segments: as in row/plan.h.
+  // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order,
+  // and applies the accessor's push. rows, starts, segments: as in row/plan.h.
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);
@@ -56,7 +56,8 @@ struct Kernels {
 // The kernels in use: the widest path the processor has, unless SelectKernels chose another.
 const Kernels& ActiveKernels();
 
-// "avx512", "avx2", "plain" or "auto". InvalidArgument for another name or a path that this processor lacks.
+// "avx512", "avx2", "plain" or "auto". InvalidArgument for another name or a path that this
+// processor lacks.
 Status SelectKernels(const char* name);
 
 }  // namespace pbx

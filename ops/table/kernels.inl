@@ -1,9 +1,9 @@
-// Body of kernels_<path>.cc: included once per vector path, inside an anonymous namespace, after the
-// target pragma. All headers it uses are included before the pragma, so that no shared inline function
-// is compiled for a processor that may not be there.
+// Body of kernels_<path>.cc: included once per vector path, inside an anonymous namespace, after
+// the target pragma. All headers it uses are included before the pragma, so that no shared inline
+// function is compiled for a processor that may not be there.
 
-constexpr int kMaxPull = 256;   // P: embedx_dim is at most 253
-constexpr size_t kAhead = 32;   // rows prefetched before they are used
+constexpr int kMaxPull = 256;  // P: embedx_dim is at most 253
+constexpr size_t kAhead = 32;  // rows prefetched before they are used
 
 inline const float* RowOf(const RowBlock& block, int32_t id) {
   return reinterpret_cast<const float*>(block.rows + static_cast<size_t>(id) * block.row_bytes);
@@ -48,7 +48,8 @@ void PullPooled(const RowBlock& block, const int32_t* ids, const int32_t* offset
     float* embedx = target + weights_at + 1;
     for (int c = 0; c < dim; ++c) embedx[c] = 0.0f;
     for (int32_t i = offsets[segment]; i < offsets[segment + 1]; ++i) {
-      if (i + static_cast<int32_t>(kAhead) < last) PrefetchRow(block, ids[i + static_cast<int32_t>(kAhead)]);
+      if (i + static_cast<int32_t>(kAhead) < last)
+        PrefetchRow(block, ids[i + static_cast<int32_t>(kAhead)]);
       if (ids[i] < 0) continue;
       const float* row = RowOf(block, ids[i]);
       show += row[RowLayout::kShow];
@@ -78,8 +79,8 @@ void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     for (int c = 0; c < columns; ++c) merged[c] = 0.0f;
     for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
       const size_t segment = static_cast<size_t>(segments[i]);
-      const float* counts =
-          gradient.show_click + segment / gradient.segments_per_instance * gradient.show_click_stride;
+      const float* counts = gradient.show_click +
+                            segment / gradient.segments_per_instance * gradient.show_click_stride;
       show += counts[0];
       click += counts[1];
       const float* from = gradient.grad + segment * gradient.stride + gradient.weights_at;

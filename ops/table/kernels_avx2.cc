@@ -1,7 +1,7 @@
 #include "base/log.h"
 #include "rule/accessor.h"
-#include "table/kernels.h"
 #include "table/kernel_paths.h"
+#include "table/kernels.h"
 
 #pragma GCC target("avx2")
 

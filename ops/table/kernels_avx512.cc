@@ -1,7 +1,7 @@
 #include "base/log.h"
 #include "rule/accessor.h"
-#include "table/kernels.h"
 #include "table/kernel_paths.h"
+#include "table/kernels.h"
 
 #pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 

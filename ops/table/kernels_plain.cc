@@ -1,8 +1,7 @@
 #include "base/log.h"
 #include "rule/accessor.h"
-#include "table/kernels.h"
 #include "table/kernel_paths.h"
-
+#include "table/kernels.h"
 
 namespace pbx {
 namespace {

@@ -20,13 +20,13 @@ enum class Purpose {
 enum class Origin : uint8_t { kNew = 0, kMem, kSsd, kHbm };
 
 struct PassTable {
-  int32_t stamp = 0;   // names the pass; batches carry it
+  int32_t stamp = 0;  // names the pass; batches carry it
   Purpose purpose = Purpose::kTrain;
-  uint32_t day = 0;    // days since 1970-01-01, written into the rows it trains; 0: no date
+  uint32_t day = 0;  // days since 1970-01-01, written into the rows it trains; 0: no date
   std::unique_ptr<HbmTier> table;
-  std::vector<Origin> origin;      // (rows)
-  std::vector<uint8_t> touched;    // (rows) 1 once a push has changed the row
-  std::vector<uint32_t> awaited;   // row ids that the pass now training holds: copied when it ends
+  std::vector<Origin> origin;     // (rows)
+  std::vector<uint8_t> touched;   // (rows) 1 once a push has changed the row
+  std::vector<uint32_t> awaited;  // row ids that the pass now training holds: copied when it ends
 
   size_t rows() const { return table->rows(); }
   // A new row that no push has reached does not exist: it is written nowhere.

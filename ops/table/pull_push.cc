@@ -17,8 +17,9 @@ constexpr size_t kRowsPerTask = 512;
 Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
   const std::lock_guard<std::mutex> open(open_mutex_);
   if (training_ == nullptr) {
-    return Error(Code::kFailedPrecondition, "%s: table '%s' has no open pass; begin_pass is missing",
-                 what, config_.name.c_str());
+    return Error(Code::kFailedPrecondition,
+                 "%s: table '%s' has no open pass; begin_pass is missing", what,
+                 config_.name.c_str());
   }
   return Result<std::shared_ptr<PassTable>>(training_);
 }
@@ -75,7 +76,8 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
   for (size_t i = 0; i < n; ++i) {
     if (out[i] >= 0 || feasigns[i] == 0) continue;
     return Error(Code::kInvalidArgument,
-                 "feasign %" PRIu64 " is not among the keys of pass %d: a training pass has rows for "
+                 "feasign %" PRIu64
+                 " is not among the keys of pass %d: a training pass has rows for "
                  "the feasigns that were staged with it",
                  feasigns[i], pass.stamp);
   }
@@ -114,8 +116,8 @@ Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
 Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
                        const GradientView& gradient) {
   if (pass->purpose == Purpose::kEvaluate) {
-    return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation, its rows do not change",
-                 pass->stamp);
+    return Error(Code::kFailedPrecondition,
+                 "push: pass %d is an evaluation, its rows do not change", pass->stamp);
   }
   Result<PlanView> viewed = ViewPlan(plan, plan_size, pass->rows(), segments);
   if (!viewed.ok()) return viewed.status();

@@ -53,8 +53,7 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
-  Result<std::unique_ptr<MemTier>> mem =
-      MemTier::Open(table->row_bytes(), config.mem_budget_bytes);
+  Result<std::unique_ptr<MemTier>> mem = MemTier::Open(table->row_bytes(), config.mem_budget_bytes);
   if (!mem.ok()) return mem.status();
   table->mem_ = std::move(mem.value());
   if (!config.ssd_folder.empty()) {
@@ -83,10 +82,11 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   const bool train = purpose == Purpose::kTrain;
   if (n > max_pass_rows()) {
     return Error(Code::kOutOfSpace,
-                 "hbm.budget_bytes: a pass of %zu rows needs %" PRIu64 " bytes (three pass tables of "
+                 "hbm.budget_bytes: a pass of %zu rows needs %" PRIu64
+                 " bytes (three pass tables of "
                  "%" PRIu64 " bytes a row), the budget is %" PRIu64,
-                 n, 3 * n * PassTable::BytesPerRow(row_bytes()), PassTable::BytesPerRow(row_bytes()),
-                 config_.hbm_budget_bytes);
+                 n, 3 * n * PassTable::BytesPerRow(row_bytes()),
+                 PassTable::BytesPerRow(row_bytes()), config_.hbm_budget_bytes);
   }
   for (size_t i = 0; i < n; ++i) {
     if (keys[i] <= (i == 0 ? 0 : keys[i - 1])) {
@@ -110,7 +110,8 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   }
   if (!train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
     return Error(Code::kFailedPrecondition,
-                 "pass %d trains: an evaluation can be staged after its end_pass", training_->stamp);
+                 "pass %d trains: an evaluation can be staged after its end_pass",
+                 training_->stamp);
   }
 
   auto pass = std::make_shared<PassTable>();
@@ -229,8 +230,8 @@ Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTab
 Status Table::Begin(int32_t stamp) {
   const std::lock_guard<std::mutex> lock(residency_);
   if (training_ != nullptr) {
-    return Error(Code::kFailedPrecondition, "begin_pass: pass %d is still open; end_pass is missing",
-                 training_->stamp);
+    return Error(Code::kFailedPrecondition,
+                 "begin_pass: pass %d is still open; end_pass is missing", training_->stamp);
   }
   std::shared_ptr<PassTable> pass;
   if (staged_train_ != nullptr && staged_train_->stamp == stamp) {
@@ -359,7 +360,9 @@ Status Table::Idle(const char* what) const {
   if (staged_train_ == nullptr && training_ == nullptr && frozen_ == nullptr) return Status::Ok();
   return Error(Code::kFailedPrecondition,
                "%s: a pass is %s; the whole table can be read between passes", what,
-               training_ != nullptr ? "open" : frozen_ != nullptr ? "being committed" : "staged");
+               training_ != nullptr ? "open"
+               : frozen_ != nullptr ? "being committed"
+                                    : "staged");
 }
 
 Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {

@@ -3,17 +3,17 @@
 //   Stage(keys) ---> Begin ---> Pull / Push ... ---> End ---> WriteFrozen ---> Publish
 //    n+2             n+1         n+1                  n+1      n (background)   n
 //
-// At most one pass is staged for training, one trains, one is frozen (being committed). Rows live in
-// one place of authority: the newest pass table that holds them, else MEM, else the newest segment.
-// Staging moves rows out of MEM; rows that the training pass holds are copied when it ends. Publish gives
-// the frozen pass's rows back to MEM, but for those that a younger pass holds.
+// At most one pass is staged for training, one trains, one is frozen (being committed). Rows live
+// in one place of authority: the newest pass table that holds them, else MEM, else the newest
+// segment. Staging moves rows out of MEM; rows that the training pass holds are copied when it
+// ends. Publish gives the frozen pass's rows back to MEM, but for those that a younger pass holds.
 //
 // What a row ends as does not depend on when, in which order of threads, or through which tier it
 // came: that is tested.
 //
 // Thread safety: Stage, End, WriteFrozen, Publish, DropStaged may be called from different threads;
-// Pull and Push from the training thread, between Begin and End. WriteFrozen and Publish of one pass
-// belong to one thread.
+// Pull and Push from the training thread, between Begin and End. WriteFrozen and Publish of one
+// pass belong to one thread.
 #pragma once
 
 #include <array>
@@ -37,12 +37,12 @@ namespace pbx {
 struct TableConfig {
   std::string name = "default";
   AccessorConfig accessor;
-  uint64_t hbm_budget_bytes = 2ull << 30;   // for the three pass tables that can live at once
+  uint64_t hbm_budget_bytes = 2ull << 30;  // for the three pass tables that can live at once
   uint64_t mem_budget_bytes = 1ull << 30;
-  std::string ssd_folder;                   // empty: no SSD tier, everything stays in memory
+  std::string ssd_folder;  // empty: no SSD tier, everything stays in memory
   uint64_t max_segment_bytes = 256ull << 20;
-  int threads = 1;                          // of the store: staging, pull, push
-  bool read_only = false;                   // only passes for evaluation; no byte on disk changes
+  int threads = 1;         // of the store: staging, pull, push
+  bool read_only = false;  // only passes for evaluation; no byte on disk changes
 };
 
 struct StagedPass {
@@ -54,8 +54,8 @@ struct StagedPass {
 
 // Sums since the table was opened.
 struct TableCounters {
-  uint64_t rows_pulled = 0;    // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;    // unique rows updated, once a batch each
+  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
+  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
   uint64_t mem_rows = 0, mem_bytes = 0, mem_evicted = 0;
   uint64_t ssd_rows = 0, ssd_bytes = 0, ssd_segments = 0, ssd_memory_bytes = 0;
   SsdCounters ssd;
@@ -73,35 +73,38 @@ class Table {
   // Most rows that one pass may have under hbm_budget_bytes.
   uint64_t max_pass_rows() const;
 
-  // Brings the rows of a pass up. keys: (n) ascending, none of them Mix(0) = 0; slots: (n) of rows made new
-  // (may be null: slot 0). OutOfSpace with the bytes needed when the pass is over the HBM budget.
+  // Brings the rows of a pass up. keys: (n) ascending, none of them Mix(0) = 0; slots: (n) of rows
+  // made new (may be null: slot 0). OutOfSpace with the bytes needed when the pass is over the HBM
+  // budget.
   Result<StagedPass> Stage(const uint64_t* keys, const uint16_t* slots, size_t n, Purpose purpose,
                            uint32_t day);
   // Gives up a staged pass: its rows go back where they were.
   Status DropStaged(int32_t stamp);
 
   Status Begin(int32_t stamp);
-  // Training pass: freezes it; FailedPrecondition while an earlier one is frozen. Evaluation: drops it.
+  // Training pass: freezes it; FailedPrecondition while an earlier one is frozen. Evaluation: drops
+  // it.
   Status End();
-  // Gives up the pass that trains: what it changed is forgotten, the store is as it was committed. The
-  // table takes no further training pass afterwards (rows may have moved on with it): reopen it.
+  // Gives up the pass that trains: what it changed is forgotten, the store is as it was committed.
+  // The table takes no further training pass afterwards (rows may have moved on with it): reopen
+  // it.
   Status Abandon();
 
-  // Writes the frozen pass's changed rows as durable segments that nothing names yet. Without an SSD
-  // tier, or when nothing changed, there are none.
+  // Writes the frozen pass's changed rows as durable segments that nothing names yet. Without an
+  // SSD tier, or when nothing changed, there are none.
   Result<std::vector<SegmentDescriptor>> WriteFrozen();
   // After the manifest names them: the segments become readable, the frozen rows go to MEM.
   Status Publish(const std::vector<SegmentDescriptor>& segments);
 
-  bool training() const;         // a pass (of either purpose) is open
+  bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
-  int32_t stamp() const;         // of the open pass, 0 when there is none
+  int32_t stamp() const;  // of the open pass, 0 when there is none
 
   // ---- The open pass. P = 3 + D columns [show, click, embed_w, embedx...].
 
-  // out: (n) row ids of feasigns, -1 where there is no row. FailedPrecondition when no pass is open.
-  // A feasign that is not among the pass's keys has no row: an error in training (names the feasign,
-  // "was not in the keys of this pass"), -1 in evaluation. 0 is padding, -1 always.
+  // out: (n) row ids of feasigns, -1 where there is no row. FailedPrecondition when no pass is
+  // open. A feasign that is not among the pass's keys has no row: an error in training (names the
+  // feasign, "was not in the keys of this pass"), -1 in evaluation. 0 is padding, -1 always.
   Status Translate(const uint64_t* feasigns, size_t n, int32_t* out);
 
   // FailedPrecondition when stamp is not the open pass's: its row ids mean other rows.
@@ -124,7 +127,8 @@ class Table {
 
   // ---- Whole table. FailedPrecondition while a pass is staged, open or frozen.
 
-  // Canonical digest of all (key, row) pairs: two 64-bit sums, so the order does not matter. 32 hex digits.
+  // Canonical digest of all (key, row) pairs: two 64-bit sums, so the order does not matter. 32 hex
+  // digits.
   Result<std::string> Digest();
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit);
   size_t pairs_upper_bound() const;
@@ -146,14 +150,14 @@ class Table {
   std::unique_ptr<ThreadPool> pool_;          // pull, push: the training thread's
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   std::unique_ptr<MemTier> mem_;
-  std::unique_ptr<SsdTier> ssd_;              // null without a folder
+  std::unique_ptr<SsdTier> ssd_;  // null without a folder
 
   // Guards which pass holds which row: the four pointers below and MEM.
   mutable std::mutex residency_;
-  mutable std::mutex open_mutex_;             // guards training_ alone, for the operators
+  mutable std::mutex open_mutex_;  // guards training_ alone, for the operators
   std::shared_ptr<PassTable> staged_train_;
   std::vector<std::shared_ptr<PassTable>> staged_evaluate_;
-  std::shared_ptr<PassTable> training_;       // either purpose
+  std::shared_ptr<PassTable> training_;  // either purpose
   std::shared_ptr<PassTable> frozen_;
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;

@@ -31,7 +31,8 @@ class BatchPacker:
 
     Args:
         loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
-        stamp: of the pass table. use_var: variables of a user's program, named like the slots or the
+        stamp: of the pass table. use_var: variables of a user's program, named like the slots or
+        the
             packed inputs; None: all packed inputs.
     """
 
@@ -73,9 +74,11 @@ class BatchPacker:
                 feed[name] = np.ascontiguousarray(packed["box_dense"][:, low:high])
             elif name == self._slots.label.name:
                 label = packed["box_label"]
-                feed[name] = label if "FP32" in str(var.dtype).upper() or "float32" in str(
-                    var.dtype
-                ) else label.astype(np.int64)
+                feed[name] = (
+                    label
+                    if "FP32" in str(var.dtype).upper() or "float32" in str(var.dtype)
+                    else label.astype(np.int64)
+                )
             elif name in self._sparse:
                 if feasigns is None:
                     feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
@@ -96,10 +99,10 @@ class BatchPacker:
         starts = offsets[:-1].reshape(instances, count)[:, slot]
         lengths = offsets[1:].reshape(instances, count)[:, slot] - starts
         width = int(var.shape[-1])
-        if width < 1 or len(var.shape) != 2 or getattr(var, "lod_level", 0):
+        if width < 1 or len(var.shape) != 2 or getattr(var, "lod_level", None):
             raise ValueError(
                 f"variable {var.name!r} has shape {tuple(var.shape)}, lod_level "
-                f"{getattr(var, 'lod_level', 0)}; expected (-1, n) with n known and no LoD: custom "
+                f"{getattr(var, 'lod_level', 0) or 0}; expected (-1, n) with n known and no LoD: custom "
                 "operators do not see it, so slots are padded with feasign 0, which reads as zeros"
             )
         if lengths.max(initial=0) > width:

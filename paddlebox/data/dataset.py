@@ -8,8 +8,8 @@
     ds.end_pass()                 # freezes the pass; its commit goes on in the background
     ds.release_memory()
 
-The next pass may be preloaded once this one has begun: it is read, parsed and staged while this one trains.
-Calls out of order raise PassError naming the call that is missing.
+The next pass may be preloaded once this one has begun: it is read, parsed and staged while this one
+trains. Calls out of order raise PassError naming the call that is missing.
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ class InMemoryDataset:
         return made
 
     def _stage_when_free(self) -> None:
-        """Begins to stage the next part, of the open pass or else of the loaded one. Holds the lock."""
+        """Begins to stage the next part, of the open pass or else of the loaded one. Holds the
+        lock."""
         current = self._current
         for owner in (current, self._next):
             if owner is None or owner.begun == len(owner.loaded.ranges):
@@ -279,8 +280,8 @@ class InMemoryDataset:
     def batches(self) -> Iterator[Feed]:
         """The batches of the open pass, in order, each once. Packed ahead by a thread.
 
-        A pass that was split goes through its parts here: each ends, and is written to the SSD tier,
-        before the next begins; the commit of end_pass names them all.
+        A pass that was split goes through its parts here: each ends, and is written to the SSD
+        tier, before the next begins; the commit of end_pass names them all.
         """
         current = self._current
         if current is None:
@@ -394,7 +395,8 @@ class InMemoryDataset:
         )
 
     def abandon_pass(self) -> None:
-        """Forgets the open pass: the store stays at its last commit. The table takes no more training."""
+        """Forgets the open pass: the store stays at its last commit. The table takes no more
+        training."""
         current, self._current = self._current, None
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
@@ -402,7 +404,8 @@ class InMemoryDataset:
             self._table.abandon()
 
     def release_memory(self) -> None:
-        """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances go."""
+        """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances
+        go."""
         if self._current is not None:
             raise PassError("a pass is open: end_pass is missing")
 

@@ -44,11 +44,13 @@ def expand(patterns: Sequence[str]) -> list[str]:
     return files
 
 
-def read_chunks(path: str, chunk_bytes: int = CHUNK_BYTES, line_bytes: int = 1 << 30) -> Iterator[Chunk]:
+def read_chunks(
+    path: str, chunk_bytes: int = CHUNK_BYTES, line_bytes: int = 1 << 30
+) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end at a line's end.
 
-    Of a line longer than line_bytes only a part is passed on, itself longer than line_bytes: no input
-    can take all memory, and the parser counts it as malformed. A gzip file that ends early or
+    Of a line longer than line_bytes only a part is passed on, itself longer than line_bytes: no
+    input can take all memory, and the parser counts it as malformed. A gzip file that ends early or
     does not decompress gives what could be read, without the line that was cut, and says so in the
     last chunk's `damage`.
 

@@ -1,7 +1,7 @@
 """The command lines of tools/train.py and tools/evaluate.py.
 
-Settings of the CPU libraries are made here, before anything imports Paddle; so this module imports the
-rest only when the configuration is known.
+Settings of the CPU libraries are made here, before anything imports Paddle; so this module imports
+the rest only when the configuration is known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         config = load_config(arguments.config, sum(arguments.override, []))
         _refuse_several_ranks()
-        run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        run_dir = (
+            arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        )
         _prepare(config)
         from paddlebox.train import session
 
@@ -50,7 +52,9 @@ def train_main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
     """tools/evaluate.py. Prints one JSON object. Returns the exit code."""
-    parser = _parser("Evaluates the newest commit of a run on data.test_files; changes nothing in it.")
+    parser = _parser(
+        "Evaluates the newest commit of a run on data.test_files; changes nothing in it."
+    )
     parser.add_argument("--run-dir", type=Path, required=True, help="of the training run")
     arguments = parser.parse_args(argv)
 
@@ -67,7 +71,9 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("-c", "--config", required=True, metavar="CONFIG", help="a file of configs/")
+    parser.add_argument(
+        "-c", "--config", required=True, metavar="CONFIG", help="a file of configs/"
+    )
     parser.add_argument(
         "-o",
         "--override",

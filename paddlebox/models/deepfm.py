@@ -1,9 +1,10 @@
 """DeepFM (Guo et al., IJCAI 2017): a factorisation machine and an MLP over the same embeddings.
 
-    logit = sum_s w_s + linear(dense) + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2) + MLP([pooled, dense])
+    logit = sum_s w_s + linear(dense) + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2) + MLP([pooled,
+    dense])
 
-w_s and v_s are embed_w and embedx of slot s, summed over its ids. A dense feature enters the linear part
-and the MLP.
+w_s and v_s are embed_w and embedx of slot s, summed over its ids. A dense feature enters the linear
+part and the MLP.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from paddlebox.nn import MLP, PooledSlots
 paddle = ops.paddle
 
 
-class DeepFM(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+class DeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(
         self, config: ModelConfig, *, slots: int, embedx_dim: int, dense_width: int, table: str = ""
     ) -> None:

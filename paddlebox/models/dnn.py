@@ -11,7 +11,7 @@ from paddlebox.nn import MLP, PooledSlots
 paddle = ops.paddle
 
 
-class DNN(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(
         self, config: ModelConfig, *, slots: int, embedx_dim: int, dense_width: int, table: str = ""
     ) -> None:

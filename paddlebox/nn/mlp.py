@@ -10,7 +10,7 @@ from paddlebox import ops
 paddle = ops.paddle
 
 
-class MLP(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+class MLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """Linear, ReLU and dropout for each hidden width, then one linear output."""
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:

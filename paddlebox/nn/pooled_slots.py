@@ -9,7 +9,7 @@ from paddlebox import ops
 paddle = ops.paddle
 
 
-class PooledSlots(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
+class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """Pulls, sum-pools and CVM-transforms all sparse slots of a batch.
 
     Letters: B = instances, S = slots, D = embedx_dim, width = 3 + D with use_cvm, else 1 + D.

@@ -1,8 +1,8 @@
 """The dense state of a version: raw tensors and a JSON index, nothing pickled.
 
 `dense.bin` holds the tensors one after another, little endian, each at a multiple of 64 bytes;
-`dense.json` lists name, dtype, shape, offset and CRC32C of each. Both are written under temporary names,
-synced and renamed: see docs/formats/manifest.md for when.
+`dense.json` lists name, dtype, shape, offset and CRC32C of each. Both are written under temporary
+names, synced and renamed: see docs/formats/manifest.md for when.
 """
 
 from __future__ import annotations
@@ -69,8 +69,12 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
     except OSError as error:
         kind = OutOfSpaceError if error.errno in (28, 122, 27) else StoreError
         size = sum(map(len, files.values()))
-        raise kind(f"{folder}: cannot write {size} bytes of dense state: {error.strerror}") from error
-    return {name: {"bytes": len(content), "crc32c": crc32c(content)} for name, content in files.items()}
+        raise kind(
+            f"{folder}: cannot write {size} bytes of dense state: {error.strerror}"
+        ) from error
+    return {
+        name: {"bytes": len(content), "crc32c": crc32c(content)} for name, content in files.items()
+    }
 
 
 def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str, np.ndarray]:

@@ -158,13 +158,17 @@ class Table:
             train: absent keys get a new row; otherwise none, and nothing is changed anywhere.
             day: days since 1970-01-01, written into rows that are pushed.
 
-        Raises: OutOfSpaceError with the bytes needed when the pass is over the HBM budget; PassError
+        Raises: OutOfSpaceError with the bytes needed when the pass is over the HBM budget;
+        PassError
             when another training pass is staged; CorruptionError.
         """
         if slots is None:
             slots = np.empty(0, np.uint16)
         staged = self._native.stage(
-            np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(slots, np.uint16), train, day
+            np.ascontiguousarray(keys, np.uint64),
+            np.ascontiguousarray(slots, np.uint16),
+            train,
+            day,
         )
         hits = {tier: int(staged[tier]) for tier in ("hbm", "mem", "ssd", "new")}
         return StagedPass(staged["stamp"], staged["rows"], staged["row_of_key"], hits)
@@ -177,8 +181,8 @@ class Table:
         self._native.begin(staged.stamp)
 
     def end(self) -> None:
-        """Ends the open pass. A training pass waits here until the one before it is committed, and is
-        frozen until `commit` or `spill` has taken it."""
+        """Ends the open pass. A training pass waits here until the one before it is committed, and
+        is frozen until `commit` or `spill` has taken it."""
         self.wait_commit()
         self._native.end()
 
@@ -188,8 +192,9 @@ class Table:
         self._native.abandon()
 
     def spill(self) -> None:
-        """Writes the ended pass's rows to the SSD tier without a commit: for the parts of a pass that
-        was split. The next `commit` names them; after a crash they are dropped with the pass."""
+        """Writes the ended pass's rows to the SSD tier without a commit: for the parts of a pass
+        that was split. The next `commit` names them; after a crash they are dropped with the
+        pass."""
         segments = self._native.write_frozen()
         self._native.publish(segments)
         self._unnamed += segments
@@ -221,7 +226,11 @@ class Table:
                 VersionRecord(
                     version=version,
                     parent=head.version if head is not None else 0,
-                    segments=[*(head.segments if head is not None else []), *self._unnamed, *written],
+                    segments=[
+                        *(head.segments if head is not None else []),
+                        *self._unnamed,
+                        *written,
+                    ],
                     layout=self._layout,
                     day=day,
                     pass_number=pass_number,
@@ -275,7 +284,8 @@ class Table:
         return str(self._native.digest())
 
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows, in memory: (n) uint64 feasigns and (n, words) float32 rows (docs/formats/row.md)."""
+        """All rows, in memory: (n) uint64 feasigns and (n, words) float32 rows
+        (docs/formats/row.md)."""
         self.wait_commit()
         feasigns, rows = self._native.read_all()
         return feasigns, rows
@@ -309,7 +319,8 @@ class Table:
 
 
 def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
-    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits), padding left out."""
+    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits), padding left
+    out."""
     flat = np.ascontiguousarray(feasigns).reshape(-1)
     if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
         raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")

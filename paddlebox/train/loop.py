@@ -38,7 +38,8 @@ def run_pass(
 ) -> PassResult:
     """Runs step over every batch of the open pass.
 
-    Raises: TrainingError at the first loss that is not finite. The pass is abandoned then: the store
+    Raises: TrainingError at the first loss that is not finite. The pass is abandoned then: the
+    store
         stays at its last commit.
     """
     metrics = PassMetrics()
@@ -92,11 +93,11 @@ def train_from_dataset(
     """Trains a static program, PIR or old IR, over the open pass of a dataset.
 
     Args:
-        exe: paddle.static.Executor. program: with its optimizer's ops, or without for an evaluation.
-        loss: scalar variable, fetched every step to stop at one that is not finite.
-        logits: (B, 1) variable; with it the result has metrics.
-        fetch_list, fetch_handler: what else to fetch, and who gets it every step.
-        label: name of the variable that is fed the label.
+        exe: paddle.static.Executor. program: with its optimizer's ops, or without for an
+        evaluation. loss: scalar variable, fetched every step to stop at one that is not finite.
+        logits: (B, 1) variable; with it the result has metrics. fetch_list, fetch_handler: what
+        else to fetch, and who gets it every step. label: name of the variable that is fed the
+        label.
 
     Returns: PassResult.
 

@@ -27,8 +27,8 @@ class PassMetrics:
         )
 
     def compute(self) -> dict[str, float]:
-        """auc (-0.5 when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr, copc,
-        logloss, size."""
+        """auc (-0.5 when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr,
+        copc, logloss, size."""
         return dict(self._auc.compute())
 
 

@@ -26,7 +26,8 @@ class Runner(Protocol):
     """A built model."""
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Forward, backward, update. Returns the mean loss and logits (B, 1) from before the update."""
+        """Forward, backward, update. Returns the mean loss and logits (B, 1) from before the
+        update."""
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Forward alone."""

@@ -1,10 +1,10 @@
 """A training run and an evaluation, from a config and a run folder.
 
-    RUN_DIR/config.json     the config, every value
-    RUN_DIR/store/          the sparse table and the dense state, one version a pass
-    RUN_DIR/metrics.jsonl   one object a pass
-    RUN_DIR/summary.json    written at the end
-    RUN_DIR/evaluate-<version>.json
+RUN_DIR/config.json     the config, every value
+RUN_DIR/store/          the sparse table and the dense state, one version a pass
+RUN_DIR/metrics.jsonl   one object a pass
+RUN_DIR/summary.json    written at the end
+RUN_DIR/evaluate-<version>.json
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     """Evaluates the newest commit on data.test_files. Changes no byte of the store.
 
-    Returns: metrics, with the version and the files; also written to RUN_DIR/evaluate-<version>.json.
+    Returns: metrics, with the version and the files; also written to
+    RUN_DIR/evaluate-<version>.json.
     """
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")

@@ -44,7 +44,8 @@ void Equal(const char* file, int line, const char* text, const A& a, const B& b)
   out << text << ": " << a << " != " << b;
   Fail(file, line, out.str());
 }
-inline void Near(const char* file, int line, const char* text, double a, double b, double tolerance) {
+inline void Near(const char* file, int line, const char* text, double a, double b,
+                 double tolerance) {
   if (std::fabs(a - b) <= tolerance) return;
   std::ostringstream out;
   out.precision(10);
@@ -65,8 +66,9 @@ inline const char* Name(Code code) {
 }
 inline void Coded(const char* file, int line, const char* text, const Status& status, Code code) {
   if (status.code() == code) return;
-  Fail(file, line, std::string(text) + " gave " + Name(status.code()) + " (" + status.message() +
-                       "), expected " + Name(code));
+  Fail(file, line,
+       std::string(text) + " gave " + Name(status.code()) + " (" + status.message() +
+           "), expected " + Name(code));
 }
 
 }  // namespace pbx::test
@@ -75,9 +77,12 @@ inline void Coded(const char* file, int line, const char* text, const Status& st
   static void test_##name();                                              \
   static const ::pbx::test::Register register_##name(#name, test_##name); \
   static void test_##name()
-#define CHECK(condition) \
-  do { if (!(condition)) ::pbx::test::Fail(__FILE__, __LINE__, #condition " is false"); } while (0)
+#define CHECK(condition)                                                             \
+  do {                                                                               \
+    if (!(condition)) ::pbx::test::Fail(__FILE__, __LINE__, #condition " is false"); \
+  } while (0)
 #define CHECK_EQ(a, b) ::pbx::test::Equal(__FILE__, __LINE__, #a " == " #b, a, b)
-#define CHECK_NEAR(a, b, tolerance) ::pbx::test::Near(__FILE__, __LINE__, #a " ~ " #b, a, b, tolerance)
+#define CHECK_NEAR(a, b, tolerance) \
+  ::pbx::test::Near(__FILE__, __LINE__, #a " ~ " #b, a, b, tolerance)
 #define CHECK_CODE(status, code) ::pbx::test::Coded(__FILE__, __LINE__, #status, status, code)
 #define CHECK_OK(status) CHECK_CODE(status, ::pbx::Code::kOk)
