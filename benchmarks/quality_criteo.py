@@ -133,7 +133,9 @@ def main() -> int:
     train, test = lines[:cut], lines[cut:]
 
     peer = regression(train, test)
-    print(f"logistic regression  C {peer['C']:<5} AUC {peer['auc']:.4f}  logloss {peer['logloss']:.4f}")
+    print(
+        f"logistic regression  C {peer['C']:<5} AUC {peer['auc']:.4f}  logloss {peer['logloss']:.4f}"
+    )
     runs = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

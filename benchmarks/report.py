@@ -44,7 +44,11 @@ def machine() -> dict[str, Any]:
 
 def commit() -> str:
     found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return found.stdout.strip() or "unknown"
 

@@ -8,6 +8,7 @@ with it the push, because of it. Its own gradient is zero. Make it with `create_
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,21 +21,21 @@ paddle = _native.paddle
 
 @contextmanager
 def raising_own_errors() -> Iterator[None]:
-    """Turns the OSError that Paddle makes of an operator's failure into the class it stands for.
+    """Turns what Paddle makes of an operator's failure into the class that the operator meant.
 
-    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...".
+    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...". Where
+    Paddle loses the message (static PIR programs), the native library has kept it.
     """
+    _native.core.take_operator_error()  # of an earlier failure that nobody asked about
     try:
         yield
     except (OSError, RuntimeError) as error:
-        found = re.search(r"\[(ValueError|[A-Z]\w+Error)\] (\w+: [^\n]*)", str(error))
-        if found is None:
+        text = _native.core.take_operator_error() or str(error)
+        found = re.search(r"\[(ValueError|[A-Z]\w+Error)\] (\w+: .*)", text)
+        kind = getattr(errors, found[1], ValueError) if found is not None else None
+        if found is None or kind is None:
             raise
-        kind = ValueError if found[1] == "ValueError" else getattr(errors, found[1], None)
-        if kind is None:
-            raise
-        message = re.sub(r"\s*\(at [^()]*\)\s*$", "", found[2])
-        raise kind(message) from None
+        raise kind(re.sub(r"\s*\(at [^()]*\)\s*$", "", found[2])) from None
 
 
 def create_anchor(name: str | None = None) -> Any:
@@ -67,7 +68,12 @@ def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dt
     return out
 
 
-def pull_box_sparse(input: Any, size: int, *, anchor: Any | None = None) -> Any:
+def pull_box_sparse(
+    input: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    *,
+    anchor: Any | None = None,
+) -> Any:
     """Rows of feasigns, from the one open table.
 
     Args:
@@ -171,3 +177,34 @@ def fused_pull_seqpool_cvm(
         "Out",
         "float32",
     )
+
+
+def _adopt_paddles_helper() -> None:
+    """Makes Paddle's own `paddle.incubate.layers._pull_box_sparse` work beyond one tensor in old IR.
+
+    Paddle still ships that helper for an operator that it no longer has. It builds ours from one tensor
+    in an old-IR program; a list of slots ends in "Input Ids expects only one input", and PIR in an error
+    inside Paddle. Both now go to `pull_box_sparse`.
+    """
+    layers = paddle.incubate.layers
+    stock = layers._pull_box_sparse
+
+    @functools.wraps(stock)
+    def helper(
+        input: Any,  # noqa: A002  # Paddle's name for it
+        size: int,
+        dtype: str = "float32",
+        is_distributed: bool = False,
+        is_sparse: bool = False,
+    ) -> Any:
+        single = not isinstance(input, (list, tuple)) or len(input) == 1
+        if single and not paddle.framework.in_dynamic_or_pir_mode():
+            return stock(input, size, dtype, is_distributed, is_sparse)
+        if dtype != "float32":
+            raise ValueError(f"paddlebox.ops.pull_box_sparse gives float32 rows, not {dtype}")
+        return pull_box_sparse(input, size)
+
+    layers._pull_box_sparse = layers.nn._pull_box_sparse = helper
+
+
+_adopt_paddles_helper()

@@ -6,9 +6,6 @@
 #include <cstring>
 
 namespace pbx {
-namespace {
-constexpr size_t kHugePage = 2u << 20;
-}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);

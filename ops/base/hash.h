@@ -41,7 +41,7 @@ inline uint64_t HashBytes(const void* data, size_t size, uint64_t seed) {
     size -= 8;
   }
   uint64_t tail = 0;
-  std::memcpy(&tail, p, size);
+  if (size != 0) std::memcpy(&tail, p, size);  // p may be null when there is nothing to hash
   return Mix(h ^ Mix(tail + 0x9e3779b97f4a7c15ULL));
 }
 

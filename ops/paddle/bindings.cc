@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "metric/bucket_auc.h"
 #include "paddle/arrays.h"
+#include "paddle/operator_error.h"
 #include "row/feasign.h"
 #include "table/kernels.h"
 
@@ -88,6 +89,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("vector_path", [] { return pbx::ActiveKernels().name; });
   module.def("set_vector_path",
              [](const char* name) { pbx::ThrowIfError(pbx::SelectKernels(name)); });
+  module.def("take_operator_error", &pbx::TakeOperatorError);
   module.def("release_thread_affinity", &pbx::ReleaseThreadAffinity);
   module.def("inject_write_fault", &pbx::InjectWriteFault);
   pbx::BindMetric(module);

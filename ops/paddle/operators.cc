@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paddle/operator_error.h"
 #include "paddle/registry.h"
 
 namespace pbx {
@@ -27,7 +28,8 @@ std::string ErrorClass(Code code) {
   }
 }
 
-// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception.
+// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception. The message is
+// kept beside it: the executor of PIR programs lets only "std::exception" through.
 template <typename Body>
 void Guard(const char* op, Body body) {
   std::string message;
@@ -38,6 +40,7 @@ void Guard(const char* op, Body body) {
   } catch (const std::exception& error) {
     message = std::string("[StoreError] ") + op + ": " + error.what();
   }
+  SetOperatorError(message);
   PD_THROW(message);
 }
 

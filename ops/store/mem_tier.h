@@ -8,11 +8,14 @@
 // once, for the whole budget; rows lie apart in chunks of up to 32 MiB that are allocated as they
 // are needed. Overhead: 13 bytes a slot at a load of at most 0.8, 16.25 bytes a row.
 //
-// Room is kept region by region (1024 slots of the index): a full region evicts one of its own
-// rows, by its own clock. One clock for all was measured and lost: batches come sorted, so it
-// evicted at one end while rows came in at the other, and probing there took 20 s for 200,000 rows.
+// Room is kept region by region (256 slots of the index): a region that has its share of the rows
+// evicts one of its own before a clean row comes in. Batches come sorted and can be far larger than
+// the budget, so rows gather where the batch stands: without shares, or with shares but victims
+// chosen by where they lie and not by whose they are, runs of the index grew to thousands of slots
+// (20 s for 200,000 rows, 20 s for 1,000,000 rows). With shares a run ends within two regions.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,15 +37,15 @@ class MemTier : public Tier {
  public:
   static constexpr uint64_t kMinBudgetBytes = 1 << 20;
 
-  // budget_bytes >= kMinBudgetBytes, and room for at least one row.
+  // row_bytes >= 4. budget_bytes >= kMinBudgetBytes, and room for at least one row.
   static Result<std::unique_ptr<MemTier>> Open(uint32_t row_bytes, uint64_t budget_bytes);
 
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
   // As Read, and removes the rows that it found: staging moves rows into the pass table.
   Status Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found);
 
-  // Rows that are nowhere else. OutOfSpace, with the bytes, once the budget is full of dirty rows;
-  // what was written before stays.
+  // Rows that are nowhere else. OutOfSpace, with the bytes, when they and the dirty rows that are
+  // here pass the budget: nothing is written then.
   Status Write(const uint64_t* keys, const char* rows, size_t n) override;
   // The same with rows by pointer, and with clean set for rows that the SSD tier has too: those are
   // taken in as far as there is room, which is never an error.
@@ -53,16 +56,17 @@ class MemTier : public Tier {
   size_t dirty_rows() const { return dirty_; }
   // Index and chunks; never above the budget.
   size_t bytes() const override;
-  MemCounters counters() const { return counters_; }
+  MemCounters counters() const;
 
  private:
   enum State : uint8_t { kEmpty = 0, kUsed = 1, kDirty = 2, kSpared = 4 };
   static constexpr size_t kNone = SIZE_MAX;
-  static constexpr size_t kRegionSlots = 1024;
+  static constexpr size_t kRegionSlots = 256;
+  static constexpr uint32_t kNoRow = UINT32_MAX;
 
   struct Region {
     uint32_t rows = 0;  // with their home here
-    uint32_t hand = 0;  // the eviction clock's: the slot it looks at next
+    uint32_t hand = 0;  // the eviction clock's: the slot it looks at next, from the first on
   };
 
   MemTier(uint32_t row_bytes, uint64_t budget_bytes)
@@ -74,10 +78,12 @@ class MemTier : public Tier {
   }
   size_t FindSlot(uint64_t key) const;  // kNone when absent
   size_t RegionOf(uint64_t key) const { return Home(key) / kRegionSlots; }
-  void EraseSlot(size_t slot);                              // and frees its row
-  bool EvictFrom(size_t region);                            // false: no clean row there
-  Status NewRow(size_t region, bool dirty, uint32_t* row);  // a free row, evicting if needed
+  void EraseSlot(size_t slot);    // and frees its row
+  bool EvictFrom(size_t region);  // false: no clean row has its home there
+  bool MakeRoom(size_t region, bool dirty);
+  Result<uint32_t> NewRow(size_t region, bool dirty);  // kNoRow: no room for a clean one
   Status Put(uint64_t key, const char* row, bool dirty);
+  Status CheckRoom(const uint64_t* keys, size_t n) const;  // for n dirty rows
   char* RowAt(uint32_t row) const;
   template <bool kRemove>
   void Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* found);
@@ -86,17 +92,18 @@ class MemTier : public Tier {
   uint64_t budget_;
   size_t slots_ = 0;
   size_t max_rows_ = 0;
-  size_t chunk_rows_ = 0;
+  size_t chunk_rows_ = 0, chunk_bytes_ = 0;
   Buffer key_column_, row_column_, state_column_;  // (slots_) each
   uint64_t* keys_ = nullptr;
   uint32_t* row_of_slot_ = nullptr;
   uint8_t* state_ = nullptr;
   std::vector<Buffer> chunks_;
-  std::vector<uint32_t> free_rows_;
-  uint32_t next_row_ = 0;  // rows below it have been handed out at least once
+  uint32_t free_row_ = kNoRow;  // the first of the free rows; each holds the number of the next
+  uint32_t next_row_ = 0;       // rows below it have been handed out at least once
   size_t live_ = 0, dirty_ = 0;
   std::vector<Region> regions_;
-  MemCounters counters_;
+  uint64_t evicted_ = 0, not_admitted_ = 0;
+  std::atomic<uint64_t> keys_asked_{0}, hits_{0};  // Reads may run side by side
 };
 
 }  // namespace pbx

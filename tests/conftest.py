@@ -1,0 +1,69 @@
+"""What tests share: real data's folder, tables in memory and on disk, programs in their own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real data: $PADDLEBOX_DATA, default ../shared/data."""
+    folder = Path(os.environ.get("PADDLEBOX_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}: PADDLEBOX_DATA names its folder")
+    return folder
+
+
+@pytest.fixture
+def open_table(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens tables that the test's end closes: open_table(config fields, **arguments of Table)."""
+    from paddlebox.config import TableConfig
+    from paddlebox.store.table import Table
+
+    opened: list[Any] = []
+
+    def make(fields: dict[str, Any] | None = None, **arguments: Any) -> Any:
+        config = TableConfig.model_validate(
+            {"embedx_dim": 4, "embedx_threshold": 0.0, **(fields or {})}
+        )
+        arguments = {"mem_budget_bytes": 8 << 20, "hbm_budget_bytes": 64 << 20, **arguments}
+        opened.append(Table(config, **arguments))
+        return opened[-1]
+
+    yield make
+    for table in opened:
+        if table._native is not None and table._native.training:
+            table._native.abandon()
+        table.close()
+
+
+def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    """Runs code in a process of its own, from the project's root; returns what it printed last, as JSON.
+
+    For what is read once when Paddle is imported: the kind of static program, above all.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def in_new_process() -> Callable[..., Any]:
+    return run_python

@@ -1,0 +1,104 @@
+"""The operators in static programs, PIR and old IR: each in a process of its own, for Paddle reads which
+of the two when it is imported."""
+
+from __future__ import annotations
+
+import pytest
+
+PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
+
+SETUP = """
+import json, sys
+import numpy as np
+from paddlebox import ops  # before Paddle's helper is looked up
+from paddlebox._native import paddle
+from paddlebox.config import TableConfig
+from paddlebox.store.table import Table, sorted_unique_keys
+table = Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), mem_budget_bytes=1 << 20)
+table.begin(table.stage(sorted_unique_keys(np.arange(1, 200, dtype=np.uint64))))
+paddle.enable_static()
+program, startup = paddle.static.Program(), paddle.static.Program()
+exe = paddle.static.Executor(paddle.CPUPlace())
+random = np.random.default_rng(1)
+"""
+
+# A regression on the sum of all pulled columns of 26 slots; what is fetched is the loss of each step.
+TRAIN = (
+    SETUP
+    + """
+with paddle.static.program_guard(program, startup):
+    slots = [paddle.static.data(f"slot{i}", [-1, 1 + i % 2], "int64") for i in range(26)]
+    target = paddle.static.data("target", [-1, 1], "float32")
+    rows = ops.pull_box_sparse(slots, 7)
+    assert [list(r.shape)[1:] for r in rows] == [[7] if i % 2 == 0 else [2, 7] for i in range(26)]
+    # Columns 0 and 1 of a gradient count shows and clicks: left out here.
+    weights = [paddle.slice(r, [len(r.shape) - 1], [2], [7]) for r in rows]
+    flat = paddle.concat([paddle.reshape(w, [-1, 5 * (1 + i % 2)]) for i, w in enumerate(weights)], axis=1)
+    loss = paddle.mean(paddle.square(paddle.nn.Linear(flat.shape[1], 1)(flat) - target))
+    paddle.optimizer.SGD(0.1).minimize(loss)
+exe.run(startup)
+feed = {f"slot{i}": random.integers(1, 200, (8, 1 + i % 2)) for i in range(26)}
+feed["target"] = np.ones((8, 1), np.float32)
+losses = [float(exe.run(program, feed=feed, fetch_list=[loss])[0]) for _ in range(10)]
+table.end()
+table.commit()
+print(json.dumps([losses, len(table.read_all()[0])]))
+"""
+)
+
+STOCK_HELPER = (
+    SETUP
+    + """
+from paddle.incubate.layers import _pull_box_sparse
+count = int(sys.argv[1])
+with paddle.static.program_guard(program, startup):
+    slots = [paddle.static.data(f"slot{i}", [-1, 1], "int64") for i in range(count)]
+    target = paddle.static.data("target", [-1, 1], "float32")
+    rows = _pull_box_sparse(slots if count > 1 else slots[0], size=7)
+    rows = rows if isinstance(rows, list) else [rows]
+    flat = paddle.concat([paddle.slice(r, [1], [2], [7]) for r in rows], axis=1)
+    loss = paddle.mean(paddle.square(paddle.nn.Linear(5 * count, 1)(flat) - target))
+    paddle.optimizer.SGD(0.1).minimize(loss)
+exe.run(startup)
+feed = {f"slot{i}": random.integers(1, 200, (8, 1)) for i in range(count)}
+feed["target"] = np.ones((8, 1), np.float32)
+losses = [float(exe.run(program, feed=feed, fetch_list=[loss])[0]) for _ in range(10)]
+print(json.dumps(losses))
+"""
+)
+
+
+@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+def test_26_slots_as_a_list_train(in_new_process, mode):
+    losses, rows = in_new_process(TRAIN, env=mode)
+    assert losses[-1] < 0.9 * losses[0]
+    assert rows > 100  # the pushes made rows
+
+
+@pytest.mark.parametrize("slots", [1, 26])
+@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+def test_paddles_own_helper_trains(in_new_process, mode, slots):
+    losses = in_new_process(STOCK_HELPER, str(slots), env=mode)
+    assert losses[-1] < losses[0]
+
+
+ERROR = (
+    SETUP
+    + """
+with paddle.static.program_guard(program, startup):
+    ids = paddle.static.data("ids", [-1, 1], "int64")
+    out = ops.pull_box_sparse(ids, 7)
+exe.run(startup)
+try:
+    with ops.raising_own_errors():
+        exe.run(program, feed={"ids": np.array([[500]])}, fetch_list=[out])
+except ValueError as error:
+    print(json.dumps(str(error)))
+"""
+)
+
+
+@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(in_new_process, mode):
+    message = in_new_process(ERROR, env=mode)
+    assert message.startswith("pull_box_sparse: feasign 500 is not among the keys of pass 1")
