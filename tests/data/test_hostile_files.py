@@ -1,0 +1,108 @@
+"""Files that are not what they should be: counted, quoted with file and line, never silent."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+
+import pytest
+
+from paddlebox.data import reader
+from paddlebox.errors import DataError
+
+GOOD = "1 1 2 0.5 1.5 1 7 2 3 4"
+
+HOSTILE = {
+    "NUL byte": "1 1 2 0.5 1.5 1 7 2 3 \0",
+    "overlong": "1 1 2 0.5 1.5 1 7 3000 " + " ".join(["5"] * 3000),
+    "count too large": "1 1 2 0.5 1.5 1 7 3 3 4",
+    "count of zero": "1 1 2 0.5 1.5 1 7 0",
+    "left over": GOOD + " 9",
+    "slot missing": "1 1 2 0.5 1.5 1 7",
+    "not a number": "1 1 2 0.5 1.5 1 seven 2 3 4",
+    "negative": "1 1 2 0.5 1.5 1 -7 2 3 4",
+    "above 2^64 - 1": "1 1 2 0.5 1.5 1 18446744073709551616 2 3 4",
+    "NaN": "1 1 2 nan 1.5 1 7 2 3 4",
+    "label of two": "1 2 2 0.5 1.5 1 7 2 3 4",
+    "label NaN": "1 nan 2 0.5 1.5 1 7 2 3 4",
+    "binary": "\x01\x02\x03\x7f",
+}
+
+
+def load(dataset, *files):
+    dataset.set_filelist([str(file) for file in files])
+    dataset.load_into_memory()
+    dataset.begin_pass()
+    list(dataset.batches())
+    dataset.end_pass()
+    return dataset.stats
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_a_malformed_line_is_counted_quoted_and_left_out(open_dataset, write_lines, line, caplog):
+    file = write_lines("a.txt", [GOOD, GOOD, line, GOOD])
+    dataset = open_dataset(max_bad_line_ratio=0.5, max_line_bytes=2000)
+    with caplog.at_level(logging.WARNING):
+        stats = load(dataset, file)
+    assert (stats.samples, stats.lines, stats.bad_lines) == (3, 4, 1)
+    assert f"{file}:3: " in caplog.text
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_a_pass_with_too_many_fails(open_dataset, write_lines, line):
+    file = write_lines("a.txt", [GOOD] * 9 + [line])
+    with pytest.raises(DataError, match=rf"1 of 10 lines are malformed(.|\n)*{file}:10: "):
+        load(open_dataset(max_bad_line_ratio=0.09, max_line_bytes=2000), file)
+
+
+def test_only_the_first_few_are_quoted(open_dataset, write_lines):
+    file = write_lines("a.txt", ["x"] * 1000)
+    with pytest.raises(DataError, match="1000 of 1000") as error:
+        load(open_dataset(), file)
+    assert str(error.value).count(file) == 5
+
+
+@pytest.mark.parametrize("content", [f"{GOOD}\r\n{GOOD}\r\n", f"{GOOD}\n{GOOD}", f"\n{GOOD}\n\n{GOOD}\n"])
+def test_line_ends_of_other_systems_are_fine(open_dataset, tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content.encode())
+    stats = load(open_dataset(), tmp_path / "a.txt")
+    assert (stats.samples, stats.bad_lines) == (2, 0)
+
+
+def test_gzip_gives_the_same_instances(open_dataset, tmp_path):
+    text = f"{GOOD}\n".encode() * 100
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "b").write_bytes(gzip.compress(text))  # told by its content, not its name
+    assert load(open_dataset(), tmp_path / "a.txt", tmp_path / "b").samples == 200
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_a_damaged_gzip_is_a_malformed_line_of_its_file(open_dataset, tmp_path, damage, caplog):
+    lines = "".join(f"1 1 2 0.5 1.5 1 {i + 1} 2 {i * 7919 % 65521 + 1} 4\n" for i in range(20000))
+    packed = bytearray(gzip.compress(lines.encode()))
+    if damage == "truncated":
+        del packed[len(packed) // 2 :]
+    else:
+        packed[len(packed) // 2] ^= 0xFF
+    (tmp_path / "a.gz").write_bytes(packed)
+    with caplog.at_level(logging.WARNING):
+        stats = load(open_dataset(max_bad_line_ratio=1), tmp_path / "a.gz")
+    assert stats.samples < 20000
+    assert stats.bad_lines >= 1
+    assert "damaged gzip stream" in caplog.text
+    with pytest.raises(DataError, match="damaged gzip stream"):
+        load(open_dataset({"fields": {"name": "other"}}, max_bad_line_ratio=0), tmp_path / "a.gz")
+
+
+def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 5000 + f" {GOOD}\n{GOOD}\n".encode())
+    chunks = [chunk.data for chunk in reader.read_chunks(str(path), chunk_bytes=100, line_bytes=1000)]
+    assert b"".join(chunks).count(GOOD.encode()) == 1
+    assert 1000 < len(chunks[0]) <= 1100
+
+
+def test_hidden_files_are_not_matched_by_a_glob(tmp_path):
+    for name in ("a.txt", ".b.txt"):
+        (tmp_path / name).write_text(GOOD)
+    assert reader.expand([str(tmp_path / "*.txt")]) == [str(tmp_path / "a.txt")]

@@ -1,0 +1,209 @@
+"""The pass protocol: what each call does, and what a call out of order says."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import DataError, OutOfSpaceError, PassError
+from paddlebox.store.table import sorted_unique_keys
+from tests.data.conftest import multislot_lines
+
+
+def load(dataset, *files):
+    dataset.set_filelist(files)
+    dataset.load_into_memory()
+    dataset.begin_pass()
+
+
+def push_ones(dataset, batch):
+    """A push of gradient 0.01 for every segment, as a program's backward would do it."""
+    from paddlebox import ops
+    from paddlebox._native import paddle
+
+    paddle.disable_static()
+    names = ("box_ids", "box_offsets", "box_show_click", "box_plan")
+    out = ops.fused_pull_seqpool_cvm(
+        *(paddle.to_tensor(batch[name]) for name in names), ops.create_anchor(), slots=2, embedx_dim=4
+    )
+    out.backward(paddle.full(out.shape, 0.01))
+    return out.numpy()
+
+
+def train(dataset, *files):
+    load(dataset, *files)
+    outs = [push_ones(dataset, batch) for batch in dataset.batches()]
+    dataset.end_pass()
+    return outs
+
+
+def test_batches_hold_the_lines_in_order(open_dataset, write_lines):
+    dataset = open_dataset(batch_size=2)
+    load(
+        dataset,
+        write_lines("a.txt", ["1 1 2 0.5 1.5 1 7 2 3 0", "1 0 2 1 2 1 9 1 3", "1 1 2 3 4 1 7 1 8"]),
+    )
+    assert dataset.get_memory_data_size() == 3
+    first, last = dataset.batches()
+    keys = sorted_unique_keys(np.array([7, 3, 9, 8], np.uint64)).tolist()
+    row = {f: keys.index(int(sorted_unique_keys(np.array([f], np.uint64))[0])) for f in (7, 3, 9, 8)}
+    assert first["box_ids"].tolist() == [row[7], row[3], row[9], row[3]]  # 0 is padding
+    assert first["box_offsets"].tolist() == [0, 1, 2, 3, 4]
+    assert first["box_dense"].tolist() == [[0.5, 1.5], [1, 2]]
+    assert first["box_label"].tolist() == [[1], [0]]
+    assert first["box_show_click"].tolist() == [[1, 1], [1, 0]]
+    assert last["box_ids"].tolist() == [row[7], row[8]]
+    dataset.end_pass()
+
+
+class TestOutOfOrder:
+    def test_each_call_names_the_one_that_is_missing(self, open_table, write_lines):
+        from paddlebox.data.dataset import InMemoryDataset
+        from tests.data.conftest import SLOTS
+
+        dataset = InMemoryDataset(open_table())
+        with pytest.raises(PassError, match="init is missing"):
+            dataset.preload_into_memory()
+        dataset.init(slots=SLOTS, batch_size=8)
+        with pytest.raises(PassError, match="set_filelist is missing"):
+            dataset.preload_into_memory()
+        with pytest.raises(PassError, match="preload_into_memory is missing"):
+            dataset.wait_preload_done()
+        with pytest.raises(PassError, match="preload_into_memory is missing"):
+            dataset.begin_pass()
+        with pytest.raises(PassError, match="begin_pass is missing"):
+            dataset.end_pass()
+        with pytest.raises(PassError, match="begin_pass is missing"):
+            next(dataset.batches())
+        dataset.set_filelist([write_lines("a.txt", multislot_lines(20))])
+        dataset.preload_into_memory()
+        with pytest.raises(PassError, match="begin_pass is missing"):
+            dataset.preload_into_memory()
+        dataset.begin_pass()
+        with pytest.raises(PassError, match="end_pass is missing"):
+            dataset.begin_pass()
+        with pytest.raises(PassError, match="train_from_dataset is missing"):
+            dataset.end_pass()
+        with pytest.raises(PassError, match="end_pass is missing"):
+            dataset.release_memory()
+        list(dataset.batches())
+        with pytest.raises(PassError, match="end_pass is missing"):
+            next(dataset.batches())
+        dataset.end_pass()
+        dataset.release_memory()
+        dataset.close()
+
+    def test_a_date_that_is_none(self, open_dataset):
+        with pytest.raises(ValueError, match="expected YYYYMMDD, found '2024-01-01'"):
+            open_dataset().set_date("2024-01-01")
+
+
+def test_the_date_is_written_into_the_rows(open_dataset, write_lines, tmp_path):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    dataset.set_date("19700201")
+    train(dataset, write_lines("a.txt", multislot_lines(10)))
+    _, rows = dataset._table.read_all()
+    assert set(rows[:, 4].view(np.uint32).tolist()) == {31}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_batches_do_not_depend_on_the_thread_count(open_dataset, write_lines, threads, monkeypatch):
+    monkeypatch.setattr("paddlebox.data.reader.CHUNK_BYTES", 1000)
+    files = [write_lines(f"{i}.txt", multislot_lines(300, seed=i)) for i in range(3)]
+
+    def batches(count):
+        dataset = open_dataset({"fields": {"name": f"t{count}{len(files)}"}}, thread_num=count)
+        dataset.local_shuffle()
+        load(dataset, *files)
+        found = list(dataset.batches())
+        dataset.end_pass()
+        dataset._table.close()
+        return found
+
+    expected, found = batches(1), batches(threads)
+    assert len(found) == len(expected) == 29
+    for one, other in zip(expected, found, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+class TestOversizePass:
+    FILE_ROWS = 400
+
+    def budget(self, rows):
+        return {"hbm_budget_bytes": 3 * rows * 62}  # about 48 bytes a row and 14 beside it
+
+    def test_a_split_pass_ends_as_an_unsplit_one(self, open_dataset, write_lines, tmp_path):
+        file = write_lines("a.txt", multislot_lines(self.FILE_ROWS))
+        digests, outs, parts = [], [], []
+        for name, table in (("whole", {}), ("split", self.budget(300))):
+            dataset = open_dataset({"folder": tmp_path / name, "fields": {"name": name}, **table})
+            outs.append([*train(dataset, file), *train(dataset, file)])
+            parts.append(dataset.stats.parts)
+            digests.append(dataset._table.digest())
+            assert dataset._table.head.version == 2  # parts are not versions
+            dataset._table.close()
+        assert parts[0] == 1
+        assert parts[1] > 2
+        assert digests[0] == digests[1]
+        for one, other in zip(*outs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    def test_error_refuses_before_training_and_says_how_much_is_missing(self, open_dataset, write_lines):
+        dataset = open_dataset(self.budget(300), oversize_pass="error")
+        dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
+        with pytest.raises(OutOfSpaceError, match=r"unique feasigns, hbm.budget_bytes has room for"):
+            dataset.load_into_memory()
+
+    def test_one_batch_that_does_not_fit(self, open_dataset, write_lines):
+        dataset = open_dataset(self.budget(50), batch_size=400)
+        dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
+        with pytest.raises(OutOfSpaceError, match="hbm.budget_bytes"):
+            dataset.load_into_memory()
+
+
+def test_an_evaluation_changes_nothing_and_waits_for_the_pass_to_end(
+    open_dataset, write_lines, tmp_path
+):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    file, unseen = (write_lines(f"{s}.txt", multislot_lines(50, seed=s)) for s in (1, 2))
+    train(dataset, file)
+    digest = dataset._table.digest()
+    dataset.set_test_mode(True)
+    load(dataset, unseen)
+    assert any((batch["box_ids"] == -1).any() for batch in dataset.batches())
+    dataset.end_pass()
+    assert dataset._table.digest() == digest
+
+
+@pytest.mark.parametrize("content", [[], [""], ["", ""]], ids=["empty", "newline", "newlines"])
+def test_an_empty_pass_is_a_warning_and_does_nothing(
+    open_dataset, write_lines, tmp_path, content, caplog
+):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    with caplog.at_level(logging.WARNING):
+        assert train(dataset, write_lines("a.txt", content)) == []
+    assert "the pass does nothing" in caplog.text
+    assert dataset._table.head is None
+    assert len(train(dataset, write_lines("b.txt", multislot_lines(5)))) == 1
+
+
+def test_missing_files_are_named(open_dataset, tmp_path):
+    dataset = open_dataset()
+    for path, message in (
+        (tmp_path / "none.txt", "no such file"),
+        (tmp_path / "*.none", "no file matches"),
+        (tmp_path, "is a folder"),
+    ):
+        dataset.set_filelist([str(path)])
+        with pytest.raises(DataError, match=message):
+            dataset.load_into_memory()
+
+
+def test_drop_last(open_dataset, write_lines):
+    dataset = open_dataset(batch_size=4, drop_last=True)
+    load(dataset, write_lines("a.txt", multislot_lines(10)))
+    assert [len(batch["box_label"]) for batch in dataset.batches()] == [4, 4]
+    dataset.end_pass()

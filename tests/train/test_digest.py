@@ -1,0 +1,75 @@
+"""The same bytes: whatever the threads, the memory, the processor's vectors, and from run to run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = (Path(__file__).parent / "train_small.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four passes of which the model is several times the smallest MEM budget."""
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "4"]
+        + ["--rows-per-pass", "20000", "--test-rows", "10"],
+        check=True,
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+    )
+    return folder
+
+
+@pytest.fixture
+def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
+    runs = []
+
+    def run(*overrides: str, **options: str) -> dict[str, Any]:
+        runs.append(1)
+        base = [f"data.train_files=[{data}/train-*.txt]", "model.hidden=[32]", "data.batch_size=256"]
+        base += ["table.embedx_threshold=1.0", "trainer.dense_threads=1", "mem.budget_bytes=1MiB"]
+        arguments = {
+            "folder": str(tmp_path / str(len(runs))),
+            "overrides": [*base, *overrides],
+            **options,
+        }
+        return dict(in_new_process(SCRIPT, json.dumps(arguments), env={"OMP_NUM_THREADS": "1"}))
+
+    return run
+
+
+def test_threads_memory_and_runs_do_not_show(train):
+    first = train("store.threads=1", "data.threads=1")
+    assert first["ssd_hits"] > 10_000  # else the smallest budget would prove nothing
+    others = {
+        "run again": train("store.threads=1", "data.threads=1"),
+        "2 threads": train("store.threads=2", "data.threads=2"),
+        "4 threads": train("store.threads=4", "data.threads=4"),
+        "all in MEM": train("store.threads=2", "data.threads=2", "mem.budget_bytes=256MiB"),
+    }
+    assert others["all in MEM"]["ssd_hits"] == 0
+    assert others["all in MEM"]["mem_hits"] > first["mem_hits"]
+    for name, other in others.items():
+        assert (name, other["sparse"], other["dense"]) == (name, first["sparse"], first["dense"])
+        assert other["auc"] == first["auc"]
+
+
+def test_vector_paths_do_not_show(train):
+    flags = Path("/proc/cpuinfo").read_text()
+    paths = ["plain", *(["avx2"] if " avx2 " in flags else [])]
+    paths += ["avx512"] if " avx512vl " in flags and " avx512dq " in flags else []
+    if len(paths) == 1:
+        pytest.skip("this processor has neither AVX2 nor AVX-512: there is one path only")
+    digests = {path: train(vector_path=path) for path in paths}
+    assert len({(d["sparse"], d["dense"]) for d in digests.values()}) == 1, digests
+
+
+def test_another_seed_shows(train):
+    assert train("seed=2")["sparse"] != train("seed=3")["sparse"]
