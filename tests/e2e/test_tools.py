@@ -1,0 +1,250 @@
+"""tools/train.py and tools/evaluate.py, as they are called from a shell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFIG = "configs/deepfm_synthetic.yaml"
+FIELDS = {
+    "pass", "samples", "loss", "metrics", "seconds", "samples_per_s", "hits", "wait_s", "work_s", "bad_lines"
+}  # fmt: skip
+METRICS = {"auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss", "size"}
+
+
+def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
+    return subprocess.run(
+        [sys.executable, f"tools/{name}.py", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "2"]
+        + ["--rows-per-pass", "5000", "--test-rows", "2000"],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    return folder
+
+
+def overrides(data: Path, *more: str) -> list[str]:
+    return [
+        "-o",
+        f"data.train_files=[{data}/train-*.txt]",
+        f"data.test_files=[{data}/test.txt]",
+        "model.hidden=[16]",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    done = tool("train", "-c", CONFIG, "--run-dir", folder, *overrides(data))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["pass"] for line in lines] == [1, 2]
+    for line in lines:
+        assert set(line) >= FIELDS
+        assert set(line["metrics"]) == METRICS
+        assert line["samples"] == 5000
+        assert sum(line["hits"].values()) == line["unique_feasigns"]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["passes"], summary["samples"], summary["version"]) == (2, 10000, 2)
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def contents(folder: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir, data):
+    before = contents(run_dir / "store")
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert 0.5 < printed["auc"] < 1
+    assert printed["logloss"] > 0
+    assert printed["version"] == 2
+    assert json.loads((run_dir / "evaluate-2.json").read_text()) == printed
+    assert contents(run_dir / "store") == before
+
+
+def test_evaluate_after_each_pass_gives_what_evaluate_gives(run_dir, data, tmp_path):
+    done = tool(
+        "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
+        *overrides(data, "trainer.evaluate_after_pass=true"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    last = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+    assert last["test"]["auc"] == json.loads(done.stdout)["auc"]
+
+
+def test_the_launcher_with_one_process(data, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "1"]
+        + ["--log_dir", str(tmp_path / "log"), "tools/train.py", "-c", CONFIG]
+        + ["--run-dir", str(tmp_path / "run"), *overrides(data)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["passes"] == 2
+
+
+@pytest.mark.parametrize("format", ["slot_value", "feasign_slot", "criteo_tsv"])
+def test_every_format_trains_and_evaluates(tmp_path, format):
+    slots, lines = {
+        "slot_value": (
+            "- {name: click, type: label}\n- {name: x, type: dense}\n- {name: a, type: sparse}\n",
+            ["click:1 x:0.5 a:7 a:8", "click:0 x:1.5", "click:0 x:0.1 a:9 other:3"],
+        ),
+        "feasign_slot": (
+            "- {name: '1', type: label}\n- {name: '6', type: sparse}\n- {name: '9', type: sparse}\n",
+            ["1:1 18446744073709551615:6", "0:1 5:6 6:9", "0:1"],
+        ),
+        "criteo_tsv": (
+            "- {name: label, type: label}\n- {name: I1, type: dense}\n- {name: I1b, column: I1, type: sparse}\n"
+            "- {name: C1, type: sparse}\n",
+            [f"{i % 2}\t{i}" + "\t" * 13 + f"{i:08x}" + "\t" * 25 for i in range(3)],
+        ),
+    }[format]
+    (tmp_path / "slots.yaml").write_text("slots:\n" + slots)
+    (tmp_path / "a.txt").write_text("".join(f"{line}\n" for line in lines * 20))
+    arguments = [
+        "-c", CONFIG, "--run-dir", tmp_path / "run", "-o", f"data.format={format}",
+        f"data.slots={tmp_path}/slots.yaml", f"data.train_files=[{tmp_path}/a.txt]",
+        f"data.test_files=[{tmp_path}/a.txt]", "model.hidden=[4]", "data.batch_size=3",
+    ]  # fmt: skip
+    done = tool("train", *arguments)
+    assert done.returncode == 0, done.stderr
+    done = tool("evaluate", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["size"] == 60
+
+
+REAL = {
+    "criteo": ("criteo_tsv", "criteo/train.tsv.gz", "datasets/criteo/slots.yaml", 109711),
+    "criteo_1tb": ("criteo_tsv", "criteo_1tb/day_0_part.tsv.gz", "datasets/criteo/slots.yaml", 10000),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_rows_have_no_bad_line(name, real_data):
+    from paddlebox.config import Format, KeySpace, load_slots
+    from paddlebox.data.loader import LoadOptions, load
+
+    data_format, path, slots, rows = REAL[name]
+    options = LoadOptions(
+        Format(data_format), load_slots(ROOT / slots), 512, threads=2, key_space=KeySpace.PER_SLOT
+    )
+    loaded = load([str(real_data / path)], options, max_rows=1 << 30)
+    assert (loaded.size, loaded.bad_lines) == (rows, 0)
+
+
+class TestMistakes:
+    """One line on stderr that says what to do, exit code 1, and no traceback."""
+
+    def failed(self, done: Any, *messages: str) -> None:
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        for message in messages:
+            assert message in done.stderr
+
+    def test_a_typo_in_the_config(self, data, tmp_path):
+        done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, "data.batchsize=8"))
+        self.failed(done, "ConfigError", "data.batchsize", "batch_size")
+        assert not (tmp_path / "r").exists()
+
+    def test_files_that_are_not_there(self, tmp_path):
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r", "-o", "data.train_files=[/none/*.gz]"
+        )
+        self.failed(done, "DataError: /none/*.gz: no file matches")
+
+    def test_a_run_dir_that_is_a_file(self, data, tmp_path):
+        (tmp_path / "r").write_text("")
+        done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
+        self.failed(done, "StoreError", str(tmp_path / "r"))
+
+    def test_a_run_dir_that_holds_a_run(self, data, run_dir):
+        done = tool("train", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+        self.failed(done, "holds version 2 of an earlier run", "--run-dir")
+
+    def test_evaluate_without_a_run(self, data, tmp_path):
+        done = tool("evaluate", "-c", CONFIG, "--run-dir", tmp_path / "none", *overrides(data))
+        self.failed(done, "StoreError", "holds no store")
+
+    def test_evaluate_with_another_layout(self, data, run_dir):
+        done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data, "table.embedx_dim=4"))
+        self.failed(done, "ConfigError", "embedx_dim")
+
+    def test_several_ranks(self, data, tmp_path):
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data),
+            env={"PADDLE_TRAINERS_NUM": "2"},
+        )  # fmt: skip
+        self.failed(done, "PADDLE_TRAINERS_NUM is 2", "--nproc_per_node 1")
+
+    def test_malformed_input(self, data, tmp_path):
+        (tmp_path / "a.txt").write_text("1 1\n" * 10)
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
+            "-o", f"data.train_files=[{tmp_path}/a.txt]",
+        )  # fmt: skip
+        self.failed(done, "DataError: 10 of 10 lines are malformed", f"{tmp_path}/a.txt:1: ")
+
+    def test_a_learning_rate_that_explodes(self, data, tmp_path):
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
+            *overrides(data, "optimizer.learning_rate=1e38", "optimizer.type=sgd"),
+        )  # fmt: skip
+        self.failed(done, "TrainingError: the loss of batch", "last commit")
+
+
+def test_interrupt_leaves_the_store_whole_and_says_so(data, tmp_path):
+    trainer = subprocess.Popen(
+        [sys.executable, "tools/train.py", "-c", CONFIG, "--run-dir", str(tmp_path / "r")]
+        + overrides(data, "trainer.epochs=500"),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(tmp_path.glob("r/store/MANIFEST-*"))) < 2 and trainer.poll() is None:
+        time.sleep(0.05)
+    trainer.send_signal(signal.SIGINT)
+    _, stderr = trainer.communicate(timeout=60)
+    assert trainer.returncode == 130, stderr
+    assert "the store is at its last commit" in stderr
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,144 @@
+"""What goes wrong in training leaves the store at its last commit, and is one clear error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlebox._native import core
+from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, TrainingError
+from paddlebox.train.loop import run_pass
+from tests.data.conftest import multislot_lines, open_dataset, write_lines  # noqa: F401  # fixtures
+from tests.data.test_protocol import load, push_ones, train
+
+
+def reopened(open_table, folder):
+    table = open_table(folder=folder)
+    return table, table.head.version, table.digest()
+
+
+@pytest.fixture
+def committed(open_dataset, write_lines, tmp_path):  # noqa: F811
+    """A dataset after one committed pass, the file of a next one, and the digest."""
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    train(dataset, write_lines("a.txt", multislot_lines(100)))
+    return dataset, write_lines("b.txt", multislot_lines(100, seed=2)), dataset._table.digest()
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_at_the_last_commit(committed, open_table, tmp_path, loss):
+    dataset, file, digest = committed
+    load(dataset, file)
+    seen = []
+
+    def step(batch):
+        push_ones(dataset, batch)
+        seen.append(batch)
+        return (0.5 if len(seen) < 3 else loss), None
+
+    with pytest.raises(TrainingError, match="the loss of batch 3"):
+        run_pass(dataset, step)
+    with pytest.raises(PassError, match="reopen"):
+        load(dataset, file)
+        list(dataset.batches())
+    dataset._table.close()
+    assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
+
+
+def test_an_error_in_a_step_stops_at_the_last_commit(committed, open_table, tmp_path):
+    dataset, file, digest = committed
+    load(dataset, file)
+    with pytest.raises(ZeroDivisionError):
+        run_pass(dataset, lambda batch: (1 / 0, push_ones(dataset, batch)))
+    dataset._table.close()
+    assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 3000])
+def test_a_full_disk_leaves_the_last_commit_and_training_can_go_on_later(
+    committed, open_table, tmp_path, bytes_left
+):
+    dataset, file, digest = committed
+    load(dataset, file)
+    for batch in dataset.batches():
+        push_ones(dataset, batch)
+    core.inject_write_fault(bytes_left, errno.ENOSPC)
+    try:
+        dataset.end_pass()
+        with pytest.raises(OutOfSpaceError, match=str(tmp_path / "store")):
+            dataset._table.wait_commit()
+    finally:
+        core.inject_write_fault(-1, 0)
+    dataset._table.close()
+    table, version, found = reopened(open_table, tmp_path / "store")
+    assert (version, found) == (1, digest)
+    table.close()
+
+
+def test_a_full_disk_under_the_dense_state(committed, open_table, tmp_path, monkeypatch):
+    dataset, file, digest = committed
+    dataset.dense_state = lambda: {"w": np.ones(10, np.float32)}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    load(dataset, file)
+    for batch in dataset.batches():
+        push_ones(dataset, batch)
+    with monkeypatch.context() as patched:
+        patched.setattr("paddlebox.store.dense.os.fsync", full)
+        dataset.end_pass()
+        with pytest.raises(OutOfSpaceError, match="dense"):
+            dataset._table.wait_commit()
+    dataset._table.close()
+    assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
+
+
+def test_a_second_writer_names_the_first(committed, open_table, tmp_path):
+    code = f"""
+from paddlebox.config import TableConfig
+from paddlebox.store.table import Table
+Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "store")!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert StoreLockedError.__name__ in done.stderr
+    assert str(os.getpid()) in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
+def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay):
+    root = Path(__file__).parents[2]
+    data, run = tmp_path / "data", tmp_path / "run"
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", data, "--rows-per-pass", "20000"],
+        check=True,
+        capture_output=True,
+        cwd=root,
+    )
+    arguments = ["-c", "configs/deepfm_synthetic.yaml", "--run-dir", run, "-o"]
+    arguments += [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
+    trainer = subprocess.Popen(
+        [sys.executable, "tools/train.py", *arguments], cwd=root, stderr=subprocess.DEVNULL
+    )
+    while not list(run.glob("store/MANIFEST-*")) and trainer.poll() is None:
+        time.sleep(0.01)
+    time.sleep(delay)
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    done = subprocess.run(
+        [sys.executable, "tools/evaluate.py", *arguments], cwd=root, capture_output=True, text=True
+    )
+    if done.returncode != 0:  # killed between the first MANIFEST file and its transaction
+        assert "no version has been committed yet" in done.stderr
+    else:
+        assert '"auc": 0.' in done.stdout
