@@ -2,11 +2,11 @@
 
     PADDLEBOX_DATA=../shared/data python benchmarks/quality_criteo.py
 
-Data: the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz train, the last 20 % judge: the
-lines are in time order. Both models see the same 39 sparse features (13 bucketed integers, 26
-tokens); DeepFM also sees the integers' logarithms. The regression's C is chosen on the last fifth of
-the training lines and never on those that judge. DeepFM is `configs/deepfm_criteo.yaml` as it stands,
-trained and evaluated by the tools, once a seed.
+Data: the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz train, the last 20 % judge:
+the lines are in time order. Both models see the same 39 sparse features (13 bucketed integers, 26
+tokens); DeepFM also sees the integers' logarithms. The regression's C is chosen on the last fifth
+of the training lines and never on those that judge. DeepFM is `configs/deepfm_criteo.yaml` as it
+stands, trained and evaluated by the tools, once a seed.
 
 Goal: DeepFM's AUC, median over seeds, is no more than 0.002 below the regression's.
 """
@@ -35,7 +35,8 @@ GOAL_GAP = -0.002
 
 
 def features(lines: list[str]) -> tuple[Any, np.ndarray]:
-    """The 39 sparse features hashed into 2^20 columns, as ops/feed/criteo.cc makes them, and labels."""
+    """The 39 sparse features hashed into 2^20 columns, as ops/feed/criteo.cc makes them, and
+    labels."""
     import zlib
 
     from scipy.sparse import csr_matrix
@@ -134,7 +135,8 @@ def main() -> int:
 
     peer = regression(train, test)
     print(
-        f"logistic regression  C {peer['C']:<5} AUC {peer['auc']:.4f}  logloss {peer['logloss']:.4f}"
+        f"logistic regression  C {peer['C']:<5} AUC {peer['auc']:.4f}  "
+        f"logloss {peer['logloss']:.4f}"
     )
     runs = []
     with tempfile.TemporaryDirectory() as name:

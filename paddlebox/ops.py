@@ -180,11 +180,12 @@ def fused_pull_seqpool_cvm(
 
 
 def _adopt_paddles_helper() -> None:
-    """Makes Paddle's own `paddle.incubate.layers._pull_box_sparse` work beyond one tensor in old IR.
+    """Makes Paddle's own `paddle.incubate.layers._pull_box_sparse` work beyond one tensor in old
+    IR.
 
-    Paddle still ships that helper for an operator that it no longer has. It builds ours from one tensor
-    in an old-IR program; a list of slots ends in "Input Ids expects only one input", and PIR in an error
-    inside Paddle. Both now go to `pull_box_sparse`.
+    Paddle still ships that helper for an operator that it no longer has. It builds ours from one
+    tensor in an old-IR program; a list of slots ends in "Input Ids expects only one input", and PIR
+    in an error inside Paddle. Both now go to `pull_box_sparse`.
     """
     layers = paddle.incubate.layers
     stock = layers._pull_box_sparse

@@ -1,4 +1,5 @@
-"""What tests share: real data's folder, tables in memory and on disk, programs in their own process."""
+"""What tests share: real data's folder, tables in memory and on disk, programs in their own
+process."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def open_table(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def open_table() -> Iterator[Callable[..., Any]]:
     """Opens tables that the test's end closes: open_table(config fields, **arguments of Table)."""
     from paddlebox.config import TableConfig
     from paddlebox.store.table import Table
@@ -48,7 +49,8 @@ def open_table(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """Runs code in a process of its own, from the project's root; returns what it printed last, as JSON.
+    """Runs code in a process of its own, from the project's root; returns what it printed last, as
+    JSON.
 
     For what is read once when Paddle is imported: the kind of static program, above all.
     """

@@ -24,8 +24,8 @@ class HbmTier : public Tier {
   // A table of these keys with zeroed rows, to be filled through row(). keys strictly ascending.
   static Result<std::unique_ptr<HbmTier>> Build(uint32_t row_bytes, std::vector<uint64_t> keys);
 
-  // Memory per row of a built table, for budgets: key, row and its part of the index.
-  static uint64_t BytesPerRow(uint32_t row_bytes) { return row_bytes + 8 + 4; }
+  // Memory per row of a built table, for budgets: row, key, and the index's one or two entries.
+  static uint64_t BytesPerRow(uint32_t row_bytes) { return row_bytes + 8 + 8; }
 
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
   // Merges into a new table: for tests and tools, not for the training path.

@@ -26,14 +26,15 @@ struct PassTable {
   std::unique_ptr<HbmTier> table;
   std::vector<Origin> origin;     // (rows)
   std::vector<uint8_t> touched;   // (rows) 1 once a push has changed the row
+  bool written = false;           // frozen: its changed rows are in segments, or need none
   std::vector<uint32_t> awaited;  // row ids that the pass now training holds: copied when it ends
 
   size_t rows() const { return table->rows(); }
   // A new row that no push has reached does not exist: it is written nowhere.
   bool Exists(size_t id) const { return origin[id] != Origin::kNew || touched[id] != 0; }
 
-  // Memory of a pass of n rows is n times this.
-  static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 2; }
+  // Memory of a pass of n rows is at most n times this: table, origin, touched and awaited.
+  static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 6; }
 };
 
 }  // namespace pbx

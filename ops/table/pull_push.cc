@@ -36,7 +36,7 @@ RowBlock Table::BlockOf(PassTable* pass) const {
 
 Status Table::CheckStamp(int32_t stamp) const {
   const int32_t now = this->stamp();
-  if (stamp == now) return Status::Ok();
+  if (now != 0 && stamp == now) return Status::Ok();
   return Error(Code::kFailedPrecondition,
                "the batch has row ids of pass %d, but %s: pack it again for the open pass", stamp,
                now == 0 ? "no pass is open" : ("pass " + std::to_string(now) + " is open").c_str());
@@ -119,10 +119,11 @@ Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, s
     return Error(Code::kFailedPrecondition,
                  "push: pass %d is an evaluation, its rows do not change", pass->stamp);
   }
+  // First the stamp: a plan of another pass would only seem to be malformed.
+  if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
   Result<PlanView> viewed = ViewPlan(plan, plan_size, pass->rows(), segments);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
-  PBX_RETURN_IF_ERROR(CheckStamp(view.stamp));
   const RowBlock block = BlockOf(pass);
   const Kernels& kernels = ActiveKernels();
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {

@@ -192,9 +192,9 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
 Status Table::DropStaged(int32_t stamp) {
   const std::lock_guard<std::mutex> lock(residency_);
   if (staged_train_ != nullptr && staged_train_->stamp == stamp) {
-    const std::shared_ptr<PassTable> pass = std::move(staged_train_);
+    PBX_RETURN_IF_ERROR(ReturnToMem(*staged_train_, {training_.get(), frozen_.get()}));
     staged_train_ = nullptr;
-    return ReturnToMem(*pass, {training_.get(), frozen_.get()});
+    return Status::Ok();
   }
   const auto it = std::find_if(staged_evaluate_.begin(), staged_evaluate_.end(),
                                [&](const auto& pass) { return pass->stamp == stamp; });
@@ -292,9 +292,11 @@ Status Table::Abandon() {
     return Error(Code::kFailedPrecondition, "no pass is open: there is nothing to abandon");
   }
   const std::lock_guard<std::mutex> open(open_mutex_);
-  abandoned_ = training_->purpose == Purpose::kTrain;
+  if (training_->purpose == Purpose::kTrain) {
+    abandoned_ = true;
+    staged_train_ = nullptr;  // it awaits rows that will not come
+  }
   training_ = nullptr;
-  if (abandoned_) staged_train_ = nullptr;  // it awaits rows that will not come
   return Status::Ok();
 }
 
@@ -314,13 +316,26 @@ Result<std::vector<SegmentDescriptor>> Table::WriteFrozen() {
     keys.push_back(pass->table->keys()[i]);
     rows.push_back(pass->table->row(i));
   }
-  if (ssd_ == nullptr || keys.empty()) {
-    return Result<std::vector<SegmentDescriptor>>(std::vector<SegmentDescriptor>());
+  Result<std::vector<SegmentDescriptor>> segments{std::vector<SegmentDescriptor>()};
+  if (ssd_ != nullptr && !keys.empty()) {
+    segments = ssd_->Prepare(keys.data(), rows.data(), keys.size());
   }
-  return ssd_->Prepare(keys.data(), rows.data(), keys.size());
+  const std::lock_guard<std::mutex> lock(residency_);
+  pass->written = segments.ok();
+  return segments;
 }
 
 Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
+  {
+    const std::lock_guard<std::mutex> lock(residency_);
+    if (frozen_ == nullptr) {
+      return Error(Code::kFailedPrecondition, "commit: no pass has ended; end_pass is missing");
+    }
+    if (!frozen_->written) {
+      return Error(Code::kFailedPrecondition,
+                   "commit: pass %d is not written yet; write_frozen is missing", frozen_->stamp);
+    }
+  }
   // Before the rows leave the pass table, so that there is no moment at which they are nowhere.
   if (!segments.empty()) {
     if (ssd_ == nullptr) {
@@ -330,9 +345,6 @@ Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
     PBX_RETURN_IF_ERROR(ssd_->Publish(segments));
   }
   const std::lock_guard<std::mutex> lock(residency_);
-  if (frozen_ == nullptr) {
-    return Error(Code::kFailedPrecondition, "commit: no pass has ended; end_pass is missing");
-  }
   PBX_RETURN_IF_ERROR(ReturnToMem(*frozen_, {training_.get(), staged_train_.get()}));
   frozen_ = nullptr;
   return Status::Ok();
@@ -357,6 +369,12 @@ int32_t Table::stamp() const {
 
 Status Table::Idle(const char* what) const {
   const std::lock_guard<std::mutex> lock(residency_);
+  if (abandoned_ && ssd_ == nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "%s: a pass of table '%s' was abandoned, and without an SSD folder there is no "
+                 "commit to go back to",
+                 what, config_.name.c_str());
+  }
   if (staged_train_ == nullptr && training_ == nullptr && frozen_ == nullptr) return Status::Ok();
   return Error(Code::kFailedPrecondition,
                "%s: a pass is %s; the whole table can be read between passes", what,

@@ -78,7 +78,8 @@ class Table {
   // budget.
   Result<StagedPass> Stage(const uint64_t* keys, const uint16_t* slots, size_t n, Purpose purpose,
                            uint32_t day);
-  // Gives up a staged pass: its rows go back where they were.
+  // Gives up a staged pass: its rows go back where they were. OutOfSpace where MEM has no room for
+  // rows that are nowhere else: the pass stays staged.
   Status DropStaged(int32_t stamp);
 
   Status Begin(int32_t stamp);
@@ -86,14 +87,16 @@ class Table {
   // it.
   Status End();
   // Gives up the pass that trains: what it changed is forgotten, the store is as it was committed.
-  // The table takes no further training pass afterwards (rows may have moved on with it): reopen
-  // it.
+  // The table takes no further pass afterwards (rows may have moved on with it): reopen it. In
+  // memory alone nothing was committed, and the table cannot be read any more.
   Status Abandon();
 
   // Writes the frozen pass's changed rows as durable segments that nothing names yet. Without an
   // SSD tier, or when nothing changed, there are none.
   Result<std::vector<SegmentDescriptor>> WriteFrozen();
-  // After the manifest names them: the segments become readable, the frozen rows go to MEM.
+  // After the manifest names them: the segments become readable, the frozen rows go to MEM. In
+  // memory alone OutOfSpace where they do not fit: the pass stays frozen. FailedPrecondition when
+  // WriteFrozen has not written the pass.
   Status Publish(const std::vector<SegmentDescriptor>& segments);
 
   bool training() const;  // a pass (of either purpose) is open
@@ -107,7 +110,8 @@ class Table {
   // feasign, "was not in the keys of this pass"), -1 in evaluation. 0 is padding, -1 always.
   Status Translate(const uint64_t* feasigns, size_t n, int32_t* out);
 
-  // FailedPrecondition when stamp is not the open pass's: its row ids mean other rows.
+  // FailedPrecondition when stamp is not the open pass's (its row ids mean other rows), or none is
+  // open.
   Status CheckStamp(int32_t stamp) const;
 
   // ids: (n), each in [-1, rows). out: (n, P).

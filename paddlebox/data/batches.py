@@ -85,8 +85,9 @@ class BatchPacker:
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
             else:
+                slots = ", ".join(slot.name for slot in self._slots.slots)
                 raise ValueError(
-                    f"variable {name!r} is neither a slot ({', '.join(s.name for s in self._slots.slots)}) "
+                    f"variable {name!r} is neither a slot ({slots}) "
                     f"nor a packed input ({', '.join(PACKED)})"
                 )
         return feed
@@ -102,13 +103,14 @@ class BatchPacker:
         if width < 1 or len(var.shape) != 2 or getattr(var, "lod_level", None):
             raise ValueError(
                 f"variable {var.name!r} has shape {tuple(var.shape)}, lod_level "
-                f"{getattr(var, 'lod_level', 0) or 0}; expected (-1, n) with n known and no LoD: custom "
-                "operators do not see it, so slots are padded with feasign 0, which reads as zeros"
+                f"{getattr(var, 'lod_level', 0) or 0}; expected (-1, n) with n known and no LoD: "
+                "custom operators do not see it, so slots are padded with feasign 0, which reads "
+                "as zeros"
             )
         if lengths.max(initial=0) > width:
             raise ValueError(
-                f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has room for "
-                f"{width}: give it shape (-1, {lengths.max()}) or more"
+                f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has "
+                f"room for {width}: give it shape (-1, {lengths.max()}) or more"
             )
         columns = np.arange(width)
         at = np.minimum(starts[:, None] + columns, max(0, len(feasigns) - 1))

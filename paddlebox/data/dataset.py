@@ -104,6 +104,7 @@ class InMemoryDataset:
             1, "paddlebox-stage", initializer=_native.core.release_thread_affinity
         )
         self._lock = threading.Lock()  # guards who is staged: _next, _current and their parts
+        self._closing = threading.Event()
         self._loading: Future[_Pass] | None = None
         self._next: _Pass | None = None
         self._current: _Pass | None = None
@@ -222,7 +223,7 @@ class InMemoryDataset:
         self.wait_preload_done()
 
     def _load(self, filelist: list[str], options: LoadOptions, train: bool, day: int) -> _Pass:
-        loaded = load(filelist, options, self._table.max_pass_rows)
+        loaded = load(filelist, options, self._table.max_pass_rows, self._closing)
         stats = PassStats(
             samples=loaded.size,
             lines=loaded.lines,
@@ -411,6 +412,7 @@ class InMemoryDataset:
 
     def close(self) -> None:
         """Gives up what is loading; for the end of a program. The table stays open."""
+        self._closing.set()
         if self._loading is not None:
             self._loading.cancel()
         self._loader.shutdown()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,12 +132,18 @@ def _parsed(
         yield first, future.result()
 
 
-def load(filelist: Sequence[str], options: LoadOptions, max_rows: int) -> LoadedPass:
+def load(
+    filelist: Sequence[str],
+    options: LoadOptions,
+    max_rows: int,
+    cancelled: threading.Event | None = None,
+) -> LoadedPass:
     """Reads and parses the files of one pass, in their order, whatever the thread count.
 
     Args:
         filelist: paths and globs.
         max_rows: unique keys that one part may have (`Table.max_pass_rows`).
+        cancelled: once set, loading ends soon with CancelledError.
 
     Raises: DataError (a missing file, too many malformed lines); OutOfSpaceError when the pass does
         not fit the HBM budget and may not be split, or one batch alone does not fit.
@@ -156,6 +163,8 @@ def load(filelist: Sequence[str], options: LoadOptions, max_rows: int) -> Loaded
         options.threads, "paddlebox-parse", initializer=core.release_thread_affinity
     ) as pool:
         for chunk, columns in _parsed(chunks(), schema, pool, 2 * options.threads):
+            if cancelled is not None and cancelled.is_set():
+                raise CancelledError(f"loading was given up in {chunk.path}")
             bad.add(chunk.path, columns.lines, columns.bad_lines, columns.first_bad)
             if chunk.damage:
                 bad.add(chunk.path, 1, 1, [(0, chunk.damage, "")])
@@ -184,8 +193,8 @@ def _split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
     if options.oversize_pass is OversizePass.ERROR and instances.unique_keys > max_rows:
         raise OutOfSpaceError(
             f"the pass has {instances.unique_keys} unique feasigns, hbm.budget_bytes has room for "
-            f"{max_rows}: raise it {instances.unique_keys / max(1, max_rows):.1f} times, use fewer files "
-            "a pass, or set data.oversize_pass: split"
+            f"{max_rows}: raise it {instances.unique_keys / max(1, max_rows):.1f} times, use fewer "
+            "files a pass, or set data.oversize_pass: split"
         )
     try:
         return list(instances.split(max_rows, options.batch_size))

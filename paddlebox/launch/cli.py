@@ -7,11 +7,16 @@ the rest only when the configuration is known.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
+import itertools
 import json
 import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +35,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def run() -> None:
-        config = load_config(arguments.config, sum(arguments.override, []))
+        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
         _refuse_several_ranks()
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -59,7 +64,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def run() -> None:
-        config = load_config(arguments.config, sum(arguments.override, []))
+        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
         _refuse_several_ranks()
         _prepare(config)
         from paddlebox.train import session
@@ -87,18 +92,29 @@ def _parser(description: str) -> argparse.ArgumentParser:
 
 
 def _prepare(config: Config) -> None:
+    """The log, the CPU settings, and then Paddle, without the noise that is no user's business."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     for line in cpu.apply(config.trainer.program, config.trainer.dense_threads):
         log.info("%s", line)
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
+    warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
+    spoken = io.StringIO()
+    with contextlib.redirect_stderr(spoken):
+        importlib.import_module("paddlebox._native")
+    # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
+    advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
+    for line in spoken.getvalue().splitlines():
+        if not line.startswith(advice):
+            print(line, file=sys.stderr)
 
 
 def _refuse_several_ranks() -> None:
     world = os.environ.get("PADDLE_TRAINERS_NUM", "1")
     if world != "1":
         raise ConfigError(
-            f"PADDLE_TRAINERS_NUM is {world}: training on several ranks is not supported yet; launch with "
-            "--nproc_per_node 1"
+            f"PADDLE_TRAINERS_NUM is {world}: training on several ranks is not supported "
+            "yet; launch with --nproc_per_node 1"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from paddlebox import ops
@@ -16,9 +17,7 @@ class MLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
         widths = [inputs, *hidden]
-        self.layers = paddle.nn.LayerList(
-            [paddle.nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]
-        )
+        self.layers = paddle.nn.LayerList([paddle.nn.Linear(a, b) for a, b in pairwise(widths)])
         self.output = paddle.nn.Linear(widths[-1], 1)
         self.dropout = dropout
 

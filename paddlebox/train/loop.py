@@ -55,9 +55,9 @@ def run_pass(
             batches += 1
             if not math.isfinite(loss):
                 raise TrainingError(
-                    f"the loss of batch {batches} (samples {samples} to {samples + size}) is {loss}: the "
-                    "pass is abandoned, the store stays at its last commit. A smaller learning rate, or "
-                    "a look at the data of this batch, is the usual way on"
+                    f"the loss of batch {batches} (samples {samples} to {samples + size}) "
+                    f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
+                    "smaller learning rate, or a look at the data of this batch, is the usual way on"
                 )
             samples += size
             loss_sum += loss * size

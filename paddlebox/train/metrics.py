@@ -35,8 +35,9 @@ class PassMetrics:
 def format_metrics(metrics: dict[str, float]) -> str:
     """One line in PaddleBox's words."""
     return (
-        f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} MAE={metrics['mae']:.6f} "
-        f"RMSE={metrics['rmse']:.6f} Actual CTR={metrics['actual_ctr']:.6f} "
+        f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} "
+        f"MAE={metrics['mae']:.6f} RMSE={metrics['rmse']:.6f} "
+        f"Actual CTR={metrics['actual_ctr']:.6f} "
         f"Predicted CTR={metrics['predicted_ctr']:.6f} COPC={metrics['copc']:.6f} "
         f"LOGLOSS={metrics['logloss']:.6f} INS Count={int(metrics['size'])}"
     )

@@ -106,8 +106,8 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     with open_table(config, run_dir / "store") as table:
         if table.head is not None:
             raise StoreError(
-                f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be taken up "
-                "yet: choose another --run-dir"
+                f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
+                "taken up yet: choose another --run-dir"
             )
         runner = build_runner(config, slots)
         log.info(

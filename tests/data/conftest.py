@@ -49,7 +49,8 @@ def write_lines(tmp_path: Path) -> Callable[[str, Sequence[str]], str]:
 
 @pytest.fixture
 def open_dataset(open_table: Callable[..., Any]) -> Any:
-    """open_dataset(table arguments as a dict, **init arguments) -> dataset; closed at the test's end."""
+    """open_dataset(table arguments as a dict, **init arguments) -> dataset; closed at the test's
+    end."""
     from paddlebox.data.dataset import InMemoryDataset
 
     opened = []

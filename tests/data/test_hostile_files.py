@@ -62,7 +62,9 @@ def test_only_the_first_few_are_quoted(open_dataset, write_lines):
     assert str(error.value).count(file) == 5
 
 
-@pytest.mark.parametrize("content", [f"{GOOD}\r\n{GOOD}\r\n", f"{GOOD}\n{GOOD}", f"\n{GOOD}\n\n{GOOD}\n"])
+@pytest.mark.parametrize(
+    "content", [f"{GOOD}\r\n{GOOD}\r\n", f"{GOOD}\n{GOOD}", f"\n{GOOD}\n\n{GOOD}\n"]
+)
 def test_line_ends_of_other_systems_are_fine(open_dataset, tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content.encode())
     stats = load(open_dataset(), tmp_path / "a.txt")
@@ -97,7 +99,9 @@ def test_a_damaged_gzip_is_a_malformed_line_of_its_file(open_dataset, tmp_path, 
 def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 5000 + f" {GOOD}\n{GOOD}\n".encode())
-    chunks = [chunk.data for chunk in reader.read_chunks(str(path), chunk_bytes=100, line_bytes=1000)]
+    chunks = [
+        chunk.data for chunk in reader.read_chunks(str(path), chunk_bytes=100, line_bytes=1000)
+    ]
     assert b"".join(chunks).count(GOOD.encode()) == 1
     assert 1000 < len(chunks[0]) <= 1100
 

@@ -26,7 +26,10 @@ def push_ones(dataset, batch):
     paddle.disable_static()
     names = ("box_ids", "box_offsets", "box_show_click", "box_plan")
     out = ops.fused_pull_seqpool_cvm(
-        *(paddle.to_tensor(batch[name]) for name in names), ops.create_anchor(), slots=2, embedx_dim=4
+        *(paddle.to_tensor(batch[name]) for name in names),
+        ops.create_anchor(),
+        slots=2,
+        embedx_dim=4,
     )
     out.backward(paddle.full(out.shape, 0.01))
     return out.numpy()
@@ -48,7 +51,9 @@ def test_batches_hold_the_lines_in_order(open_dataset, write_lines):
     assert dataset.get_memory_data_size() == 3
     first, last = dataset.batches()
     keys = sorted_unique_keys(np.array([7, 3, 9, 8], np.uint64)).tolist()
-    row = {f: keys.index(int(sorted_unique_keys(np.array([f], np.uint64))[0])) for f in (7, 3, 9, 8)}
+    row = {
+        f: keys.index(int(sorted_unique_keys(np.array([f], np.uint64))[0])) for f in (7, 3, 9, 8)
+    }
     assert first["box_ids"].tolist() == [row[7], row[3], row[9], row[3]]  # 0 is padding
     assert first["box_offsets"].tolist() == [0, 1, 2, 3, 4]
     assert first["box_dense"].tolist() == [[0.5, 1.5], [1, 2]]
@@ -151,16 +156,20 @@ class TestOversizePass:
         for one, other in zip(*outs, strict=True):
             np.testing.assert_array_equal(one, other)
 
-    def test_error_refuses_before_training_and_says_how_much_is_missing(self, open_dataset, write_lines):
+    def test_error_refuses_before_training_and_says_how_much_is_missing(
+        self, open_dataset, write_lines
+    ):
         dataset = open_dataset(self.budget(300), oversize_pass="error")
         dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
-        with pytest.raises(OutOfSpaceError, match=r"unique feasigns, hbm.budget_bytes has room for"):
+        with pytest.raises(
+            OutOfSpaceError, match=r"unique feasigns, hbm\.budget_bytes has room for"
+        ):
             dataset.load_into_memory()
 
     def test_one_batch_that_does_not_fit(self, open_dataset, write_lines):
         dataset = open_dataset(self.budget(50), batch_size=400)
         dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
-        with pytest.raises(OutOfSpaceError, match="hbm.budget_bytes"):
+        with pytest.raises(OutOfSpaceError, match=r"hbm\.budget_bytes"):
             dataset.load_into_memory()
 
 

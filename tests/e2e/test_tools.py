@@ -17,9 +17,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CONFIG = "configs/deepfm_synthetic.yaml"
 FIELDS = {
-    "pass", "samples", "loss", "metrics", "seconds", "samples_per_s", "hits", "wait_s", "work_s", "bad_lines"
+    "pass", "samples", "loss", "metrics", "seconds", "samples_per_s",
+    "hits", "wait_s", "work_s", "bad_lines",
 }  # fmt: skip
-METRICS = {"auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss", "size"}
+METRICS = {
+    "auc",
+    "bucket_error",
+    "mae",
+    "rmse",
+    "actual_ctr",
+    "predicted_ctr",
+    "copc",
+    "logloss",
+    "size",
+}
 
 
 def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
@@ -37,8 +48,8 @@ def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "2"]
-        + ["--rows-per-pass", "5000", "--test-rows", "2000"],
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
+        + ["--passes", "2", "--rows-per-pass", "5000", "--test-rows", "2000"],
         check=True,
         capture_output=True,
         cwd=ROOT,
@@ -122,27 +133,28 @@ def test_the_launcher_with_one_process(data, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["passes"] == 2
 
 
-@pytest.mark.parametrize("format", ["slot_value", "feasign_slot", "criteo_tsv"])
-def test_every_format_trains_and_evaluates(tmp_path, format):
+@pytest.mark.parametrize("data_format", ["slot_value", "feasign_slot", "criteo_tsv"])
+def test_every_format_trains_and_evaluates(tmp_path, data_format):
     slots, lines = {
         "slot_value": (
             "- {name: click, type: label}\n- {name: x, type: dense}\n- {name: a, type: sparse}\n",
             ["click:1 x:0.5 a:7 a:8", "click:0 x:1.5", "click:0 x:0.1 a:9 other:3"],
         ),
         "feasign_slot": (
-            "- {name: '1', type: label}\n- {name: '6', type: sparse}\n- {name: '9', type: sparse}\n",
+            "- {name: '1', type: label}\n- {name: '6', type: sparse}\n"
+            "- {name: '9', type: sparse}\n",
             ["1:1 18446744073709551615:6", "0:1 5:6 6:9", "0:1"],
         ),
         "criteo_tsv": (
-            "- {name: label, type: label}\n- {name: I1, type: dense}\n- {name: I1b, column: I1, type: sparse}\n"
-            "- {name: C1, type: sparse}\n",
+            "- {name: label, type: label}\n- {name: I1, type: dense}\n"
+            "- {name: I1b, column: I1, type: sparse}\n- {name: C1, type: sparse}\n",
             [f"{i % 2}\t{i}" + "\t" * 13 + f"{i:08x}" + "\t" * 25 for i in range(3)],
         ),
-    }[format]
+    }[data_format]
     (tmp_path / "slots.yaml").write_text("slots:\n" + slots)
     (tmp_path / "a.txt").write_text("".join(f"{line}\n" for line in lines * 20))
     arguments = [
-        "-c", CONFIG, "--run-dir", tmp_path / "run", "-o", f"data.format={format}",
+        "-c", CONFIG, "--run-dir", tmp_path / "run", "-o", f"data.format={data_format}",
         f"data.slots={tmp_path}/slots.yaml", f"data.train_files=[{tmp_path}/a.txt]",
         f"data.test_files=[{tmp_path}/a.txt]", "model.hidden=[4]", "data.batch_size=3",
     ]  # fmt: skip
@@ -155,7 +167,12 @@ def test_every_format_trains_and_evaluates(tmp_path, format):
 
 REAL = {
     "criteo": ("criteo_tsv", "criteo/train.tsv.gz", "datasets/criteo/slots.yaml", 109711),
-    "criteo_1tb": ("criteo_tsv", "criteo_1tb/day_0_part.tsv.gz", "datasets/criteo/slots.yaml", 10000),
+    "criteo_1tb": (
+        "criteo_tsv",
+        "criteo_1tb/day_0_part.tsv.gz",
+        "datasets/criteo/slots.yaml",
+        10000,
+    ),
 }
 
 
@@ -182,13 +199,21 @@ class TestMistakes:
             assert message in done.stderr
 
     def test_a_typo_in_the_config(self, data, tmp_path):
-        done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, "data.batchsize=8"))
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, "data.batchsize=8")
+        )
         self.failed(done, "ConfigError", "data.batchsize", "batch_size")
         assert not (tmp_path / "r").exists()
 
     def test_files_that_are_not_there(self, tmp_path):
         done = tool(
-            "train", "-c", CONFIG, "--run-dir", tmp_path / "r", "-o", "data.train_files=[/none/*.gz]"
+            "train",
+            "-c",
+            CONFIG,
+            "--run-dir",
+            tmp_path / "r",
+            "-o",
+            "data.train_files=[/none/*.gz]",
         )
         self.failed(done, "DataError: /none/*.gz: no file matches")
 
@@ -206,7 +231,9 @@ class TestMistakes:
         self.failed(done, "StoreError", "holds no store")
 
     def test_evaluate_with_another_layout(self, data, run_dir):
-        done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data, "table.embedx_dim=4"))
+        done = tool(
+            "evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data, "table.embedx_dim=4")
+        )
         self.failed(done, "ConfigError", "embedx_dim")
 
     def test_several_ranks(self, data, tmp_path):

@@ -32,7 +32,7 @@ def end(table):
     table.commit()
 
 
-def int64(feasigns) -> "paddle.Tensor":
+def int64(feasigns) -> paddle.Tensor:
     return paddle.to_tensor(np.array(feasigns, np.uint64).view(np.int64))
 
 

@@ -1,5 +1,5 @@
-"""The operators in static programs, PIR and old IR: each in a process of its own, for Paddle reads which
-of the two when it is imported."""
+"""The operators in static programs, PIR and old IR: each in a process of its own, for Paddle reads
+which of the two when it is imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ exe = paddle.static.Executor(paddle.CPUPlace())
 random = np.random.default_rng(1)
 """
 
-# A regression on the sum of all pulled columns of 26 slots; what is fetched is the loss of each step.
+# A regression on the sum of all pulled columns of 26 slots; what is fetched is the loss of each
+# step.
 TRAIN = (
     SETUP
     + """
@@ -33,7 +34,8 @@ with paddle.static.program_guard(program, startup):
     assert [list(r.shape)[1:] for r in rows] == [[7] if i % 2 == 0 else [2, 7] for i in range(26)]
     # Columns 0 and 1 of a gradient count shows and clicks: left out here.
     weights = [paddle.slice(r, [len(r.shape) - 1], [2], [7]) for r in rows]
-    flat = paddle.concat([paddle.reshape(w, [-1, 5 * (1 + i % 2)]) for i, w in enumerate(weights)], axis=1)
+    weights = [paddle.reshape(w, [-1, 5 * (1 + i % 2)]) for i, w in enumerate(weights)]
+    flat = paddle.concat(weights, axis=1)
     loss = paddle.mean(paddle.square(paddle.nn.Linear(flat.shape[1], 1)(flat) - target))
     paddle.optimizer.SGD(0.1).minimize(loss)
 exe.run(startup)

@@ -1,4 +1,5 @@
-"""The same bytes: whatever the threads, the memory, the processor's vectors, and from run to run."""
+"""The same bytes: whatever the threads, the memory, the processor's vectors, and from run to
+run."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
 
     def run(*overrides: str, **options: str) -> dict[str, Any]:
         runs.append(1)
-        base = [f"data.train_files=[{data}/train-*.txt]", "model.hidden=[32]", "data.batch_size=256"]
+        base = [
+            f"data.train_files=[{data}/train-*.txt]",
+            "model.hidden=[32]",
+            "data.batch_size=256",
+        ]
         base += ["table.embedx_threshold=1.0", "trainer.dense_threads=1", "mem.budget_bytes=1MiB"]
         arguments = {
             "folder": str(tmp_path / str(len(runs))),

@@ -120,7 +120,14 @@ def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay
     root = Path(__file__).parents[2]
     data, run = tmp_path / "data", tmp_path / "run"
     subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", data, "--rows-per-pass", "20000"],
+        [
+            sys.executable,
+            "datasets/synthetic/prepare.py",
+            "--out",
+            data,
+            "--rows-per-pass",
+            "20000",
+        ],
         check=True,
         capture_output=True,
         cwd=root,

@@ -1,0 +1,275 @@
+// Rows end the same whichever way they came: every way of running the same passes has the digest of
+// the plain model.
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../store/scratch.h"
+#include "check.h"
+#include "pass_model.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+
+using test::Batch;
+using test::Keys;
+using test::Model;
+using test::Pass;
+
+constexpr uint64_t kPasses = 6;
+
+// When pass n + 1 is staged, and when pass n - 1 is published.
+enum class Overlap {
+  kNone,              // after Publish(n)
+  kAfterEnd,          // between End(n) and Publish(n)
+  kWhileTraining,     // pass n trains, n - 1 is published
+  kBesideTheFrozen,   // pass n trains, n - 1 is frozen and published after it
+  kDroppedAndStaged,  // as kBesideTheFrozen, but given up and staged anew, twice
+};
+constexpr Overlap kOverlaps[] = {Overlap::kNone, Overlap::kAfterEnd, Overlap::kWhileTraining,
+                                 Overlap::kBesideTheFrozen, Overlap::kDroppedAndStaged};
+
+struct Workload {
+  Workload(uint64_t population, size_t size) : all(population) {
+    for (uint64_t n = 0; n < kPasses; ++n) {
+      passes.push_back(test::MakePass(n, population, size, 5));
+    }
+  }
+  uint64_t all;
+  std::vector<Pass> passes;
+};
+
+// An evaluation of every tenth feasign of the population and beyond it, against the model.
+void Evaluate(Table* table, const Model& model, uint64_t population) {
+  Keys feasigns, keys;
+  for (uint64_t f = 1; f < population * 11 / 10; f += 10) feasigns.push_back(f);
+  for (const uint64_t f : feasigns) keys.push_back(KeyOf(f));
+  std::sort(keys.begin(), keys.end());
+  feasigns.push_back(0);
+  feasigns.push_back(population + 7);  // not among the keys
+  const auto staged = table->Stage(keys.data(), nullptr, keys.size(), Purpose::kEvaluate, 0);
+  CHECK_OK(staged.status());
+  CHECK(staged.value().rows < keys.size());
+  CHECK_OK(table->Begin(staged.value().stamp));
+  test::CheckPull(table, model, nullptr, feasigns);
+  CHECK_OK(table->End());
+}
+
+class Job {
+ public:
+  Job(const TableConfig& config, const Workload& work, Overlap overlap)
+      : work_(work), overlap_(overlap), table_(test::OpenTable(config)), model_(config) {}
+
+  void Run() {
+    for (uint64_t n = 0; n < kPasses; ++n) {
+      const Pass& pass = work_.passes[n];
+      if (!next_) Stage(n);
+      CHECK_OK(table_->Begin(*next_));
+      next_.reset();
+      Train(n, 0, 2);
+      const bool beside = overlap_ == Overlap::kBesideTheFrozen;
+      const bool dropped = overlap_ == Overlap::kDroppedAndStaged;
+      if (n + 1 < kPasses && (beside || dropped)) Stage(n + 1);
+      if (n + 1 < kPasses && dropped) {
+        Drop();
+        Stage((n + 3) % kPasses);  // other keys
+      }
+      if (table_->has_frozen()) Publish();
+      if (n + 1 < kPasses && dropped) {
+        Drop();
+        Stage(n + 1);
+      }
+      if (n + 1 < kPasses && overlap_ == Overlap::kWhileTraining) Stage(n + 1);
+      Train(n, 2, pass.batches.size());
+      CHECK_OK(table_->End());
+      Evaluate(table_.get(), model_, work_.all);  // with n frozen, and n + 1 staged or not
+      if (n + 1 < kPasses && overlap_ == Overlap::kAfterEnd) Stage(n + 1);
+      Evaluate(table_.get(), model_, work_.all);
+      if (!beside && !dropped) Publish();
+    }
+    if (table_->has_frozen()) Publish();
+    Evaluate(table_.get(), model_, work_.all);
+    CHECK_EQ(test::DigestOf(table_.get()), model_.Digest());
+  }
+
+  Table* table() { return table_.get(); }
+  const Model& model() const { return model_; }
+  const std::vector<SegmentDescriptor>& segments() const { return segments_; }
+
+ private:
+  void Stage(uint64_t n) { next_ = test::StageTrain(table_.get(), work_.passes[n]).stamp; }
+  void Drop() {
+    CHECK_OK(table_->DropStaged(*next_));
+    next_.reset();
+  }
+  void Train(uint64_t n, size_t begin, size_t end) {
+    const Pass& pass = work_.passes[n];
+    for (size_t b = begin; b < end; ++b) {
+      test::CheckPull(table_.get(), model_, &pass, pass.batches[b].feasigns);
+      test::PushBatch(table_.get(), pass.batches[b]);
+      model_.Push(pass, pass.batches[b]);
+    }
+  }
+  void Publish() {
+    const auto written = test::Commit(table_.get());
+    segments_.insert(segments_.end(), written.begin(), written.end());
+  }
+
+  const Workload& work_;
+  const Overlap overlap_;
+  std::unique_ptr<Table> table_;
+  Model model_;
+  std::optional<int32_t> next_;
+  std::vector<SegmentDescriptor> segments_;
+};
+
+TEST(rows_end_the_same_through_ssd_for_every_budget_thread_count_and_overlap) {
+  const Workload work(40000, 5000);  // some 14,000 rows: more than the least budget holds
+  for (const Overlap overlap : kOverlaps) {
+    for (const int threads : {1, 2, 4}) {
+      for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
+        const test::Scratch scratch;
+        TableConfig config = test::SmallConfig();
+        config.threads = threads;
+        config.mem_budget_bytes = budget;
+        config.ssd_folder = scratch.path();
+        config.max_segment_bytes = 200000;
+        Job job(config, work, overlap);
+        job.Run();
+        const TableCounters counters = job.table()->counters();
+        CHECK(counters.mem_bytes <= budget);
+        CHECK_EQ(counters.mem_evicted > 0, budget == MemTier::kMinBudgetBytes);
+        CHECK(counters.ssd.rows_found > 0 || budget > MemTier::kMinBudgetBytes);
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
+                 job.model().Digest());
+      }
+    }
+  }
+}
+
+TEST(rows_end_the_same_in_memory_alone_for_every_budget_thread_count_and_overlap) {
+  const Workload small(6000, 1500), large(40000, 5000);
+  for (const Overlap overlap : kOverlaps) {
+    for (const int threads : {1, 2, 4}) {
+      for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
+        TableConfig config = test::SmallConfig();
+        config.threads = threads;
+        config.mem_budget_bytes = budget;
+        Job job(config, budget == MemTier::kMinBudgetBytes ? small : large, overlap);
+        job.Run();
+        CHECK(job.segments().empty());
+        CHECK_EQ(job.table()->counters().mem_rows, job.model().rows());
+      }
+    }
+  }
+}
+
+TEST(an_abandoned_pass_leaves_the_store_as_it_was_committed) {
+  const Workload work(20000, 3000);
+  for (const bool frozen : {false, true}) {
+    for (const bool staged : {false, true}) {
+      const test::Scratch scratch;
+      TableConfig config = test::SmallConfig();
+      config.mem_budget_bytes = MemTier::kMinBudgetBytes;
+      config.ssd_folder = scratch.path();
+      const auto table = test::OpenTable(config);
+      Model model(config);
+      std::vector<SegmentDescriptor> segments;
+      const auto commit = [&] {
+        const auto written = test::Commit(table.get());
+        segments.insert(segments.end(), written.begin(), written.end());
+      };
+      CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[0]).stamp));
+      for (const Batch& batch : work.passes[0].batches) test::PushBatch(table.get(), batch);
+      model.Train(work.passes[0]);
+      CHECK_OK(table->End());
+      if (!frozen) commit();
+      CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[1]).stamp));
+      for (const Batch& batch : work.passes[1].batches) test::PushBatch(table.get(), batch);
+      if (staged) test::StageTrain(table.get(), work.passes[2]);
+      CHECK_OK(table->Abandon());
+      if (frozen) commit();
+      CHECK_EQ(test::DigestOf(table.get()), model.Digest());
+      const Pass& next = work.passes[1];
+      CHECK_CODE(table
+                     ->Stage(next.keys.data(), next.slots.data(), next.keys.size(), Purpose::kTrain,
+                             next.day)
+                     .status(),
+                 Code::kFailedPrecondition);
+
+      const auto again = test::OpenTable(config, segments);
+      CHECK_EQ(test::DigestOf(again.get()), model.Digest());
+      CHECK_OK(again->Begin(test::StageTrain(again.get(), next).stamp));
+      for (const Batch& batch : next.batches) test::PushBatch(again.get(), batch);
+      model.Train(next);
+      CHECK_OK(again->End());
+      test::Commit(again.get());
+      CHECK_EQ(test::DigestOf(again.get()), model.Digest());
+    }
+  }
+}
+
+// The pipeline as it runs: while one thread trains pass n, another stages n + 1, a third commits
+// n - 1, and a fourth looks at the counters.
+TEST(training_staging_and_committing_side_by_side_end_as_the_model_does) {
+  const Workload work(20000, 3000);
+  for (const bool ssd : {true, false}) {
+    const test::Scratch scratch;
+    TableConfig config = test::SmallConfig();
+    config.threads = 2;
+    config.mem_budget_bytes = ssd ? MemTier::kMinBudgetBytes : uint64_t{16} << 20;
+    if (ssd) config.ssd_folder = scratch.path();
+    const auto table = test::OpenTable(config);
+    Model model(config);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> looks{0};
+    std::thread watcher([&] {
+      while (!stop) {
+        looks += table->counters().mem_bytes > 0;
+        looks += table->training() || table->has_frozen() || table->stamp() != 0;
+      }
+    });
+    int32_t next = test::StageTrain(table.get(), work.passes[0]).stamp;
+    for (uint64_t n = 0; n < kPasses; ++n) {
+      CHECK_OK(table->Begin(next));
+      std::optional<Result<StagedPass>> staged;
+      Status committed;
+      std::thread stager([&] {
+        if (n + 1 == kPasses) return;
+        const Pass& pass = work.passes[n + 1];
+        staged.emplace(table->Stage(pass.keys.data(), pass.slots.data(), pass.keys.size(),
+                                    Purpose::kTrain, pass.day));
+      });
+      std::thread committer([&] {
+        if (n == 0) return;
+        const auto written = table->WriteFrozen();
+        committed = written.ok() ? table->Publish(written.value()) : written.status();
+      });
+      for (const Batch& batch : work.passes[n].batches) {
+        test::CheckPull(table.get(), model, &work.passes[n], batch.feasigns);
+        test::PushBatch(table.get(), batch);
+        model.Push(work.passes[n], batch);
+      }
+      committer.join();
+      CHECK_OK(committed);
+      if (n % 2 == 0) stager.join();  // in the other passes staging may meet the end of the pass
+      CHECK_OK(table->End());
+      if (stager.joinable()) stager.join();
+      if (!staged) continue;
+      CHECK_OK(staged->status());
+      next = staged->value().stamp;
+    }
+    stop = true;
+    watcher.join();
+    CHECK(looks > 0);
+    test::Commit(table.get());
+    CHECK_EQ(test::DigestOf(table.get()), model.Digest());
+  }
+}
+
+}  // namespace
+}  // namespace pbx
