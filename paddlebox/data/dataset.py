@@ -402,7 +402,7 @@ class InMemoryDataset:
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
         if current.begun:
-            self._table.abandon()
+            self._table.abandon(evaluation=not current.train)
 
     def release_memory(self) -> None:
         """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances

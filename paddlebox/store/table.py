@@ -73,6 +73,7 @@ class Table:
         # Whoever opens what this store holds must agree on these.
         self._layout: dict[str, Any] = {"seed": seed, **config.model_dump(mode="json")}
         self._manifest: Manifest | None = None
+        self._abandoned = False
         self._unnamed: list[dict[str, Any]] = []  # published segments that no version names yet
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
         self._commit: Future[int] | None = None
@@ -162,6 +163,7 @@ class Table:
         PassError
             when another training pass is staged; CorruptionError.
         """
+        self._check_not_abandoned()
         if slots is None:
             slots = np.empty(0, np.uint16)
         staged = self._native.stage(
@@ -186,15 +188,26 @@ class Table:
         self.wait_commit()
         self._native.end()
 
-    def abandon(self) -> None:
+    def abandon(self, *, evaluation: bool = False) -> None:
         """Forgets the open pass; the store stays at its last commit, and this table takes no more
         training: open it again."""
-        self._native.abandon()
+        self._abandoned = self._abandoned or not evaluation
+        if not evaluation:
+            self._unnamed = []  # of the pass's earlier parts: no later commit may name them
+        if self._native.training:
+            self._native.abandon()
+
+    def _check_not_abandoned(self) -> None:
+        if self._abandoned:
+            raise PassError(
+                f"table '{self.name}': a pass was abandoned; reopen the table at its last commit"
+            )
 
     def spill(self) -> None:
         """Writes the ended pass's rows to the SSD tier without a commit: for the parts of a pass
         that was split. The next `commit` names them; after a crash they are dropped with the
         pass."""
+        self._check_not_abandoned()
         segments = self._native.write_frozen()
         self._native.publish(segments)
         self._unnamed += segments
@@ -280,12 +293,14 @@ class Table:
 
         Raises: PassError while a pass is staged, open or being committed.
         """
+        self._check_not_abandoned()
         self.wait_commit()
         return str(self._native.digest())
 
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
         """All rows, in memory: (n) uint64 feasigns and (n, words) float32 rows
         (docs/formats/row.md)."""
+        self._check_not_abandoned()
         self.wait_commit()
         feasigns, rows = self._native.read_all()
         return feasigns, rows

@@ -57,7 +57,7 @@ def run_pass(
                 raise TrainingError(
                     f"the loss of batch {batches} (samples {samples} to {samples + size}) "
                     f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
-                    "smaller learning rate, or a look at the data of this batch, is the usual way on"
+                    "smaller learning rate, or a look at the data of this batch, may help"
                 )
             samples += size
             loss_sum += loss * size

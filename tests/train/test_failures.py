@@ -149,3 +149,30 @@ def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay
         assert "no version has been committed yet" in done.stderr
     else:
         assert '"auc": 0.' in done.stdout
+
+
+def test_a_split_pass_that_fails_half_way_leaves_nothing_behind(
+    open_dataset,  # noqa: F811
+    write_lines,  # noqa: F811
+    open_table,
+    tmp_path,
+):
+    dataset = open_dataset({"folder": tmp_path / "store", "hbm_budget_bytes": 3 * 300 * 62})
+    train(dataset, write_lines("a.txt", multislot_lines(200)))
+    digest = dataset._table.digest()
+    load(dataset, write_lines("b.txt", multislot_lines(400, seed=2)))
+    begun = []
+
+    def step(batch):
+        begun.append(dataset._current.begun)
+        push_ones(dataset, batch)
+        return (float("nan") if begun[-1] == 2 else 0.5), None
+
+    with pytest.raises(TrainingError):
+        run_pass(dataset, step)
+    assert begun[-1] == 2  # the first part had been written to the SSD tier
+    for call in (dataset._table.digest, dataset._table.read_all, dataset._table.spill):
+        with pytest.raises(PassError, match="reopen"):
+            call()
+    dataset._table.close()
+    assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)

@@ -1,17 +1,16 @@
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "base/hash.h"
 #include "check.h"
+#include "float64_rules.h"
 #include "rule/dispatch.h"
 
 namespace pbx {
 namespace {
 
 using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
 
 constexpr RuleKind kAll[] = {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam};
 
@@ -87,53 +86,12 @@ TEST(the_sum_of_squares_counts_each_component_once) {
   }
 }
 
-// One step of a rule in float64, from the float32 state before it. magnitude: the sizes of the
-// terms that are added up for w, before they cancel.
-void Reference(const RuleConfig& config, const Floats& g, double scale, Doubles* w, Doubles* state,
-               Doubles* magnitude) {
-  const size_t d = g.size();
-  const double lr = config.learning_rate;
-  double squares = 0;
-  for (const float x : g) squares += static_cast<double>(x) * x;
-  double* const s = state->data();
-  for (size_t i = 0; i < d; ++i) {
-    double step = 0, size = 0;
-    if (config.kind == RuleKind::kNaive) {
-      step = lr * g[i];
-      size = std::fabs(step);
-    } else if (config.kind == RuleKind::kAdaGrad) {
-      const double g0 = config.initial_g2sum;
-      step = lr * (g[i] / scale) * std::sqrt(g0 / (g0 + s[0]));
-      size = std::fabs(step);
-    } else {
-      const double b1 = config.beta1, b2 = config.beta2;
-      const double rate = lr * std::sqrt(1 - s[2 * d + 1]) / (1 - s[2 * d]);
-      const double grown = b1 * std::fabs(s[i]) + (1 - b1) * std::fabs(g[i]);
-      s[i] = b1 * s[i] + (1 - b1) * g[i];
-      s[d + i] = b2 * s[d + i] + (1 - b2) * (static_cast<double>(g[i]) * g[i]);
-      const double under = std::sqrt(s[d + i]) + config.epsilon;
-      step = rate * s[i] / under;
-      size = rate * grown / under;
-    }
-    (*magnitude)[i] = std::fabs((*w)[i]) + size;
-    (*w)[i] = std::clamp<double>((*w)[i] - step, config.min_bound, config.max_bound);
-  }
-  if (config.kind == RuleKind::kAdaGrad) {
-    s[0] += squares / (scale * scale) / static_cast<double>(d);
-  } else if (config.kind == RuleKind::kAdam) {
-    s[2 * d] *= config.beta1;
-    s[2 * d + 1] *= config.beta2;
-  }
-}
-
 float Uniform(uint64_t* random) {  // [-1, 1)
   return static_cast<float>(Mix(++*random) >> 40) * (2.0f / 16777216.0f) - 1.0f;
 }
 
-// A float32 step makes at most some ten roundings of 2^-24 = 6e-8 each, relative to the terms it
-// adds: 1e-6 of their size has room for them and for nothing else. Each step starts from the
-// float32 state, so that roundings of earlier steps do not add up (in Adam 1 - b2^t alone would
-// make 6e-5 of them).
+// Each step starts from the float32 state, so that roundings of earlier steps do not add up (in Adam
+// 1 - b2^t alone would make 6e-5 of them).
 TEST(each_rule_follows_float64_over_random_sequences) {
   uint64_t random = 1;
   for (const RuleKind kind : kAll) {
@@ -145,20 +103,11 @@ TEST(each_rule_follows_float64_over_random_sequences) {
       for (int step = 0; step < 300; ++step) {
         for (float& x : g) x = Uniform(&random) * std::ldexp(1.0f, step % 12 - 6);
         const float scale = static_cast<float>(1 + Mix(++random) % 20);
-        Doubles exact_w(w.begin(), w.end()), exact_state(state.begin(), state.end());
-        Doubles magnitude(w.size());
-        const Floats before = state;
-        Reference(config, g, scale, &exact_w, &exact_state, &magnitude);
+        test::Wides exact_w(w.begin(), w.end()), exact_state(state.begin(), state.end());
+        test::Step(config, test::Wides(g.begin(), g.end()), scale, &exact_w, &exact_state);
         rule::Update(config, d, g.data(), scale, w.data(), state.data());
-        for (size_t i = 0; i < w.size(); ++i) {
-          wrong += std::fabs(w[i] - exact_w[i]) > 1e-6 * magnitude[i];
-        }
-        for (size_t i = 0; i < state.size(); ++i) {
-          // Adam's m is the one state whose terms can cancel.
-          const bool mean = kind == RuleKind::kAdam && i < g.size();
-          const double size = mean ? std::fabs(before[i]) + std::fabs(g[i]) : exact_state[i];
-          wrong += std::fabs(state[i] - exact_state[i]) > 1e-6 * size;
-        }
+        for (size_t i = 0; i < w.size(); ++i) wrong += !exact_w[i].Agrees(w[i]);
+        for (size_t i = 0; i < state.size(); ++i) wrong += !exact_state[i].Agrees(state[i]);
       }
       CHECK_EQ(wrong, 0u);
     }
