@@ -34,7 +34,7 @@ PBX_HOST_DEVICE inline float Log(float x) {
   series = series * z + 1.0 / 3.0;
   series = series * z + 1.0;
   // 0, but NaN for a NaN or an infinity, whose bits would pass for an ordinary number above.
-  const double not_finite = wide - wide;
+  const double not_finite = wide * 0.0;
   return static_cast<float>(2.0 * s * series + static_cast<double>(exponent) * 0.6931471805599453 +
                             not_finite);
 }

@@ -76,6 +76,7 @@ void BindMetric(py::module_& module) {
 PYBIND11_MODULE(_ops, module) {
   namespace py = pybind11;
   module.doc() = "Native core of paddlebox; use it through paddlebox's own modules.";
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is pybind's
   py::register_exception_translator([](std::exception_ptr thrown) { pbx::Translate(thrown); });
   module.def("crc32c", [](const py::bytes& data) {
     char* bytes = nullptr;

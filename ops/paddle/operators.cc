@@ -28,8 +28,8 @@ std::string ErrorClass(Code code) {
   }
 }
 
-// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception. The message is
-// kept beside it: the executor of PIR programs lets only "std::exception" through.
+// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception. The
+// message is kept beside it: the executor of PIR programs lets only "std::exception" through.
 template <typename Body>
 void Guard(const char* op, Body body) {
   std::string message;

@@ -11,8 +11,8 @@
 // Room is kept region by region (256 slots of the index): a region that has its share of the rows
 // evicts one of its own before a clean row comes in. Batches come sorted and can be far larger than
 // the budget, so without shares the rows gather where the batch stands, and runs of the index grow
-// to thousands of slots. Measured and lost, at 1 MiB: one clock for all (20 s for 200,000 rows), and
-// victims chosen by where they lie and not by where they belong (4 s); this takes 0.15 s.
+// to thousands of slots. Measured and lost, at 1 MiB: one clock for all (20 s for 200,000 rows),
+// and victims chosen by where they lie and not by where they belong (4 s); this takes 0.15 s.
 #pragma once
 
 #include <atomic>

@@ -90,8 +90,8 @@ float Uniform(uint64_t* random) {  // [-1, 1)
   return static_cast<float>(Mix(++*random) >> 40) * (2.0f / 16777216.0f) - 1.0f;
 }
 
-// Each step starts from the float32 state, so that roundings of earlier steps do not add up (in Adam
-// 1 - b2^t alone would make 6e-5 of them).
+// Each step starts from the float32 state, so that roundings of earlier steps do not add up (in
+// Adam 1 - b2^t alone would make 6e-5 of them).
 TEST(each_rule_follows_float64_over_random_sequences) {
   uint64_t random = 1;
   for (const RuleKind kind : kAll) {

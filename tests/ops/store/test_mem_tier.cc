@@ -199,9 +199,9 @@ TEST(take_gives_each_row_once) {
   CHECK_EQ(CountHere(tier.get(), Range(1, 1501), 0), 1500u);
 }
 
-// A lookup probes from a key's home to the next empty slot, so what it costs follows from how evenly
-// the rows lie over the key range. A policy that lets a sorted batch gather its rows takes time with
-// the square of the batch.
+// A lookup probes from a key's home to the next empty slot, so what it costs follows from how
+// evenly the rows lie over the key range. A policy that lets a sorted batch gather its rows takes
+// time with the square of the batch.
 TEST(sorted_batches_far_above_the_budget_leave_the_rows_evenly_spread) {
   const auto tier = Open();
   for (uint64_t round = 0; round < 3; ++round) {
