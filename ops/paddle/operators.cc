@@ -5,6 +5,7 @@
 #include <paddle/extension.h>
 
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ void Guard(const char* op, Body body) {
     const Status status = body();
     if (status.ok()) return;
     message = "[" + ErrorClass(status.code()) + "] " + op + ": " + status.message();
+  } catch (const std::bad_alloc&) {
+    message = std::string("[OutOfSpaceError] ") + op + ": the system has no memory left for it";
   } catch (const std::exception& error) {
     message = std::string("[StoreError] ") + op + ": " + error.what();
   }

@@ -104,3 +104,29 @@ except ValueError as error:
 def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(in_new_process, mode):
     message = in_new_process(ERROR, env=mode)
     assert message.startswith("pull_box_sparse: feasign 500 is not among the keys of pass 1")
+
+
+EXCEPTION = (
+    SETUP
+    + """
+import resource
+from paddlebox.errors import OutOfSpaceError
+paddle.disable_static()
+ids, anchor = paddle.ones([40_000_000], "int64"), ops.create_anchor()
+ops.pull_box_sparse(ids[:10], 7, anchor=anchor)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    ops.pull_box_sparse(ids, 7, anchor=anchor)
+except OutOfSpaceError as error:
+    after = ops.pull_box_sparse(ids[:10], 7, anchor=anchor).shape
+    print(json.dumps([str(error), list(after)]))
+"""
+)
+
+
+def test_a_cpp_exception_in_an_operator_is_an_error_and_the_process_lives(in_new_process):
+    message, shape = in_new_process(EXCEPTION)
+    assert message.startswith("pull_box_sparse: the system has no memory left")
+    assert shape == [10, 7]
