@@ -237,7 +237,12 @@ def _log_pass(planned: PlannedPass, result: PassResult, line: dict[str, Any]) ->
 def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[Any]:
     """A bar on a terminal, nothing elsewhere: the log line of each pass says it all."""
     with tqdm(
-        total=samples, desc=f"pass {planned.number}", unit="sample", unit_scale=True, disable=None
+        total=samples,
+        desc=f"pass {planned.number}",
+        unit=" samples",
+        unit_scale=True,
+        leave=False,  # the log line of the pass takes its place
+        disable=None,
     ) as bar:
 
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
