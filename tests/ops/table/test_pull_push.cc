@@ -1,5 +1,5 @@
-// Pull and push through a table: no thread count and no vector path changes a bit, and what a caller
-// gets wrong is an error.
+// Pull and push through a table: no thread count and no vector path changes a bit, and what a
+// caller gets wrong is an error.
 #include <algorithm>
 #include <cstdint>
 #include <string>
