@@ -141,6 +141,26 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
     return _run("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
 
 
+def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> Any:
+    """CVM: the counts of rows as features, and, backwards, the counts that a push adds to them.
+
+    Every program over `pull_box_sparse` needs it, or a `push_box_sparse` with counts of its own:
+    columns 0 and 1 of the pulled rows' gradient are not derivatives but shows and clicks. Paddle's
+    `paddle.static.nn.continuous_value_model` is the same operator, but builds in old IR only.
+
+    Args:
+        rows: (N, 3 + D) float32, as pulled or summed over a slot.
+        show_click: (N, 2) float32, show and click of each; becomes columns 0 and 1 of the gradient.
+        use_cvm: columns 0 and 1 become log(show + 1), log(click + 1) - log(show + 1); without it
+            they are left out.
+
+    Returns: float32 (N, 3 + D), or (N, 1 + D) without use_cvm.
+    """
+    if paddle.framework.in_dynamic_or_pir_mode():
+        return paddle._C_ops.cvm(rows, show_click, use_cvm)
+    return paddle.static.nn.continuous_value_model(rows, show_click, use_cvm)
+
+
 def fused_pull_seqpool_cvm(
     ids: Any,
     offsets: Any,

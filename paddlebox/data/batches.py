@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Slots
+from paddlebox.config.slots import SlotType
 from paddlebox.data.loader import LoadedPass
 
 # The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
@@ -25,15 +26,54 @@ PACKED = {
 
 Feed = dict[str, Any]
 
+_FLAT = ("box_ids", "box_offsets", "box_plan")  # the packed inputs without a dimension B
+
+
+def instances_of(feed: Feed) -> int:
+    """B of a feed."""
+    return next(len(array) for name, array in feed.items() if name not in _FLAT)
+
+
+def check_use_var(variables: Sequence[Any], slots: Slots) -> None:
+    """Raises ValueError, naming the variable, when one of a user's program cannot be fed."""
+    of_name = {slot.name: slot for slot in slots.slots}
+    for var in variables:
+        if var.name in PACKED:
+            continue
+        if var.name not in of_name:
+            raise ValueError(
+                f"variable {var.name!r} is neither a slot ({', '.join(of_name)}) "
+                f"nor a packed input ({', '.join(PACKED)})"
+            )
+        slot, shape = of_name[var.name], tuple(var.shape)
+        if slot.type is not SlotType.SPARSE:
+            if shape not in ((-1, slot.dim), (-1, -1)):
+                raise ValueError(
+                    f"variable {var.name!r} has shape {shape}, expected (-1, {slot.dim}), "
+                    f"as its {slot.type.value} slot has it"
+                )
+        elif not _is_int64(var):
+            raise ValueError(f"variable {var.name!r} has dtype {var.dtype}, expected int64")
+        elif len(shape) != 2 or shape[1] < 1 or getattr(var, "lod_level", None):
+            raise ValueError(
+                f"variable {var.name!r} has shape {shape}, lod_level "
+                f"{getattr(var, 'lod_level', None) or 0}; expected (-1, n) with n known and no "
+                "LoD: custom operators do not see it, so slots are padded with feasign 0, which "
+                "reads as zeros"
+            )
+
+
+def _is_int64(var: Any) -> bool:
+    return "int64" in str(var.dtype).lower()  # PIR and old IR have a type each for it
+
 
 class BatchPacker:
     """Packs batches of one part: the packed inputs, or one array a slot for a user's own program.
 
     Args:
         loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
-        stamp: of the pass table. use_var: variables of a user's program, named like the slots or
-        the
-            packed inputs; None: all packed inputs.
+        stamp: of the pass table.
+        use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
     """
 
     def __init__(
@@ -74,22 +114,12 @@ class BatchPacker:
                 feed[name] = np.ascontiguousarray(packed["box_dense"][:, low:high])
             elif name == self._slots.label.name:
                 label = packed["box_label"]
-                feed[name] = (
-                    label
-                    if "FP32" in str(var.dtype).upper() or "float32" in str(var.dtype)
-                    else label.astype(np.int64)
-                )
-            elif name in self._sparse:
+                feed[name] = label.astype(np.int64) if _is_int64(var) else label
+            else:
                 if feasigns is None:
                     feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
-            else:
-                slots = ", ".join(slot.name for slot in self._slots.slots)
-                raise ValueError(
-                    f"variable {name!r} is neither a slot ({slots}) "
-                    f"nor a packed input ({', '.join(PACKED)})"
-                )
         return feed
 
     def _slot(
@@ -100,13 +130,6 @@ class BatchPacker:
         starts = offsets[:-1].reshape(instances, count)[:, slot]
         lengths = offsets[1:].reshape(instances, count)[:, slot] - starts
         width = int(var.shape[-1])
-        if width < 1 or len(var.shape) != 2 or getattr(var, "lod_level", None):
-            raise ValueError(
-                f"variable {var.name!r} has shape {tuple(var.shape)}, lod_level "
-                f"{getattr(var, 'lod_level', 0) or 0}; expected (-1, n) with n known and no LoD: "
-                "custom operators do not see it, so slots are padded with feasign 0, which reads "
-                "as zeros"
-            )
         if lengths.max(initial=0) > width:
             raise ValueError(
                 f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has "

@@ -29,7 +29,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
-from paddlebox.data.batches import BatchPacker, Feed
+from paddlebox.data.batches import BatchPacker, Feed, check_use_var
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
 from paddlebox.errors import PassError
 from paddlebox.store.table import StagedPass, Table
@@ -180,6 +180,15 @@ class InMemoryDataset:
         """Shuffles the passes loaded from now on, by (seed, number of the pass)."""
         self._shuffle_next = True
 
+    @property
+    def label_variable(self) -> str | None:
+        """The variable that is fed the label; None when use_var has none."""
+        if self._use_var is None:
+            return "box_label"
+        fed = [var.name for var in self._use_var]
+        candidates = ("box_label", self._initialised().slots.label.name)
+        return next((name for name in candidates if name in fed), None)
+
     def get_memory_data_size(self) -> int:
         """Instances of the pass that is loaded or open; 0 without one."""
         chosen = self._next or self._current
@@ -199,6 +208,8 @@ class InMemoryDataset:
             raise PassError("a pass is preloaded already: begin_pass is missing")
         if not self._filelist:
             raise PassError("there is nothing to load: set_filelist is missing")
+        if self._use_var is not None:
+            check_use_var(self._use_var, options.slots)
         self._passes_loaded += 1
         if self._shuffle_next:
             options = replace(options, shuffle_seed=self._seed + self._passes_loaded)
@@ -266,7 +277,7 @@ class InMemoryDataset:
     # ---- the pass
 
     def begin_pass(self) -> None:
-        """Opens the loaded pass; its rows are up when this returns."""
+        """Opens the loaded pass. What staging its rows met is raised by its first batch."""
         if self._current is not None:
             raise PassError("a pass is open already: end_pass is missing")
         if self._loading is None and self._next is None:
@@ -283,6 +294,8 @@ class InMemoryDataset:
 
         A pass that was split goes through its parts here: each ends, and is written to the SSD
         tier, before the next begins; the commit of end_pass names them all.
+
+        Raises: PassError when no pass is open, or this one has been gone through.
         """
         current = self._current
         if current is None:
@@ -290,6 +303,9 @@ class InMemoryDataset:
         if current.trained:
             raise PassError("the pass has been trained already: end_pass is missing")
         current.trained = True
+        return self._all_batches(current)
+
+    def _all_batches(self, current: _Pass) -> Iterator[Feed]:
         for number in range(len(current.loaded.ranges)):
             if number > 0:
                 self._end_part(current)

@@ -100,13 +100,15 @@ def _prepare(config: Config) -> None:
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
     spoken = io.StringIO()
-    with contextlib.redirect_stderr(spoken):
-        importlib.import_module("paddlebox._native")
-    # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
-    advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
-    for line in spoken.getvalue().splitlines():
-        if not line.startswith(advice):
-            print(line, file=sys.stderr)
+    try:
+        with contextlib.redirect_stderr(spoken):
+            importlib.import_module("paddlebox._native")
+    finally:
+        # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
+        advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
+        for line in spoken.getvalue().splitlines():
+            if not line.startswith(advice):
+                print(line, file=sys.stderr)
 
 
 def _refuse_several_ranks() -> None:
@@ -123,6 +125,11 @@ def _guarded(run: Any) -> int:
         run()
     except PaddleBoxError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them
+            raise
+        print(f"ImportError: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: the store is at its last commit", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.data.batches import Feed
+from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
 from paddlebox.train.metrics import PassMetrics, sigmoid
@@ -34,24 +34,26 @@ class PassResult:
 
 
 def run_pass(
-    dataset: InMemoryDataset, step: Step, watch: Watcher | None = None, *, label: str = "box_label"
+    dataset: InMemoryDataset, step: Step, watch: Watcher | None = None, *, label: str | None = None
 ) -> PassResult:
     """Runs step over every batch of the open pass.
 
-    Raises: TrainingError at the first loss that is not finite. The pass is abandoned then: the
-    store
-        stays at its last commit.
+    Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
+        batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
+        open, or it has been trained already; that changes nothing.
     """
+    label = label or dataset.label_variable
     metrics = PassMetrics()
     batches = samples = 0
     loss_sum = 0.0
     scored = False
     started = time.perf_counter()
+    feeds = dataset.batches()
     try:
-        for feed in dataset.batches():
+        for feed in feeds:
             with ops.raising_own_errors():
                 loss, logits = step(feed)
-            size = next(iter(feed.values())).shape[0] if label not in feed else len(feed[label])
+            size = instances_of(feed)
             batches += 1
             if not math.isfinite(loss):
                 raise TrainingError(
@@ -61,7 +63,7 @@ def run_pass(
                 )
             samples += size
             loss_sum += loss * size
-            if logits is not None and label in feed:
+            if logits is not None and label is not None:
                 metrics.add(sigmoid(logits), feed[label])
                 scored = True
             if watch is not None:
@@ -87,22 +89,28 @@ def train_from_dataset(
     logits: Any | None = None,
     fetch_list: Sequence[Any] = (),
     fetch_handler: Callable[[list[np.ndarray]], None] | None = None,
-    label: str = "box_label",
+    label: str | None = None,
     watch: Watcher | None = None,
 ) -> PassResult:
     """Trains a static program, PIR or old IR, over the open pass of a dataset.
 
     Args:
-        exe: paddle.static.Executor. program: with its optimizer's ops, or without for an
-        evaluation. loss: scalar variable, fetched every step to stop at one that is not finite.
-        logits: (B, 1) variable; with it the result has metrics. fetch_list, fetch_handler: what
-        else to fetch, and who gets it every step. label: name of the variable that is fed the
-        label.
+        exe: paddle.static.Executor.
+        program: with its optimizer's ops, or without for an evaluation.
+        loss: scalar variable, fetched every step to stop at one that is not finite.
+        logits: (B, 1) variable; with it the result has metrics.
+        fetch_list, fetch_handler: what else to fetch, and who gets it every step.
+        label: name of the variable that is fed the label, where `dataset.label_variable` is not it.
 
     Returns: PassResult.
 
     Raises: TrainingError, PassError, ValueError (a wrong shape or dtype to an operator), DataError.
     """
+    if logits is not None and label is None and dataset.label_variable is None:
+        raise ValueError(
+            "train_from_dataset: logits are given for metrics, but use_var has no label: add its "
+            "variable, or leave logits out"
+        )
     fetched = [loss, *([logits] if logits is not None else []), *fetch_list]
 
     def step(feed: Feed) -> tuple[float, np.ndarray | None]:

@@ -127,8 +127,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
                 lines.append(_train_pass(config, table, dataset, runner, planned, following))
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
-                with open(run_dir / "metrics.jsonl", "a") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
+                _append_json(run_dir / "metrics.jsonl", lines[-1])
         table.wait_commit()
         summary = {
             "name": config.name,
@@ -300,6 +299,14 @@ def _make_run_dir(run_dir: Path, config: Config) -> None:
         if isinstance(error, PaddleBoxError):
             raise
         raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
+
+
+def _append_json(path: Path, value: Any) -> None:
+    try:
+        with open(path, "a") as file:
+            file.write(json.dumps(value) + "\n")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -3,6 +3,7 @@ which of the two when it is imported."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
@@ -82,6 +83,48 @@ def test_26_slots_as_a_list_train(in_new_process, mode):
 def test_paddles_own_helper_trains(in_new_process, mode, slots):
     losses = in_new_process(STOCK_HELPER, str(slots), env=mode)
     assert losses[-1] < losses[0]
+
+
+CVM = (
+    SETUP
+    + """
+static = sys.argv[1] == "static"
+counts = np.array([[1, 1], [1, 0]], np.float32)
+if static:
+    with paddle.static.program_guard(program, startup):
+        ids = paddle.static.data("ids", [-1, 1], "int64")
+        show_click = paddle.static.data("show_click", [-1, 2], "float32")
+        out = ops.continuous_value_model(ops.pull_box_sparse(ids, 7), show_click)
+        loss = paddle.mean(paddle.nn.Linear(7, 1)(out))
+        paddle.optimizer.SGD(0.1).minimize(loss)
+    exe.run(startup)
+else:
+    paddle.disable_static()
+outs = []
+for _ in range(3):
+    if static:
+        feed = {"ids": np.array([[7], [9]]), "show_click": counts}
+        outs.append(exe.run(program, feed=feed, fetch_list=[out])[0])
+    else:
+        rows = ops.pull_box_sparse(paddle.to_tensor([[7], [9]]), 7, anchor=ops.create_anchor())
+        out = ops.continuous_value_model(rows, paddle.to_tensor(counts))
+        out.sum().backward()
+        outs.append(out.numpy())
+print(json.dumps([o[:, :2].tolist() for o in outs]))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("static", PIR), ("static", OLD_IR), ("dygraph", PIR)],
+    ids=["pir", "old_ir", "dygraph"],
+)
+def test_cvm_over_a_pull_counts_shows_and_clicks(in_new_process, kind, mode):
+    for step, out in enumerate(in_new_process(CVM, kind, env=mode)):
+        log_show, log_clicks = np.log(step + 1), [np.log(step + 1), 0]
+        expected = [[log_show, log_clicks[0] - log_show], [log_show, log_clicks[1] - log_show]]
+        np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
 
 
 ERROR = (
