@@ -40,14 +40,14 @@ def raising_own_errors() -> Iterator[None]:
 
 def create_anchor(name: str | None = None) -> Any:
     """A parameter of one zero, float32, for the operators' `W`. Optimizers leave it at zero."""
-    zero = paddle.nn.initializer.Constant(0.0)
-    if paddle.in_dynamic_mode():
-        return paddle.create_parameter(
-            [1], "float32", attr=paddle.ParamAttr(name=name, initializer=zero)
-        )
-    return paddle.static.create_parameter(
-        [1], "float32", attr=paddle.ParamAttr(name=name, initializer=zero)
+    # A name of our own: in PIR Paddle numbers its unnamed ones past `unique_name.guard`, so that a
+    # program for evaluation would not find the anchor of the one that was trained.
+    attr = paddle.ParamAttr(
+        name=name or paddle.utils.unique_name.generate("box_anchor"),
+        initializer=paddle.nn.initializer.Constant(0.0),
     )
+    create = paddle.create_parameter if paddle.in_dynamic_mode() else paddle.static.create_parameter
+    return create([1], "float32", attr=attr)
 
 
 def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:

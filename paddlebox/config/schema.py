@@ -228,7 +228,9 @@ class DataConfig(Section):
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the feeder; 0: all cores, at most 8"
     )
-    drop_last: bool = Field(default=False, description="drop a pass's last batch if it is short")
+    drop_last: bool = Field(
+        default=False, description="drop a training pass's last batch if it is short"
+    )
 
 
 class ModelConfig(Section):

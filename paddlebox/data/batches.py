@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Slots
-from paddlebox.config.slots import SlotType
+from paddlebox.config import Slots, SlotType
 from paddlebox.data.loader import LoadedPass
 
 # The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
@@ -37,6 +36,9 @@ def instances_of(feed: Feed) -> int:
 def check_use_var(variables: Sequence[Any], slots: Slots) -> None:
     """Raises ValueError, naming the variable, when one of a user's program cannot be fed."""
     of_name = {slot.name: slot for slot in slots.slots}
+    if all(var.name in _FLAT for var in variables):
+        found = ", ".join(var.name for var in variables) or "none"
+        raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
     for var in variables:
         if var.name in PACKED:
             continue
@@ -47,7 +49,7 @@ def check_use_var(variables: Sequence[Any], slots: Slots) -> None:
             )
         slot, shape = of_name[var.name], tuple(var.shape)
         if slot.type is not SlotType.SPARSE:
-            if shape not in ((-1, slot.dim), (-1, -1)):
+            if len(shape) != 2 or shape[1] not in (slot.dim, -1):
                 raise ValueError(
                     f"variable {var.name!r} has shape {shape}, expected (-1, {slot.dim}), "
                     f"as its {slot.type.value} slot has it"

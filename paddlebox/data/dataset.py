@@ -336,7 +336,8 @@ class InMemoryDataset:
             current.loaded, staged.row_of_position, staged.pass_table.stamp, self._use_var
         )
         starts = range(part.begin, part.end, size)
-        if self._drop_last and part.end == current.loaded.size and part.end % size:
+        short = part.end == current.loaded.size and part.end % size > 0
+        if self._drop_last and short and current.train:
             starts = starts[:-1]
         ready: queue.Queue[Feed | BaseException | None] = queue.Queue(_BATCHES_AHEAD)
         stop = threading.Event()

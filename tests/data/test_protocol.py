@@ -211,8 +211,34 @@ def test_missing_files_are_named(open_dataset, tmp_path):
             dataset.load_into_memory()
 
 
-def test_drop_last(open_dataset, write_lines):
+def test_drop_last_leaves_out_a_short_batch_of_training_only(open_dataset, write_lines):
     dataset = open_dataset(batch_size=4, drop_last=True)
     load(dataset, write_lines("a.txt", multislot_lines(10)))
     assert [len(batch["box_label"]) for batch in dataset.batches()] == [4, 4]
     dataset.end_pass()
+    dataset.set_test_mode(True)  # an evaluation takes every instance
+    load(dataset, write_lines("a.txt", multislot_lines(10)))
+    assert [len(batch["box_label"]) for batch in dataset.batches()] == [4, 4, 2]
+    dataset.end_pass()
+
+
+def test_overlapped_passes_end_as_passes_one_after_the_other(open_dataset, write_lines, tmp_path):
+    files = [write_lines(f"{i}.txt", multislot_lines(200, seed=i)) for i in range(4)]
+    alone = open_dataset({"folder": tmp_path / "a", "fields": {"name": "alone"}})
+    for file in files:
+        train(alone, file)
+    expected = alone._table.digest()
+    alone._table.close()
+    dataset = open_dataset({"folder": tmp_path / "b", "fields": {"name": "overlapped"}})
+    dataset.set_filelist(files[:1])
+    dataset.preload_into_memory()
+    for following in [*files[1:], None]:
+        dataset.begin_pass()
+        if following is not None:
+            dataset.set_filelist([following])
+            dataset.preload_into_memory()
+        for batch in dataset.batches():
+            push_ones(dataset, batch)
+        dataset.end_pass()
+    assert dataset._table.digest() == expected
+    assert dataset._table.head.version == 4

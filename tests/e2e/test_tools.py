@@ -119,16 +119,27 @@ def test_evaluate_after_each_pass_gives_what_evaluate_gives(run_dir, data, tmp_p
     assert last["test"]["auc"] == json.loads(done.stdout)["auc"]
 
 
-def test_the_launcher_with_one_process(data, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "1"]
-        + ["--log_dir", str(tmp_path / "log"), "tools/train.py", "-c", CONFIG]
-        + ["--run-dir", str(tmp_path / "run"), *overrides(data)],
+def launch(processes: int, data: Path, folder: Path) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+        + ["--log_dir", str(folder / "log"), "tools/train.py", "-c", CONFIG]
+        + ["--run-dir", str(folder / "run"), *overrides(data)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_the_launcher_with_two_processes_is_refused(data, tmp_path):
+    done = launch(2, data, tmp_path)
+    assert done.returncode != 0
+    assert "PADDLE_TRAINERS_NUM is 2" in done.stdout + done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_launcher_with_one_process(data, tmp_path):
+    done = launch(1, data, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["passes"] == 2
 
@@ -165,30 +176,6 @@ def test_every_format_trains_and_evaluates(tmp_path, data_format):
     assert json.loads(done.stdout)["size"] == 60
 
 
-REAL = {
-    "criteo": ("criteo_tsv", "criteo/train.tsv.gz", "datasets/criteo/slots.yaml", 109711),
-    "criteo_1tb": (
-        "criteo_tsv",
-        "criteo_1tb/day_0_part.tsv.gz",
-        "datasets/criteo/slots.yaml",
-        10000,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_rows_have_no_bad_line(name, real_data):
-    from paddlebox.config import Format, KeySpace, load_slots
-    from paddlebox.data.loader import LoadOptions, load
-
-    data_format, path, slots, rows = REAL[name]
-    options = LoadOptions(
-        Format(data_format), load_slots(ROOT / slots), 512, threads=2, key_space=KeySpace.PER_SLOT
-    )
-    loaded = load([str(real_data / path)], options, max_rows=1 << 30)
-    assert (loaded.size, loaded.bad_lines) == (rows, 0)
-
-
 class TestMistakes:
     """One line on stderr that says what to do, exit code 1, and no traceback."""
 
@@ -221,6 +208,38 @@ class TestMistakes:
         (tmp_path / "r").write_text("")
         done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
         self.failed(done, "StoreError", str(tmp_path / "r"))
+
+    def test_a_run_dir_that_cannot_be_made(self, data):
+        done = tool("train", "-c", CONFIG, "--run-dir", "/proc/run", *overrides(data))
+        self.failed(done, "StoreError: /proc/run: cannot be used as a run dir")
+
+    def test_metrics_that_cannot_be_written(self, data, tmp_path):
+        (tmp_path / "r" / "metrics.jsonl").mkdir(parents=True)
+        done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
+        self.failed(done, f"StoreError: {tmp_path}/r/metrics.jsonl: cannot be written")
+
+    def test_a_second_trainer_in_one_run_dir(self, data, tmp_path):
+        from paddlebox.store.manifest import Manifest
+
+        (tmp_path / "r").mkdir()
+        first = Manifest.open_writer(tmp_path / "r" / "store")
+        try:
+            done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
+        finally:
+            first.close()
+        self.failed(done, "StoreLockedError", str(os.getpid()))
+
+    def test_a_library_that_does_not_load_says_what_mends_it(self, data, tmp_path):
+        # A Paddle of another version, as pip could leave it behind.
+        (tmp_path / "paddle").mkdir()
+        (tmp_path / "paddle" / "__init__.py").write_text(
+            "class version:\n    full_version = '2.0.0'\n    commit = cuda_version = 'none'\n"
+        )
+        done = tool(
+            "train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data),
+            env={"PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        self.failed(done, "ImportError: ", "2.0.0")
 
     def test_a_run_dir_that_holds_a_run(self, data, run_dir):
         done = tool("train", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))

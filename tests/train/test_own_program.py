@@ -1,0 +1,48 @@
+"""A user's own static program through paddlebox.train_from_dataset: slots as (B, n) variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.data.conftest import multislot_lines, write_lines  # noqa: F401  # fixture
+
+SCRIPT = (Path(__file__).parent / "own_program.py").read_text()
+MODES = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+
+
+@pytest.fixture
+def run(in_new_process, write_lines, tmp_path):  # noqa: F811
+    file = write_lines("a.txt", multislot_lines(500))
+    return lambda case, pir: in_new_process(
+        SCRIPT, str(tmp_path / "store"), file, case, env={"FLAGS_enable_pir_api": pir}
+    )
+
+
+@MODES
+def test_it_trains_and_evaluates_with_metrics(run, pir):
+    report = run("works", pir)
+    assert report["samples"] == [500, 500]
+    assert report["losses"][1] < report["losses"][0]
+    assert report["aucs"][1] > report["aucs"][0] + 0.05  # it has seen these samples
+    assert report["test_auc"] > report["aucs"][1]
+    assert report["feasigns"] > 500
+    assert report["reopened"] == [2, report["digest"]]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("case", "kind", "message"),
+    [
+        ("size", "ValueError", "pull_box_sparse: size is 12"),
+        ("nan", "TrainingError", "the loss of batch 1 (samples 0 to 32) is "),
+    ],
+)
+def test_a_mistake_is_one_error_and_the_store_stays_at_its_last_commit(
+    run, pir, case, kind, message
+):
+    report = run(case, pir)
+    assert report["error"][0] == kind
+    assert report["error"][1].startswith(message)
+    assert report["reopened"] == [2, report["digest"]]
