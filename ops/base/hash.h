@@ -32,7 +32,8 @@ inline uint64_t Unmix(uint64_t x) {
 // HashBytes: a seeded 64-bit hash of a byte string, for tokens and digests (not for keys).
 inline uint64_t HashBytes(const void* data, size_t size, uint64_t seed) {
   const char* p = static_cast<const char*>(data);
-  uint64_t h = seed ^ (size * 0x9e3779b97f4a7c15ULL);
+  // Mixed, or (seed ^ a, first word) would hash as (seed, first word ^ a).
+  uint64_t h = Mix(seed ^ (size * 0x9e3779b97f4a7c15ULL));
   while (size >= 8) {
     uint64_t word;
     std::memcpy(&word, p, 8);
