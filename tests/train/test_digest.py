@@ -58,7 +58,9 @@ def test_threads_memory_and_runs_do_not_show(train):
     others = {
         "run again": train("store.threads=1", "data.threads=1"),
         "4 threads": train("store.threads=4", "data.threads=4"),
-        "2 threads, all in MEM": train("store.threads=2", "data.threads=2", "mem.budget_bytes=256MiB"),
+        "2 threads, all in MEM": train(
+            "store.threads=2", "data.threads=2", "mem.budget_bytes=256MiB"
+        ),
     }
     assert others["2 threads, all in MEM"]["ssd_hits"] == 0
     assert others["2 threads, all in MEM"]["mem_hits"] > 2000
