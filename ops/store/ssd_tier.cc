@@ -65,7 +65,7 @@ class FirstError {
 
 struct SsdTier::Impl {
   Impl(const SsdOptions& settings, ThreadPool* threads)
-      : options(settings), pool(threads), writers(threads->threads()), reader(threads) {}
+      : options(settings), pool(threads), writers(2 * threads->threads()), reader(threads) {}
 
   std::shared_ptr<const Segments> Current() const {
     const std::lock_guard<std::mutex> lock(mutex);
