@@ -127,8 +127,8 @@ void RowCodec::Unpack(const char* packed, float* row) const {
   for (int i = 0; i < dim; ++i) {
     uint16_t stored;
     std::memcpy(&stored, in + 2 * i, 2);
-    embedx[i] = precision_ == Precision::kFloat16 ? FloatOfHalf(stored)
-                                                  : FromBits(uint32_t{stored} << 16);
+    embedx[i] =
+        precision_ == Precision::kFloat16 ? FloatOfHalf(stored) : FromBits(uint32_t{stored} << 16);
   }
   std::memcpy(row + layout_.embedx_state_at(), in + Padded(dim),
               static_cast<size_t>(layout_.embedx_state) * 4);

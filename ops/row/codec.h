@@ -15,8 +15,7 @@ enum class Precision : uint8_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };  /
 class RowCodec {
  public:
   RowCodec() = default;
-  RowCodec(const RowLayout& layout, Precision precision)
-      : layout_(layout), precision_(precision) {}
+  RowCodec(const RowLayout& layout, Precision precision) : layout_(layout), precision_(precision) {}
 
   bool identity() const { return precision_ == Precision::kFloat32; }
   uint32_t bytes() const;  // of a packed row

@@ -26,9 +26,9 @@ struct LifeEvent {
   LifeKind kind = LifeKind::kDecay;
   uint32_t day = 0;  // days since 1970-01-01 on which it happens
   float decay = 1.0f;
-  float min_score = 0.0f;          // kShrink: deleted below; kDeltaReset: not saved below
-  float min_delta_score = 0.0f;    // kDeltaReset: not saved below
-  uint32_t max_unseen_days = 0;    // kShrink: deleted above; kDeltaReset: not saved above
+  float min_score = 0.0f;        // kShrink: deleted below; kDeltaReset: not saved below
+  float min_delta_score = 0.0f;  // kDeltaReset: not saved below
+  uint32_t max_unseen_days = 0;  // kShrink: deleted above; kDeltaReset: not saved above
 };
 
 namespace life {
@@ -44,8 +44,7 @@ inline uint32_t UnseenDays(const float* row, uint32_t day) {
 inline bool Apply(const AccessorConfig& config, const LifeEvent* events, size_t n, float* row) {
   for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];
-    const float score =
-        accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]);
+    const float score = accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]);
     const uint32_t unseen = UnseenDays(row, event.day);
     switch (event.kind) {
       case LifeKind::kDecay:

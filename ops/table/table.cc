@@ -462,7 +462,8 @@ Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
     PBX_RETURN_IF_ERROR(ssd_->Publish(segments));
   }
   const std::lock_guard<std::mutex> lock(residency_);
-  PBX_RETURN_IF_ERROR(ReturnToMem(*frozen_, {training_.get(), staged_train_.get(), staging_.get()}));
+  PBX_RETURN_IF_ERROR(
+      ReturnToMem(*frozen_, {training_.get(), staged_train_.get(), staging_.get()}));
   frozen_ = nullptr;
   return Status::Ok();
 }

@@ -44,8 +44,8 @@ struct TableConfig {
   uint64_t mem_budget_bytes = 1ull << 30;
   std::string ssd_folder;  // empty: no SSD tier, everything stays in memory
   uint64_t max_segment_bytes = 256ull << 20;
-  int threads = 1;         // of the store: staging, pull, push
-  bool read_only = false;  // only passes for evaluation; no byte on disk changes
+  int threads = 1;                            // of the store: staging, pull, push
+  bool read_only = false;                     // only passes for evaluation; no byte on disk changes
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
   std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
 };
@@ -196,8 +196,8 @@ class Table {
 
   // Guards which pass holds which row: the pointers below and MEM; and the events.
   mutable std::mutex residency_;
-  mutable std::mutex open_mutex_;  // guards training_ alone, for the operators
-  std::condition_variable staged_;  // staging_ has become null
+  mutable std::mutex open_mutex_;       // guards training_ alone, for the operators
+  std::condition_variable staged_;      // staging_ has become null
   std::shared_ptr<PassTable> staging_;  // for training, while its rows are read from SSD
   std::shared_ptr<PassTable> staged_train_;
   std::vector<std::shared_ptr<PassTable>> staged_evaluate_;

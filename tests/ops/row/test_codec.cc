@@ -53,8 +53,8 @@ TEST(a_rounded_row_is_packed_without_loss) {
       const uint32_t saved =
           precision == Precision::kFloat32 ? 0 : static_cast<uint32_t>(dim / 2) * 4;
       CHECK_EQ(codec.bytes(), layout.bytes() - saved);
-      for (const float value : {0.0f, -0.0f, 1.0f, 0.1f, -3.3e-5f, 1e-7f, -1e-9f, 7e4f, 1e30f,
-                                -3.4e38f, kInf, -kInf}) {
+      for (const float value :
+           {0.0f, -0.0f, 1.0f, 0.1f, -3.3e-5f, 1e-7f, -1e-9f, 7e4f, 1e30f, -3.4e38f, kInf, -kInf}) {
         std::vector<float> row = RowWith(layout, value);
         codec.Round(1, 2, 3, row.data());
         std::vector<char> packed(codec.bytes(), 'x');

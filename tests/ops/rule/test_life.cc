@@ -53,8 +53,10 @@ TEST(a_shrink_deletes_low_scores) {
 }
 
 TEST(a_shrink_deletes_what_was_not_seen_for_longer_than_it_says) {
-  for (const auto& [seen, day, lives] : {std::tuple{100u, 130u, true}, {100u, 131u, false},
-                                         {0u, 20000u, true}, {140u, 100u, true}}) {
+  for (const auto& [seen, day, lives] : {std::tuple{100u, 130u, true},
+                                         {100u, 131u, false},
+                                         {0u, 20000u, true},
+                                         {140u, 100u, true}}) {
     std::vector<float> row = Row(10, 2, 0, seen, 0);
     const LifeEvent event = Shrink(1, day, 0, 30);
     CHECK_EQ(life::Apply(kConfig, &event, 1, row.data()), lives);
@@ -74,10 +76,10 @@ TEST(what_happens_in_order_matters) {
 
 TEST(a_saved_delta_resets_the_rows_that_were_in_it) {
   const LifeEvent event{1, LifeKind::kDeltaReset, 105, 1, 1.5f, 0.25f, 16};
-  for (const auto& [show, delta, day, left] :
-       {std::tuple{20.0f, 0.5f, 100u, 0.0f}, {10.0f, 0.5f, 100u, 0.5f},  // low score
-        {20.0f, 0.2f, 100u, 0.2f},                                       // little new
-        {20.0f, 0.5f, 80u, 0.5f}}) {                                     // long unseen
+  for (const auto& [show, delta, day, left] : {std::tuple{20.0f, 0.5f, 100u, 0.0f},
+                                               {10.0f, 0.5f, 100u, 0.5f},    // low score
+                                               {20.0f, 0.2f, 100u, 0.2f},    // little new
+                                               {20.0f, 0.5f, 80u, 0.5f}}) {  // long unseen
     std::vector<float> row = Row(show, 0, delta, day, 0);
     CHECK(life::Apply(kConfig, &event, 1, row.data()));
     CHECK_EQ(row[RowLayout::kDeltaScore], left);
