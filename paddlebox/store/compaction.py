@@ -128,6 +128,8 @@ def plan(
 
 def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
     """Merges everything that overlaps anything else, and nothing else."""
+    if not segments:
+        return []
     columns = _Columns(segments)
     merges = []
     left = np.ones(len(columns.ids), bool)

@@ -58,13 +58,14 @@ class Compactor:
         if error is not None:
             raise error
 
-    def wait_until(self, done: Callable[[], bool], why: Callable[[], str]) -> float:
+    def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
         """Makes merging urgent and waits until done() or nothing is left to merge; returns the
-        seconds that took. Raises what goes wrong meanwhile."""
+        seconds that took, and logs why. Raises what goes wrong meanwhile."""
         if done():
             return 0.0
         started = time.perf_counter()
-        log.warning("waiting for compaction: %s", why())
+        if why is not None:
+            log.warning("waiting for compaction: %s", why())
         with self._mutex:
             self._urgent += 1
             self._due = True
@@ -81,7 +82,7 @@ class Compactor:
 
     def wait_idle(self) -> None:
         """Waits until nothing is due. Raises what went wrong."""
-        self.wait_until(lambda: False, lambda: "all of it was asked for")
+        self.wait_until(lambda: False)
 
     def close(self) -> None:
         """Cancels what is under way and waits for it. May be called twice."""

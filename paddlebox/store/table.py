@@ -396,26 +396,21 @@ class Table:
 
     # ---- compaction and room
 
-    def compact(self, *, full: bool = False) -> int:
-        """Merges what is due, or (full) until no two segments overlap. Returns the merges made.
+    def compact(self, *, full: bool = False) -> None:
+        """Merges what is due, or (full) until no two segments overlap.
 
         Raises: StoreError for a table that is read-only or has no folder; OutOfSpaceError.
         """
         if self._manifest is None or self.read_only:
             raise StoreError(f"table '{self.name}' has no store of its own to compact")
         self.wait_commit()
-        made = 0
-        if full and self._head is not None:
-            if self._compactor is not None:
-                self._compactor.wait_idle()
-            for merge in compaction.plan_all(self._head.segments):
-                self._commit_merges([(merge, self._merge(merge, True))])
-                made += 1
-            return made
+        if self._compactor is not None:
+            self._compactor.wait_idle()  # it looks at nothing before the next commit
         while merges := self._plan_merges(1 << 62):
             self._commit_merges([(merge, self._merge(merge, True)) for merge in merges])
-            made += len(merges)
-        return made
+        if full and self._head is not None:
+            for merge in compaction.plan_all(self._head.segments):
+                self._commit_merges([(merge, self._merge(merge, True))])
 
     def _plan_merges(self, limit: int) -> list[Merge]:
         head = self._head
