@@ -152,6 +152,56 @@ py::tuple ReadAll(Table& table) {
                         ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
 }
 
+// All pairs, at most `most` at a time: callback(feasigns (n), rows (n, words)).
+void VisitChunks(Table& table, size_t most, const py::function& callback) {
+  std::vector<uint64_t> feasigns;
+  std::vector<float> rows;
+  const size_t words = table.row_bytes() / 4;
+  const auto flush = [&] {
+    const py::gil_scoped_acquire acquire;
+    const auto n = static_cast<py::ssize_t>(feasigns.size());
+    callback(ToArray(std::move(feasigns)),
+             ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
+    feasigns = {};
+    rows = {};
+  };
+  const py::gil_scoped_release release;
+  ThrowIfError(table.Visit([&](uint64_t key, const char* row) {
+    feasigns.push_back(FeasignOf(key));
+    rows.resize(rows.size() + words);
+    std::memcpy(rows.data() + rows.size() - words, row, words * 4);
+    if (feasigns.size() == most) flush();
+    return Status::Ok();
+  }));
+  if (!feasigns.empty()) flush();
+}
+
+// feasigns: (n), ascending by key. (n) uint8 found, (n, words) rows.
+py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns) {
+  const size_t n = SizeOf(feasigns);
+  const size_t words = table.row_bytes() / 4;
+  std::vector<uint64_t> keys(n);
+  for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(feasigns.data()[i]);
+  std::vector<uint8_t> found(n);
+  std::vector<float> rows(n * words);
+  {
+    const py::gil_scoped_release release;
+    ThrowIfError(table.Lookup(keys.data(), n, rows.data(), found.data()));
+  }
+  return py::make_tuple(
+      ToArray(std::move(found)),
+      ToArray(std::move(rows), {static_cast<py::ssize_t>(n), static_cast<py::ssize_t>(words)}));
+}
+
+py::dict Layout(const Table& table) {
+  const RowLayout& layout = table.config().accessor.layout;
+  py::dict out;
+  out["embedx_dim"] = layout.embedx_dim;
+  out["embed_state"] = layout.embed_state;
+  out["embedx_state"] = layout.embedx_state;
+  return out;
+}
+
 py::dict Counters(const Table& table) {
   const TableCounters c = table.counters();
   py::dict out;
@@ -248,6 +298,9 @@ void BindTable(py::module_& module) {
       .def(
           "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
       .def("read_all", &ReadAll)
+      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"))
+      .def("lookup", &Lookup, py::arg("feasigns"))
+      .def_property_readonly("layout", &Layout)
       .def("counters", &Counters);
 }
 

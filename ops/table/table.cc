@@ -586,6 +586,22 @@ Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& 
   return ssd_ != nullptr ? ssd_->Visit(brought_up) : mem_->Visit(brought_up);
 }
 
+Status Table::Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found) {
+  PBX_RETURN_IF_ERROR(Idle("lookup"));
+  std::fill(found, found + n, uint8_t{0});
+  const auto words = static_cast<size_t>(config_.accessor.layout.words());
+  std::vector<char> stored(n * stored_row_bytes());
+  Tier* tier = ssd_ != nullptr ? static_cast<Tier*>(ssd_.get()) : mem_.get();
+  PBX_RETURN_IF_ERROR(tier->Read(keys, n, stored.data(), found));
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] == 0) continue;
+    codec_.Unpack(stored.data() + i * stored_row_bytes(), rows + i * words);
+    found[i] =
+        life::Apply(config_.accessor, events_.data(), events_.size(), rows + i * words) ? 1 : 0;
+  }
+  return Status::Ok();
+}
+
 Result<std::string> Table::Digest() {
   uint64_t sums[2] = {0, 0}, pairs = 0;
   PBX_RETURN_IF_ERROR(Visit([&](uint64_t key, const char* row) {

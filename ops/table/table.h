@@ -162,7 +162,10 @@ class Table {
   // Canonical digest of all (key, row) pairs: two 64-bit sums, so the order does not matter. 32 hex
   // digits.
   Result<std::string> Digest();
+  // Calls visit with each key and its row of floats, in ascending order of key.
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit);
+  // keys: (n) ascending. rows: (n, words), found: (n) 1 where there is a row.
+  Status Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found);
   size_t pairs_upper_bound() const;
 
   TableCounters counters() const;

@@ -412,6 +412,19 @@ class Table:
             for merge in compaction.plan_all(self._head.segments):
                 self._commit_merges([(merge, self._merge(merge, True))])
 
+    def rewrite_old_formats(self) -> int:
+        """Rewrites segments of earlier formats; returns how many there were."""
+        assert self._head is not None
+        assert self.folder is not None
+        old = []
+        for segment in self._head.segments:
+            path = self.folder / "ssd" / segment["file"]
+            if core.SegmentFile(str(path), segment).shape["version"] < core.SEGMENT_VERSION:
+                old.append(Merge((segment["id"],), segment["bytes"], "format"))
+        for merge in old:
+            self._commit_merges([(merge, self._merge(merge, True))])
+        return len(old)
+
     def _plan_merges(self, limit: int) -> list[Merge]:
         head = self._head
         if head is None:
