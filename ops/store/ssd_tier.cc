@@ -283,7 +283,8 @@ Status SsdTier::Impl::CheckClosed(const MergeRequest& request, const Segments& i
   const std::set<uint64_t> chosen(request.inputs.begin(), request.inputs.end());
   const uint64_t newest = inputs.front()->shape().sequence;
   const uint64_t oldest = inputs.back()->shape().sequence;
-  for (const auto& segment : *Current()) {
+  const std::shared_ptr<const Segments> segments = Current();
+  for (const auto& segment : *segments) {
     const SegmentShape& shape = segment->shape();
     if (shape.sequence < oldest || shape.sequence > newest || chosen.count(shape.id) != 0 ||
         !Overlap(shape, min_key, max_key)) {
@@ -402,16 +403,18 @@ Status SsdTier::Visit(const std::function<Status(uint64_t key, const char* row)>
 }
 
 size_t SsdTier::rows() const {
+  const std::shared_ptr<const Segments> segments = impl_->Current();
   size_t rows = 0;
-  for (const auto& segment : *impl_->Current()) rows += segment->shape().rows;
+  for (const auto& segment : *segments) rows += segment->shape().rows;
   return rows;
 }
 
 size_t SsdTier::bytes() const { return impl_->BytesOf(*impl_->Current()); }
 
 size_t SsdTier::memory_bytes() const {
+  const std::shared_ptr<const Segments> segments = impl_->Current();
   size_t bytes = 0;
-  for (const auto& segment : *impl_->Current()) bytes += segment->memory_bytes();
+  for (const auto& segment : *segments) bytes += segment->memory_bytes();
   return bytes;
 }
 

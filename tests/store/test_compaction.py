@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_merges_of_one_plan_have_no_keys_in_common() -> None:
         )
         for merge in merges
     )
-    assert all(a[1] < b[0] for a, b in zip(hulls, hulls[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(hulls))
 
 
 def test_the_limit_bounds_one_plan() -> None:

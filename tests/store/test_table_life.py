@@ -120,7 +120,7 @@ def test_begin_waits_where_segments_are_too_many(
 def test_a_pass_that_could_not_be_committed_is_not_begun(tmp_path: Path) -> None:
     with open_table(tmp_path / "s", disk_budget_bytes=200_000) as table:
         staged = table.stage(sorted_unique_keys(np.arange(1, 4000)))
-        with pytest.raises(OutOfSpaceError, match="disk_budget_bytes 200000.*not begun"):
+        with pytest.raises(OutOfSpaceError, match=r"disk_budget_bytes 200000.*not begun"):
             table.begin(staged)
         table.drop_staged(staged)
         train(table, np.arange(1, 500), 1)
@@ -201,9 +201,9 @@ def test_a_reader_reads_its_version_while_the_writer_goes_on(tmp_path: Path) -> 
 def test_a_read_only_table_is_not_compacted(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, feasigns_of(1), 1)
-    with open_table(tmp_path / "s", read_only=True) as reader:
-        with pytest.raises(StoreError, match="no store of its own"):
-            reader.compact()
+    reader = open_table(tmp_path / "s", read_only=True)
+    with reader, pytest.raises(StoreError, match="no store of its own"):
+        reader.compact()
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

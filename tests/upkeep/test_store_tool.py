@@ -49,7 +49,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(original: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(original, tmp_path / "store")
-    yield tmp_path / "store"
+    return tmp_path / "store"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: Any, code: int = 0) -> Any:
