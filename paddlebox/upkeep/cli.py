@@ -214,7 +214,8 @@ def _migrate(folder: Path, arguments: argparse.Namespace) -> int:
 
 def _changes(folder: Path, before: dict[str, Any], arguments: argparse.Namespace) -> int:
     after = report.stat(folder)
-    names = ["version", "segments", "stored_rows", "stored_bytes", "space_ratio", "depth", "formats"]
+    names = ["version", "segments", "stored_rows", "stored_bytes"]
+    names += ["space_ratio", "depth", "formats"]
     value = {name: {"before": before[name], "after": after[name]} for name in names}
     rows = [("", "before", "after"), *((name, before[name], after[name]) for name in names)]
     _print(arguments, value, _table(rows))
