@@ -40,7 +40,7 @@ class DiskModel {
  private:
   static constexpr uint64_t kMinBytes = 1u << 20;  // shorter ones measure the caller
   static constexpr double kFade = 0.95;
-  static constexpr double kPriorC = 10e-6, kPriorS = 1e-9;  // seconds a request, seconds a byte
+  static constexpr double kPriorC = 12e-6, kPriorS = 0.5e-9;  // seconds a request, seconds a byte
 
   struct Cost {
     double c, s;

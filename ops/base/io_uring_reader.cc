@@ -17,6 +17,8 @@
 namespace pbx {
 namespace {
 
+constexpr unsigned kBatch = 4;  // requests worth a system call of their own
+
 class Mapping {
  public:
   Mapping() = default;
@@ -87,10 +89,10 @@ class IoUringReader : public AsyncReader {
   Status Wait(ReadDone* done) override {
     for (;;) {
       const unsigned head = *cq_head_;
-      if (head == __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE)) {
-        PBX_RETURN_IF_ERROR(Enter());
-        continue;
-      }
+      const bool empty = head == __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE);
+      // Also while there is something to take: else the disk would idle until all is taken.
+      if (empty || queued_ >= kBatch) PBX_RETURN_IF_ERROR(Enter(empty ? 1u : 0u));
+      if (empty) continue;
       const io_uring_cqe cqe = cqes_[head & cq_mask_];
       __atomic_store_n(cq_head_, head + 1, __ATOMIC_RELEASE);
       const auto slot = static_cast<size_t>(cqe.user_data);
@@ -149,10 +151,10 @@ class IoUringReader : public AsyncReader {
     ++queued_;
   }
 
-  // Hands over what is queued and waits for one completion.
-  Status Enter() {
+  // Hands over what is queued and waits for so many completions.
+  Status Enter(unsigned wait_for) {
     const long taken =
-        syscall(__NR_io_uring_enter, fd_, queued_, 1, IORING_ENTER_GETEVENTS, nullptr, 0);
+        syscall(__NR_io_uring_enter, fd_, queued_, wait_for, IORING_ENTER_GETEVENTS, nullptr, 0);
     if (taken >= 0) {
       queued_ -= static_cast<unsigned>(taken);
       return Status::Ok();

@@ -13,30 +13,30 @@ MergeCursor::MergeCursor(std::vector<const SegmentReader*> segments) : heap_(Lat
   for (size_t i = 0; i < cursors_.size(); ++i) heap_.push(i);
 }
 
-Status MergeCursor::Advance(size_t cursor) {
-  PBX_RETURN_IF_ERROR(cursors_[cursor].Next());
-  if (!cursors_[cursor].done()) heap_.push(cursor);
-  return Status::Ok();
-}
-
 Status MergeCursor::Next() {
   if (any_) {
     const uint64_t last = cursors_[at_].key();
-    PBX_RETURN_IF_ERROR(Advance(at_));
     while (!heap_.empty() && cursors_[heap_.top()].key() == last) {
       const size_t older = heap_.top();
       heap_.pop();
       // Not read yet: its first row is the copy that is stepped over.
       if (!cursors_[older].loaded()) PBX_RETURN_IF_ERROR(cursors_[older].Next());
       ++copies_;
-      PBX_RETURN_IF_ERROR(Advance(older));
+      PBX_RETURN_IF_ERROR(cursors_[older].Next());
+      if (!cursors_[older].done()) heap_.push(older);
     }
+    PBX_RETURN_IF_ERROR(cursors_[at_].Next());
+    any_ = !cursors_[at_].done();
   }
-  any_ = !heap_.empty();
+  // Runs of rows from one segment, most of them from the oldest, go past the heap.
+  if (!heap_.empty() && (!any_ || Later{&cursors_}(at_, heap_.top()))) {
+    if (any_) heap_.push(at_);
+    at_ = heap_.top();
+    heap_.pop();
+    any_ = true;
+  }
   done_ = !any_;
   if (done_) return Status::Ok();
-  at_ = heap_.top();
-  heap_.pop();
   // A cursor stands unread on its segment's first key until the merge gets there, so range segments
   // do not all hold a buffer at once.
   if (!cursors_[at_].loaded()) PBX_RETURN_IF_ERROR(cursors_[at_].Next());

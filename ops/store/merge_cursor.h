@@ -37,10 +37,8 @@ class MergeCursor {
     }
   };
 
-  Status Advance(size_t cursor);
-
-  std::vector<SegmentCursor> cursors_;  // oldest first
-  std::priority_queue<size_t, std::vector<size_t>, Later> heap_;
+  std::vector<SegmentCursor> cursors_;                            // oldest first
+  std::priority_queue<size_t, std::vector<size_t>, Later> heap_;  // all but at_ and those at an end
   size_t at_ = 0;
   bool any_ = false;  // at_ stands on a row
   bool done_ = false;

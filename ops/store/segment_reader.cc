@@ -9,7 +9,7 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kCursorBytes = 1u << 20;
+constexpr size_t kCursorBytes = Buffer::kHugePage;  // direct I/O likes huge pages
 
 uint64_t Load64(const char* at) {
   uint64_t value;

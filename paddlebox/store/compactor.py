@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +16,14 @@ from paddlebox.store.compaction import Merge
 log = logging.getLogger("paddlebox")
 
 _BATCH_BYTES = 512 << 20  # of inputs merged before they are committed: about a second of work
-_PARALLEL_MERGES = 2  # beside training, which has the other cores
+_PARALLEL_MERGES = min(8, 2 + len(os.sched_getaffinity(0)))  # half of a merge waits for the disk
+_NICE = 10  # training goes first
+
+
+def _yield_to_training() -> None:
+    # On Linux a priority is a thread's own; another thread's is not touched.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class Compactor:
@@ -41,7 +50,9 @@ class Compactor:
         self._urgent = 0
         self._closed = False
         self._error: BaseException | None = None
-        self._pool = ThreadPoolExecutor(_PARALLEL_MERGES, thread_name_prefix="paddlebox-merge")
+        self._pool = ThreadPoolExecutor(
+            _PARALLEL_MERGES, "paddlebox-merge", initializer=_yield_to_training
+        )
         self._thread = threading.Thread(target=self._work, name="paddlebox-compact", daemon=True)
         self._thread.start()
 
