@@ -1,0 +1,138 @@
+"""The SSD tier by itself: native segments, the manifest that commits them, the compaction."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers.disk import drop_cache
+from peers.stores import Found
+from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
+
+from paddlebox import _native
+from paddlebox.store import compaction
+from paddlebox.store.manifest import Manifest, VersionRecord
+
+MAX_SEGMENT_BYTES = 256 << 20
+_FINGERPRINT = 1
+
+
+@dataclass
+class Upkeep:
+    """Sums over the store's life, and the worst that it has been after compaction caught up."""
+
+    bytes_loaded: int = 0
+    bytes_of_passes: int = 0  # as segment files
+    bytes_compacted: int = 0
+    merges: int = 0
+    worst_space: float = 0.0  # stored bytes / packed bytes of the live rows
+    worst_memory: float = 0.0  # bytes a live row
+    most_segments: int = 0
+
+
+class Own:
+    """The tier as a table drives it: write, commit, then merge and commit until nothing is due."""
+
+    name = "paddlebox"
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.folder = folder / self.name
+        self._manifest = Manifest.open_writer(self.folder)
+        self._tier: Any = _native.core.SsdTier(
+            {
+                "folder": str(self.folder / "ssd"),
+                "row_bytes": ROW_BYTES,
+                "layout_fingerprint": _FINGERPRINT,
+                "max_segment_bytes": MAX_SEGMENT_BYTES,
+                "threads": threads,
+            },
+            [],
+        )
+        self._segments: list[dict[str, Any]] = []
+        self._rows = 0
+        self.upkeep = Upkeep()
+
+    def packed(self, keys: Words, rows: Bytes) -> Any:
+        return keys, rows
+
+    def load(self, batch: Any) -> None:
+        written = self._tier.write(*batch)["segments"]
+        self._commit([*self._segments, *written])
+        self._rows = len(batch[0])
+        self.upkeep.bytes_loaded += _bytes_of(written)
+
+    def write(self, batch: Any) -> None:
+        written = self._tier.write(*batch)["segments"]
+        self._commit([*self._segments, *written])
+        self.upkeep.bytes_of_passes += _bytes_of(written)
+        self._compact()
+        self._watch()
+
+    def _compact(self) -> None:
+        while True:
+            merge = compaction.plan(self._segments, self._rows, KEY_BYTES + ROW_BYTES)
+            if merge is None:
+                return
+            inputs = set(merge.inputs)
+            made = self._tier.merge(list(merge.inputs), merge.bottom, True)
+            kept = [segment for segment in self._segments if segment["id"] not in inputs]
+            self._commit([*kept, *made["segments"]])
+            self._tier.replace_segments(list(merge.inputs), made["segments"])
+            self._manifest.remove_unreferenced()
+            self.upkeep.bytes_compacted += int(made["bytes_written"])
+            self.upkeep.merges += 1
+
+    def _commit(self, segments: list[dict[str, Any]]) -> None:
+        head = self._manifest.head()
+        parent = head.version if head is not None else 0
+        self._manifest.commit(
+            VersionRecord(
+                version=parent + 1,
+                parent=parent,
+                segments=segments,
+                layout={"row_bytes": ROW_BYTES},
+                pass_number=parent + 1,
+            )
+        )
+        self._manifest.prune(1)
+        self._segments = segments
+
+    def _watch(self) -> None:
+        upkeep, counters = self.upkeep, self._tier.counters()
+        live = self._rows * (KEY_BYTES + ROW_BYTES)
+        upkeep.worst_space = max(upkeep.worst_space, counters["bytes"] / live)
+        upkeep.worst_memory = max(upkeep.worst_memory, counters["memory_bytes"] / self._rows)
+        upkeep.most_segments = max(upkeep.most_segments, counters["segments"])
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._tier.counters())
+
+    def prepared(self, keys: Words) -> Any:
+        drop_cache([self.folder / "ssd" / segment["file"] for segment in self._segments])
+        # Touched, so that the batch is not charged for the first use of the caller's memory.
+        return keys, np.ones((len(keys), ROW_BYTES), np.uint8), np.zeros(len(keys), np.uint8)
+
+    def read(self, asked: Any) -> Any:
+        keys, rows, found = asked
+        self._tier.read(keys, rows, found)
+        return rows, found
+
+    def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
+        rows, found = answer
+        mask: Found = found.astype(np.bool_)
+        return mask, rows if mask.all() else rows[mask]
+
+    def disk_bytes(self) -> int:
+        return _bytes_of(self._segments)
+
+    def close(self) -> None:
+        self._tier = None
+        self._manifest.close()
+        shutil.rmtree(self.folder)
+
+
+def _bytes_of(segments: list[dict[str, Any]]) -> int:
+    return sum(int(segment["bytes"]) for segment in segments)
