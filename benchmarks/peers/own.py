@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers.disk import drop_cache
-from peers.stores import Found
-from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
 from paddlebox import _native
 from paddlebox.store import compaction
 from paddlebox.store.manifest import Manifest, VersionRecord
+from peers.disk import drop_cache
+from peers.stores import Found
+from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
 MAX_SEGMENT_BYTES = 256 << 20
 _FINGERPRINT = 1

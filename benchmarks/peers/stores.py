@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from peers.disk import drop_cache
 from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
