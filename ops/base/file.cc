@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
+
+#include "base/buffer.h"
 
 namespace pbx {
 namespace {
@@ -30,6 +33,21 @@ int OpenRetrying(const char* path, int flags, mode_t mode = 0) {
   int fd;
   do { fd = open(path, flags | O_CLOEXEC, mode); } while (fd < 0 && errno == EINTR);
   return fd;
+}
+
+// With O_DIRECT where asked for and allowed; *direct tells.
+int OpenInMode(const char* path, int flags, mode_t permissions, IoMode mode, bool* direct) {
+  *direct = false;
+  if (mode == IoMode::kDirect) {
+    const int fd = OpenRetrying(path, flags | O_DIRECT, permissions);
+    *direct = fd >= 0;
+    if (fd >= 0 || errno != EINVAL) return fd;
+  }
+  return OpenRetrying(path, flags, permissions);
+}
+
+bool Aligned(uint64_t offset, size_t size, const char* memory) {
+  return ((offset | size | reinterpret_cast<uintptr_t>(memory)) % kIoAlignment) == 0;
 }
 
 std::mutex fault_mutex;
@@ -54,13 +72,15 @@ void InjectWriteFault(int64_t bytes, int error) {
   fault_error = error;
 }
 
-RandomAccessFile::RandomAccessFile(std::string path, int fd, uint64_t size)
-    : path_(std::move(path)), fd_(fd), size_(size) {}
+RandomAccessFile::RandomAccessFile(std::string path, int fd, uint64_t size, bool direct)
+    : path_(std::move(path)), fd_(fd), size_(size), direct_(direct) {}
 
 RandomAccessFile::~RandomAccessFile() { close(fd_); }
 
-Result<std::unique_ptr<RandomAccessFile>> RandomAccessFile::Open(const std::string& path) {
-  const int fd = OpenRetrying(path.c_str(), O_RDONLY);
+Result<std::unique_ptr<RandomAccessFile>> RandomAccessFile::Open(const std::string& path,
+                                                                 IoMode mode) {
+  bool direct;
+  const int fd = OpenInMode(path.c_str(), O_RDONLY, 0, mode, &direct);
   if (fd < 0) return SystemError(path, "open", 0, errno);
   struct stat info;
   if (fstat(fd, &info) != 0) {
@@ -73,28 +93,48 @@ Result<std::unique_ptr<RandomAccessFile>> RandomAccessFile::Open(const std::stri
     return Error(Code::kIOError, "%s: expected a plain file", path.c_str());
   }
   // Callers ask for whole ranges, so the kernel's guess at what comes next would only waste disk.
-  posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  if (!direct) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   return std::unique_ptr<RandomAccessFile>(
-      new RandomAccessFile(path, fd, static_cast<uint64_t>(info.st_size)));
+      new RandomAccessFile(path, fd, static_cast<uint64_t>(info.st_size), direct));
 }
 
-Status RandomAccessFile::Read(uint64_t offset, size_t size, char* out) const {
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t got = pread(fd_, out + done, size - done, static_cast<off_t>(offset + done));
+// Reads up to the end of the file; *done tells how much.
+Status RandomAccessFile::ReadPlain(uint64_t offset, size_t size, char* out, size_t* done) const {
+  *done = 0;
+  while (*done < size) {
+    const ssize_t got = pread(fd_, out + *done, size - *done, static_cast<off_t>(offset + *done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError(path_, "read", 0, errno);
-    if (got == 0) {
-      return Error(Code::kCorruption,
-                   "%s: expected %zu bytes at offset %llu, the file ends after %zu", path_.c_str(),
-                   size, static_cast<unsigned long long>(offset), done);
-    }
-    done += static_cast<size_t>(got);
+    if (got == 0) break;
+    *done += static_cast<size_t>(got);
+    // A direct file is not asked from where a short read ended; only its end is short.
+    if (direct_ && *done % kIoAlignment != 0) break;
   }
   return Status::Ok();
 }
 
-AtomicFileWriter::AtomicFileWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+Status RandomAccessFile::Read(uint64_t offset, size_t size, char* out) const {
+  size_t done = 0;
+  if (!direct_ || Aligned(offset, size, out)) {
+    PBX_RETURN_IF_ERROR(ReadPlain(offset, size, out, &done));
+  } else {
+    const uint64_t begin = offset / kIoAlignment * kIoAlignment;
+    const uint64_t end = (offset + size + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+    auto buffer = Buffer::Allocate(end - begin);
+    if (!buffer.ok()) return buffer.status();
+    size_t got = 0;
+    PBX_RETURN_IF_ERROR(ReadPlain(begin, end - begin, buffer.value().data(), &got));
+    const size_t before = static_cast<size_t>(offset - begin);
+    done = got > before ? std::min(size, got - before) : 0;
+    std::copy_n(buffer.value().data() + before, done, out);
+  }
+  if (done == size) return Status::Ok();
+  return Error(Code::kCorruption, "%s: expected %zu bytes at offset %llu, the file ends after %zu",
+               path_.c_str(), size, static_cast<unsigned long long>(offset), done);
+}
+
+AtomicFileWriter::AtomicFileWriter(std::string path, int fd, bool direct)
+    : path_(std::move(path)), fd_(fd), direct_(direct) {}
 
 AtomicFileWriter::~AtomicFileWriter() {
   if (fd_ < 0) return;
@@ -102,19 +142,27 @@ AtomicFileWriter::~AtomicFileWriter() {
   unlink((path_ + ".tmp").c_str());
 }
 
-Result<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(const std::string& path) {
+Result<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(const std::string& path,
+                                                                   IoMode mode) {
   const std::string temporary = path + ".tmp";
-  const int fd = OpenRetrying(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  bool direct;
+  const int fd =
+      OpenInMode(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644, mode, &direct);
   if (fd < 0) return SystemError(temporary, "create", 0, errno);
-  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, fd));
+  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, fd, direct));
 }
 
 Status AtomicFileWriter::Append(const char* data, size_t size) {
   if (fd_ < 0) {
     return Error(Code::kFailedPrecondition, "%s: Append after Commit", path_.c_str());
   }
+  if (direct_ && !Aligned(0, size, data)) {
+    return Error(Code::kInvalidArgument, "%s: direct writes go by %zu bytes, found %zu at %p",
+                 path_.c_str(), kIoAlignment, size, static_cast<const void*>(data));
+  }
   int fault = 0;
-  const size_t allowed = AllowedBytes(size, &fault);
+  size_t allowed = AllowedBytes(size, &fault);
+  if (direct_) allowed -= allowed % kIoAlignment;
   size_t done = 0;
   while (done < allowed) {
     const ssize_t put = write(fd_, data + done, allowed - done);
@@ -124,7 +172,7 @@ Status AtomicFileWriter::Append(const char* data, size_t size) {
     written_ += static_cast<uint64_t>(put);
   }
   // The disk starts on what is here while the caller makes more; Commit would else wait for it all.
-  if (written_ / kStartWritingBytes != (written_ - done) / kStartWritingBytes) {
+  if (!direct_ && written_ / kStartWritingBytes != (written_ - done) / kStartWritingBytes) {
     sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
   }
   return allowed == size ? Status::Ok() : SystemError(path_, "write", written_, fault);
@@ -148,6 +196,22 @@ Status AtomicFileWriter::Commit() {
     return SystemError(path_, "close", written_, error);
   }
   return Status::Ok();
+}
+
+Status EnsureOpenFiles(size_t n) {
+  constexpr size_t kOthers = 256;  // that the process has open beside these
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return SystemError("RLIMIT_NOFILE", "read", 0, errno);
+  const rlim_t wanted = n + kOthers;
+  if (limit.rlim_cur >= wanted) return Status::Ok();
+  if (limit.rlim_max < wanted) {
+    return Error(Code::kIOError,
+                 "open files: %zu are needed, the hard limit is %llu: raise it (ulimit -Hn)",
+                 static_cast<size_t>(wanted), static_cast<unsigned long long>(limit.rlim_max));
+  }
+  limit.rlim_cur = wanted;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? Status::Ok()
+                                               : SystemError("RLIMIT_NOFILE", "raise", 0, errno);
 }
 
 Status SyncFolder(const std::string& folder) {

@@ -15,33 +15,48 @@
 
 namespace pbx {
 
+enum class IoMode {
+  kBuffered,  // through the page cache
+  kDirect,    // past it where the file system allows that, else buffered
+};
+
+// What direct I/O wants offsets, sizes and addresses to be multiples of.
+constexpr size_t kIoAlignment = 4096;
+
 // Read-only. Thread safe: any number of threads may read at once.
 class RandomAccessFile {
  public:
-  static Result<std::unique_ptr<RandomAccessFile>> Open(const std::string& path);
+  static Result<std::unique_ptr<RandomAccessFile>> Open(const std::string& path,
+                                                        IoMode mode = IoMode::kBuffered);
   ~RandomAccessFile();
 
-  // Reads exactly size bytes at offset; fewer available is Corruption (the file is shorter than its
-  // header said).
+  // Reads exactly size bytes at offset, of any alignment; fewer available is Corruption (the file is
+  // shorter than its header said).
   Status Read(uint64_t offset, size_t size, char* out) const;
 
   uint64_t size() const { return size_; }
+  bool direct() const { return direct_; }
+  int fd() const { return fd_; }
   const std::string& path() const { return path_; }
 
  private:
-  RandomAccessFile(std::string path, int fd, uint64_t size);
+  RandomAccessFile(std::string path, int fd, uint64_t size, bool direct);
+  Status ReadPlain(uint64_t offset, size_t size, char* out, size_t* done) const;
   std::string path_;
   int fd_;
   uint64_t size_;
+  bool direct_;
 };
 
 // Sequential writes into `path`.tmp, made durable and visible under `path` by Commit. Dropped
 // without Commit, the temporary file is removed. Not thread safe.
 class AtomicFileWriter {
  public:
-  static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path);
+  static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path,
+                                                          IoMode mode = IoMode::kBuffered);
   ~AtomicFileWriter();
 
+  // Direct: data and size are multiples of kIoAlignment, InvalidArgument otherwise.
   Status Append(const char* data, size_t size);
   // fdatasync, close, rename to path. The caller syncs the folder once for all its files
   // (SyncFolder).
@@ -50,11 +65,16 @@ class AtomicFileWriter {
   uint64_t written() const { return written_; }
 
  private:
-  AtomicFileWriter(std::string path, int fd);
+  AtomicFileWriter(std::string path, int fd, bool direct);
   std::string path_;
   int fd_;
+  bool direct_;
   uint64_t written_ = 0;
 };
+
+// Makes sure that n files more than a process has by itself can be open: raises the soft limit.
+// IOError that says what to raise where the hard limit is below.
+Status EnsureOpenFiles(size_t n);
 
 // fsync of a folder: makes the renames and creations inside it durable.
 Status SyncFolder(const std::string& folder);

@@ -5,6 +5,7 @@
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
 #include "paddle/registry.h"
+#include "paddle/segment_dicts.h"
 #include "row/feasign.h"
 #include "table/table.h"
 
@@ -53,38 +54,6 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.threads = fields["threads"].cast<int>();
   config.read_only = fields["read_only"].cast<bool>();
   return config;
-}
-
-std::vector<SegmentDescriptor> SegmentsFrom(const std::vector<py::dict>& records) {
-  std::vector<SegmentDescriptor> segments;
-  for (const py::dict& record : records) {
-    SegmentDescriptor segment;
-    segment.id = record["id"].cast<uint64_t>();
-    segment.file = record["file"].cast<std::string>();
-    segment.rows = record["rows"].cast<uint64_t>();
-    segment.min_key = record["min_key"].cast<uint64_t>();
-    segment.max_key = record["max_key"].cast<uint64_t>();
-    segment.bytes = record["bytes"].cast<uint64_t>();
-    segment.footer_crc = record["footer_crc"].cast<uint32_t>();
-    segments.push_back(segment);
-  }
-  return segments;
-}
-
-std::vector<py::dict> ToDicts(const std::vector<SegmentDescriptor>& segments) {
-  std::vector<py::dict> records;
-  for (const SegmentDescriptor& segment : segments) {
-    py::dict record;
-    record["id"] = segment.id;
-    record["file"] = segment.file;
-    record["rows"] = segment.rows;
-    record["min_key"] = segment.min_key;
-    record["max_key"] = segment.max_key;
-    record["bytes"] = segment.bytes;
-    record["footer_crc"] = segment.footer_crc;
-    records.push_back(record);
-  }
-  return records;
 }
 
 std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::dict>& records) {

@@ -95,5 +95,6 @@ PYBIND11_MODULE(_ops, module) {
   module.def("inject_write_fault", &pbx::InjectWriteFault);
   pbx::BindMetric(module);
   pbx::BindTable(module);
+  pbx::BindSsd(module);
   pbx::BindFeed(module);
 }

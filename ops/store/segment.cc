@@ -12,7 +12,6 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "stored integers are copied as they are");
 constexpr char kMagic[8] = {'P', 'B', 'X', 'S', 'E', 'G', 'M', 'T'};
 constexpr uint64_t kMinRowsPerBlock = 12;
-constexpr uint64_t kPage = 4096;
 
 template <typename T>
 char* Put(char* at, T value) {
@@ -38,11 +37,15 @@ uint32_t SegmentShape::BlockBytes(uint32_t row_bytes) {
   return static_cast<uint32_t>((wanted + kPage - 1) / kPage * kPage);
 }
 
-uint32_t SegmentShape::Encode(char out[kFooterBytes]) const {
+uint32_t SegmentShape::Encode(char* out) const {
   char* at = out;
-  for (const uint64_t value : {id, layout_fingerprint, rows, min_key, max_key}) at = Put(at, value);
-  for (const uint32_t value : {row_bytes, block_bytes, filter_lines, fence_crc, filter_crc,
-                               static_cast<uint32_t>(kFooterBytes), kVersion}) {
+  for (const uint64_t value : {id, sequence, layout_fingerprint, rows, min_key, max_key}) {
+    at = Put(at, value);
+  }
+  for (const uint32_t value :
+       {row_bytes, block_bytes, filter.bits, filter.window_log2, filter.windows, filter.seed,
+        filter.by_hash, meta_crc, uint32_t{0}, static_cast<uint32_t>(FooterBytes(kVersion)),
+        kVersion}) {
     at = Put(at, value);
   }
   const uint32_t crc = Crc32c(out, static_cast<size_t>(at - out));
@@ -51,30 +54,50 @@ uint32_t SegmentShape::Encode(char out[kFooterBytes]) const {
   return crc;
 }
 
-Result<SegmentShape> SegmentShape::Decode(const char footer[kFooterBytes], const std::string& name,
-                                          uint64_t file_bytes) {
+Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
+                                          const std::string& name, uint64_t file_bytes) {
   SegmentShape shape;
+  shape.version = version;
   const char* at = footer;
+  at = Get(at, &shape.id);
+  if (version == 1) {
+    shape.sequence = shape.id;
+  } else {
+    at = Get(at, &shape.sequence);
+  }
   for (uint64_t* value :
-       {&shape.id, &shape.layout_fingerprint, &shape.rows, &shape.min_key, &shape.max_key}) {
+       {&shape.layout_fingerprint, &shape.rows, &shape.min_key, &shape.max_key}) {
     at = Get(at, value);
   }
-  for (uint32_t* value : {&shape.row_bytes, &shape.block_bytes, &shape.filter_lines,
-                          &shape.fence_crc, &shape.filter_crc}) {
-    at = Get(at, value);
+  at = Get(at, &shape.row_bytes);
+  at = Get(at, &shape.block_bytes);
+  uint32_t reserved = 0;
+  if (version == 1) {
+    for (uint32_t* value : {&shape.bloom_lines, &shape.fence_crc, &shape.bloom_crc}) {
+      at = Get(at, value);
+    }
+  } else {
+    for (uint32_t* value :
+         {&shape.filter.bits, &shape.filter.window_log2, &shape.filter.windows, &shape.filter.seed,
+          &shape.filter.by_hash, &shape.meta_crc, &reserved}) {
+      at = Get(at, value);
+    }
   }
   const bool sane = shape.rows > 0 && shape.rows <= kMaxRows && shape.row_bytes > 0 &&
                     shape.row_bytes <= kMaxRowBytes && shape.block_bytes % kPage == 0 &&
                     shape.block_bytes <= kMaxBlockBytes &&
                     shape.block_bytes >= kKeysOffset + 8ull + shape.row_bytes &&
-                    shape.filter_lines > 0 && shape.min_key <= shape.max_key;
+                    (version == 1 ? shape.bloom_lines > 0 : shape.filter.Sane()) &&
+                    reserved == 0 && shape.min_key <= shape.max_key;
   if (!sane || shape.file_bytes() != file_bytes) {
+    const uint64_t filter_bytes =
+        version == 1 ? uint64_t{64} * shape.bloom_lines : shape.filter.bytes();
     return Error(Code::kCorruption,
                  "segment %s: its footer tells of %" PRIu64
-                 " rows of %u bytes in blocks of %u bytes "
-                 "and %u filter lines, which makes no file of %" PRIu64 " bytes",
-                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes, shape.filter_lines,
-                 file_bytes);
+                 " rows of %u bytes in blocks of %u bytes and a filter of %" PRIu64
+                 " bytes, which makes no file of %" PRIu64 " bytes",
+                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes,
+                 filter_bytes, file_bytes);
   }
   return shape;
 }

@@ -6,18 +6,20 @@
 #include <string>
 
 #include "base/status.h"
+#include "store/fuse_filter.h"
 
 namespace pbx {
 
 // What the manifest keeps of a segment. A file that disagrees with it is Corruption.
 struct SegmentDescriptor {
-  uint64_t id = 0;   // ascending in order of writing: of two rows of one key the higher id wins
-  std::string file;  // name inside the folder, "seg-<id:012>.seg"
+  uint64_t id = 0;        // names the file; never used twice
+  uint64_t sequence = 0;  // age of the rows: of two rows of one key the higher sequence wins
+  std::string file;       // name inside the folder, "seg-<id:012>.seg"
   uint64_t rows = 0;
   uint64_t min_key = 0;  // first and last key in the file
   uint64_t max_key = 0;
   uint64_t bytes = 0;       // size of the file
-  uint32_t footer_crc = 0;  // CRC32C of the footer, which holds those of fence and filter
+  uint32_t footer_crc = 0;  // CRC32C of the footer, which holds that of fence and filter
 };
 
 // "seg-<id:012>.seg"
@@ -25,24 +27,34 @@ std::string SegmentFileName(uint64_t id);
 
 // The footer's fields, and every size and offset that follows from them.
 struct SegmentShape {
-  static constexpr uint32_t kVersion = 1;
-  static constexpr size_t kFooterBytes = 80;
+  static constexpr uint32_t kVersion = 2;
   static constexpr size_t kTailBytes = 20;  // the part that every version shares
   static constexpr uint32_t kMaxRowBytes = 1u << 20;
   static constexpr uint32_t kMaxBlockBytes = 1u << 26;
   static constexpr uint64_t kMaxRows = 1ull << 36;  // with the limits above no product overflows
   static constexpr size_t kKeysOffset = 8;          // inside a block
+  static constexpr size_t kPage = 4096;             // blocks and files are whole pages
 
+  // Of each version's footer; 0: no such version.
+  static constexpr size_t FooterBytes(uint32_t of_version) {
+    return of_version == 1 ? 80 : of_version == 2 ? 104 : 0;
+  }
+
+  uint32_t version = kVersion;
   uint64_t id = 0;
+  uint64_t sequence = 0;
   uint64_t layout_fingerprint = 0;
   uint64_t rows = 0;
   uint64_t min_key = 0;
   uint64_t max_key = 0;
   uint32_t row_bytes = 0;
   uint32_t block_bytes = 0;
-  uint32_t filter_lines = 0;
+  FuseShape filter;
+  uint32_t meta_crc = 0;  // of all between blocks and footer
+  // Version 1 alone: a Bloom filter, and a checksum for each section.
+  uint32_t bloom_lines = 0;
   uint32_t fence_crc = 0;
-  uint32_t filter_crc = 0;
+  uint32_t bloom_crc = 0;
 
   // The block size a writer takes: the fewest pages that hold 12 rows.
   static uint32_t BlockBytes(uint32_t row_bytes);
@@ -54,15 +66,29 @@ struct SegmentShape {
   }
   size_t rows_offset() const { return kKeysOffset + 8 * rows_per_block(); }  // inside a block
   uint64_t fence_offset() const { return blocks() * block_bytes; }
-  uint64_t filter_offset() const { return fence_offset() + 8 * blocks(); }
-  uint64_t footer_offset() const { return filter_offset() + 64ull * filter_lines; }
-  uint64_t file_bytes() const { return footer_offset() + kFooterBytes; }
+  uint64_t filter_offset() const { return fence_offset() + (version == 1 ? 8 : 4) * blocks(); }
+  uint64_t filter_end() const {
+    return filter_offset() + (version == 1 ? 64ull * bloom_lines : filter.bytes());
+  }
+  uint64_t file_bytes() const {
+    const uint64_t bytes = filter_end() + FooterBytes(version);
+    return version == 1 ? bytes : (bytes + kPage - 1) / kPage * kPage;
+  }
+  uint64_t footer_offset() const { return file_bytes() - FooterBytes(version); }
 
-  // Writes the footer; returns its footer_crc.
-  uint32_t Encode(char out[kFooterBytes]) const;
-  // Reads a footer whose tail was already found sound. `name` names the file in errors; file_bytes
-  // is its real size. Corruption when the fields contradict each other or the size.
-  static Result<SegmentShape> Decode(const char footer[kFooterBytes], const std::string& name,
+  // The fence keeps the first key of each block in 32 bits.
+  uint32_t Quantum(uint64_t key) const {
+    const uint64_t span = max_key - min_key;
+    const int bits = span == 0 ? 0 : 64 - __builtin_clzll(span);
+    return static_cast<uint32_t>((key - min_key) >> (bits > 32 ? bits - 32 : 0));
+  }
+
+  // Writes the footer, FooterBytes(kVersion); returns its footer_crc.
+  uint32_t Encode(char* out) const;
+  // Reads the footer of a version whose tail was already found sound. `name` names the file in
+  // errors; file_bytes is its real size. Corruption when the fields contradict each other or the
+  // size.
+  static Result<SegmentShape> Decode(uint32_t version, const char* footer, const std::string& name,
                                      uint64_t file_bytes);
 };
 

@@ -9,10 +9,7 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kReadBytes = 1u << 20;  // the largest request, unless one block is larger
-constexpr size_t kGapBytes = 16u << 10;  // reading over so small a gap costs less than a request
-constexpr size_t kCursorBytes = 256u << 10;
-constexpr size_t kWindow = 32;  // keys whose filter lines are fetched together
+constexpr size_t kCursorBytes = 1u << 20;
 
 uint64_t Load64(const char* at) {
   uint64_t value;
@@ -24,15 +21,11 @@ uint32_t Load32(const char* at) {
   std::memcpy(&value, at, 4);
   return value;
 }
-uint64_t KeyAt(const char* block, size_t i) {
-  return Load64(block + SegmentShape::kKeysOffset + 8 * i);
-}
-
 // Position of the first key in [begin, count) that is not below `key`.
 size_t LowerBound(const char* block, size_t begin, size_t count, uint64_t key) {
   while (begin < count) {
     const size_t middle = begin + (count - begin) / 2;
-    if (KeyAt(block, middle) < key) {
+    if (SegmentReader::KeyAt(block, middle) < key) {
       begin = middle + 1;
     } else {
       count = middle;
@@ -46,11 +39,24 @@ size_t LowerBound(const char* block, size_t begin, size_t count, uint64_t key) {
 Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const std::string& path,
                                                            const SegmentLayout& layout,
                                                            const SegmentDescriptor* descriptor) {
-  auto file = RandomAccessFile::Open(path);
+  auto file = RandomAccessFile::Open(path, IoMode::kDirect);
   if (!file.ok()) return file.status();
   std::unique_ptr<SegmentReader> reader(new SegmentReader(std::move(file.value())));
-  PBX_RETURN_IF_ERROR(reader->Load(layout, descriptor));
+  PBX_RETURN_IF_ERROR(reader->Load(&layout, descriptor));
   return reader;
+}
+
+Result<std::unique_ptr<SegmentReader>> SegmentReader::OpenAnyLayout(
+    const std::string& path, const SegmentDescriptor* descriptor) {
+  auto file = RandomAccessFile::Open(path, IoMode::kDirect);
+  if (!file.ok()) return file.status();
+  std::unique_ptr<SegmentReader> reader(new SegmentReader(std::move(file.value())));
+  PBX_RETURN_IF_ERROR(reader->Load(nullptr, descriptor));
+  return reader;
+}
+
+uint64_t SegmentReader::KeyAt(const char* bytes, size_t i) {
+  return Load64(bytes + SegmentShape::kKeysOffset + 8 * i);
 }
 
 Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
@@ -58,7 +64,9 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   const uint64_t size = file_->size();
   if (size < SegmentShape::kTailBytes || (descriptor != nullptr && size != descriptor->bytes)) {
     return Error(Code::kCorruption, "segment %s: expected %" PRIu64 " bytes, found %" PRIu64, path,
-                 descriptor != nullptr ? descriptor->bytes : SegmentShape::kFooterBytes, size);
+                 descriptor != nullptr ? descriptor->bytes
+                                       : uint64_t{SegmentShape::FooterBytes(1)},
+                 size);
   }
   char bytes[4096];
   PBX_RETURN_IF_ERROR(
@@ -84,17 +92,17 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
                  "read it with that version",
                  path, tail.version, SegmentShape::kVersion);
   }
-  if (tail.footer_bytes != SegmentShape::kFooterBytes) {
+  if (tail.footer_bytes != SegmentShape::FooterBytes(tail.version)) {
     return Error(Code::kCorruption, "segment %s: footer of %u bytes, expected %zu", path,
-                 tail.footer_bytes, SegmentShape::kFooterBytes);
+                 tail.footer_bytes, SegmentShape::FooterBytes(tail.version));
   }
-  auto shape = SegmentShape::Decode(bytes, file_->path(), size);
+  auto shape = SegmentShape::Decode(tail.version, bytes, file_->path(), size);
   if (!shape.ok()) return shape.status();
   shape_ = shape.value();
   if (descriptor != nullptr &&
       (descriptor->footer_crc != tail.footer_crc || descriptor->id != shape_.id ||
-       descriptor->rows != shape_.rows || descriptor->min_key != shape_.min_key ||
-       descriptor->max_key != shape_.max_key)) {
+       descriptor->sequence != shape_.sequence || descriptor->rows != shape_.rows ||
+       descriptor->min_key != shape_.min_key || descriptor->max_key != shape_.max_key)) {
     return Error(Code::kCorruption,
                  "segment %s: holds segment %" PRIu64 " (%" PRIu64
                  " rows, footer CRC32C 0x%08x), the "
@@ -105,37 +113,72 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   return Status::Ok();
 }
 
-Status SegmentReader::Load(const SegmentLayout& layout, const SegmentDescriptor* descriptor) {
-  PBX_RETURN_IF_ERROR(LoadFooter(descriptor));
-  const char* path = file_->path().c_str();
-  if (shape_.row_bytes != layout.row_bytes || shape_.layout_fingerprint != layout.fingerprint) {
-    return Error(
-        Code::kInvalidArgument,
-        "segment %s: holds rows of another layout (%u bytes, fingerprint 0x%016" PRIx64
-        "), expected %u bytes, 0x%016" PRIx64 ": use the table settings it was written with",
-        path, shape_.row_bytes, shape_.layout_fingerprint, layout.row_bytes, layout.fingerprint);
+Status SegmentReader::LoadMeta() {
+  const uint64_t offset = shape_.fence_offset();
+  // One aligned read of all that follows the blocks. The size was checked against the real size of
+  // the file, so a bad footer cannot ask for more memory than the file has bytes.
+  auto meta = Buffer::Allocate(shape_.file_bytes() - offset);
+  if (!meta.ok()) return meta.status();
+  PBX_RETURN_IF_ERROR(file_->Read(offset, meta.value().size(), meta.value().data()));
+  const size_t covered = shape_.footer_offset() - offset;
+  const uint32_t crc = Crc32c(meta.value().data(), covered);
+  if (crc != shape_.meta_crc) {
+    return Error(Code::kCorruption,
+                 "segment %s: fence and filter at offset %" PRIu64
+                 " (%zu bytes) have CRC32C 0x%08x, expected 0x%08x",
+                 file_->path().c_str(), offset, covered, crc, shape_.meta_crc);
   }
-  const auto load = [&](const char* what, uint64_t offset, char* out, size_t bytes,
+  std::memcpy(fence_.data(), meta.value().data(), 4 * fence_.size());
+  const char* filter = meta.value().data() + (shape_.filter_offset() - offset);
+  filter_table_.assign(filter, filter + shape_.filter.bytes());
+  filter_ = FuseFilter(shape_.filter, shape_.min_key, shape_.max_key, filter_table_.data());
+  return Status::Ok();
+}
+
+// Version 1: a fence of whole keys, and a Bloom filter that is checked but not used: every key
+// passes until the rows are merged into segments of today.
+Status SegmentReader::LoadVersion1Meta() {
+  const auto load = [&](const char* what, uint64_t offset, std::vector<char>* out,
                         uint32_t expected) {
-    PBX_RETURN_IF_ERROR(file_->Read(offset, bytes, out));
-    const uint32_t crc = Crc32c(out, bytes);
+    PBX_RETURN_IF_ERROR(file_->Read(offset, out->size(), out->data()));
+    const uint32_t crc = Crc32c(out->data(), out->size());
     if (crc == expected) return Status::Ok();
     return Error(Code::kCorruption,
                  "segment %s: %s at offset %" PRIu64
                  " (%zu bytes) has CRC32C 0x%08x, expected 0x%08x",
-                 path, what, offset, bytes, crc, expected);
+                 file_->path().c_str(), what, offset, out->size(), crc, expected);
   };
-  // Both sizes were checked against the real size of the file, so a bad footer cannot ask for more
-  // memory than the file has bytes.
+  std::vector<char> keys(8 * shape_.blocks());
+  PBX_RETURN_IF_ERROR(load("fence", shape_.fence_offset(), &keys, shape_.fence_crc));
+  std::vector<char> bloom(64ull * shape_.bloom_lines);
+  PBX_RETURN_IF_ERROR(load("filter", shape_.filter_offset(), &bloom, shape_.bloom_crc));
+  for (size_t i = 0; i < fence_.size(); ++i) {
+    const uint64_t key = Load64(keys.data() + 8 * i);
+    const uint64_t below = i == 0 ? shape_.min_key : Load64(keys.data() + 8 * (i - 1)) + 1;
+    if (key < below || key > shape_.max_key) {
+      return Error(Code::kCorruption, "segment %s: its fence is not in the order of keys",
+                   file_->path().c_str());
+    }
+    fence_[i] = shape_.Quantum(key);
+  }
+  return Status::Ok();
+}
+
+Status SegmentReader::Load(const SegmentLayout* layout, const SegmentDescriptor* descriptor) {
+  PBX_RETURN_IF_ERROR(LoadFooter(descriptor));
+  const char* path = file_->path().c_str();
+  if (layout != nullptr && (shape_.row_bytes != layout->row_bytes ||
+                            shape_.layout_fingerprint != layout->fingerprint)) {
+    return Error(
+        Code::kInvalidArgument,
+        "segment %s: holds rows of another layout (%u bytes, fingerprint 0x%016" PRIx64
+        "), expected %u bytes, 0x%016" PRIx64 ": use the table settings it was written with",
+        path, shape_.row_bytes, shape_.layout_fingerprint, layout->row_bytes, layout->fingerprint);
+  }
   fence_.resize(shape_.blocks());
-  PBX_RETURN_IF_ERROR(load("fence", shape_.fence_offset(), reinterpret_cast<char*>(fence_.data()),
-                           8 * fence_.size(), shape_.fence_crc));
-  filter_ = Filter(shape_.filter_lines);
-  PBX_RETURN_IF_ERROR(
-      load("filter", shape_.filter_offset(), filter_.data(), filter_.bytes(), shape_.filter_crc));
-  const bool ascending = std::adjacent_find(fence_.begin(), fence_.end(),
-                                            std::greater_equal<uint64_t>()) == fence_.end();
-  if (!ascending || fence_.front() != shape_.min_key || fence_.back() > shape_.max_key) {
+  PBX_RETURN_IF_ERROR(shape_.version == 1 ? LoadVersion1Meta() : LoadMeta());
+  if (!std::is_sorted(fence_.begin(), fence_.end()) || fence_.front() != 0 ||
+      fence_.back() > shape_.Quantum(shape_.max_key)) {
     return Error(Code::kCorruption, "segment %s: its fence is not in the order of keys", path);
   }
   return Status::Ok();
@@ -144,15 +187,16 @@ Status SegmentReader::Load(const SegmentLayout& layout, const SegmentDescriptor*
 size_t SegmentReader::BlockOf(uint64_t key, size_t hint) const {
   // Steps that double, then a binary search: near the hint, where a batch in order mostly lands,
   // this looks at a few neighbours only.
+  const uint32_t quantum = shape_.Quantum(key);
   size_t low = hint;
   size_t step = 1;
-  while (low + step < fence_.size() && fence_[low + step] <= key) {
+  while (low + step < fence_.size() && fence_[low + step] <= quantum) {
     low += step;
     step *= 2;
   }
   const auto begin = fence_.begin() + static_cast<ptrdiff_t>(low);
   const auto end = fence_.begin() + static_cast<ptrdiff_t>(std::min(low + step, fence_.size()));
-  return static_cast<size_t>(std::upper_bound(begin, end, key) - fence_.begin()) - 1;
+  return static_cast<size_t>(std::upper_bound(begin, end, quantum) - fence_.begin()) - 1;
 }
 
 Status SegmentReader::CheckBlock(size_t block, const char* bytes) const {
@@ -160,24 +204,33 @@ Status SegmentReader::CheckBlock(size_t block, const char* bytes) const {
   const uint32_t crc = Crc32c(bytes + 4, shape_.block_bytes - 4);
   const uint64_t first_row = block * shape_.rows_per_block();
   const uint64_t count = shape_.rows_in_block(block);
+  const uint64_t offset = static_cast<uint64_t>(block) * shape_.block_bytes;
   if (crc != expected) {
     return Error(Code::kCorruption,
                  "segment %s: block %zu at offset %" PRIu64
                  " has CRC32C 0x%08x, expected 0x%08x (rows "
                  "%" PRIu64 "..%" PRIu64 ")",
-                 file_->path().c_str(), block, static_cast<uint64_t>(block) * shape_.block_bytes,
-                 crc, expected, first_row, first_row + count - 1);
+                 file_->path().c_str(), block, offset, crc, expected, first_row,
+                 first_row + count - 1);
   }
-  if (Load32(bytes + 4) != count || KeyAt(bytes, 0) != fence_[block]) {
+  const uint64_t first = KeyAt(bytes, 0);
+  if (Load32(bytes + 4) != count || first < shape_.min_key || first > shape_.max_key ||
+      shape_.Quantum(first) != fence_[block]) {
     return Error(Code::kCorruption,
                  "segment %s: block %zu at offset %" PRIu64
                  " is another block: %u rows from key 0x%016" PRIx64 ", expected %" PRIu64
-                 " from 0x%016" PRIx64 " (rows %" PRIu64 "..%" PRIu64 ")",
-                 file_->path().c_str(), block, static_cast<uint64_t>(block) * shape_.block_bytes,
-                 Load32(bytes + 4), KeyAt(bytes, 0), count, fence_[block], first_row,
-                 first_row + count - 1);
+                 " from quantum 0x%08x (rows %" PRIu64 "..%" PRIu64 ")",
+                 file_->path().c_str(), block, offset, Load32(bytes + 4), first, count,
+                 fence_[block], first_row, first_row + count - 1);
   }
   return Status::Ok();
+}
+
+size_t SegmentReader::FindInBlock(size_t block, const char* bytes, uint64_t key,
+                                  size_t from) const {
+  const size_t count = shape_.rows_in_block(block);
+  const size_t at = LowerBound(bytes, from, count, key);
+  return at < count && KeyAt(bytes, at) == key ? at : kNone;
 }
 
 Status SegmentReader::ReadBlocks(size_t first, size_t count, char* out) const {
@@ -185,63 +238,6 @@ Status SegmentReader::ReadBlocks(size_t first, size_t count, char* out) const {
   PBX_RETURN_IF_ERROR(file_->Read(first * bytes, count * bytes, out));
   for (size_t i = 0; i < count; ++i) PBX_RETURN_IF_ERROR(CheckBlock(first + i, out + i * bytes));
   return Status::Ok();
-}
-
-Status SegmentReader::ReadRun(const std::vector<Wanted>& run, const uint64_t* keys, char* rows,
-                              uint8_t* found, std::vector<char>* buffer, Counts* counts) const {
-  const size_t first = run.front().block;
-  const size_t bytes = (run.back().block - first + 1) * shape_.block_bytes;
-  if (buffer->size() < bytes) buffer->resize(bytes);
-  PBX_RETURN_IF_ERROR(
-      file_->Read(static_cast<uint64_t>(first) * shape_.block_bytes, bytes, buffer->data()));
-  counts->bytes_read += bytes;
-  size_t checked = SIZE_MAX;
-  size_t at = 0;
-  for (const Wanted& wanted : run) {
-    const char* block = buffer->data() + (wanted.block - first) * shape_.block_bytes;
-    if (wanted.block != checked) {
-      PBX_RETURN_IF_ERROR(CheckBlock(wanted.block, block));
-      checked = wanted.block;
-      at = 0;
-      ++counts->blocks_read;
-    }
-    const uint64_t key = keys[wanted.index];
-    const size_t count = shape_.rows_in_block(wanted.block);
-    at = LowerBound(block, at, count, key);
-    if (at == count || KeyAt(block, at) != key) continue;
-    std::memcpy(rows + wanted.index * shape_.row_bytes,
-                block + shape_.rows_offset() + at * shape_.row_bytes, shape_.row_bytes);
-    found[wanted.index] = 1;
-    ++counts->rows_found;
-  }
-  return Status::Ok();
-}
-
-Status SegmentReader::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found,
-                           Counts* counts) const {
-  const size_t max_run = std::max<size_t>(1, kReadBytes / shape_.block_bytes);
-  const size_t max_step = 1 + kGapBytes / shape_.block_bytes;
-  std::vector<Wanted> run;  // keys whose blocks lie close enough for one request
-  std::vector<char> buffer;
-  size_t block = 0;
-  for (size_t begin = 0; begin < n; begin += kWindow) {
-    const size_t end = std::min(n, begin + kWindow);
-    for (size_t i = begin; i < end; ++i) {
-      if (found[i] == 0) filter_.Prefetch(keys[i]);
-    }
-    for (size_t i = begin; i < end; ++i) {
-      if (found[i] != 0 || !filter_.MayContain(keys[i])) continue;
-      ++counts->filter_passed;
-      block = BlockOf(keys[i], block);
-      if (!run.empty() &&
-          (block - run.back().block > max_step || block - run.front().block >= max_run)) {
-        PBX_RETURN_IF_ERROR(ReadRun(run, keys, rows, found, &buffer, counts));
-        run.clear();
-      }
-      run.push_back({i, block});
-    }
-  }
-  return run.empty() ? Status::Ok() : ReadRun(run, keys, rows, found, &buffer, counts);
 }
 
 const char* SegmentCursor::row() const {
@@ -255,7 +251,11 @@ Status SegmentCursor::LoadBlocks() {
   first_block_ = block_;
   blocks_ = std::min<size_t>(std::max<size_t>(1, kCursorBytes / shape.block_bytes),
                              shape.blocks() - block_);
-  buffer_.resize(blocks_ * shape.block_bytes);
+  if (buffer_.size() == 0) {
+    auto buffer = Buffer::Allocate(blocks_ * shape.block_bytes);
+    if (!buffer.ok()) return buffer.status();
+    buffer_ = std::move(buffer.value());
+  }
   return segment_->ReadBlocks(first_block_, blocks_, buffer_.data());
 }
 
@@ -266,13 +266,13 @@ Status SegmentCursor::Next() {
     index_ = 0;
     if (++block_ == shape.blocks()) {
       done_ = true;
-      std::vector<char>().swap(buffer_);
+      buffer_ = Buffer();
       return Status::Ok();
     }
   }
   if (first || block_ == first_block_ + blocks_) PBX_RETURN_IF_ERROR(LoadBlocks());
   const char* block = buffer_.data() + (block_ - first_block_) * shape.block_bytes;
-  const uint64_t key = KeyAt(block, index_);
+  const uint64_t key = SegmentReader::KeyAt(block, index_);
   if (!first && key <= key_) {
     return Error(Code::kCorruption,
                  "segment %s: keys do not ascend at block %zu, row %zu: 0x%016" PRIx64

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "store/filter.h"
+#include "store/fuse_filter.h"
 #include "store/segment.h"
 
 namespace pbx {
@@ -23,12 +24,7 @@ struct SegmentLayout {
 
 class SegmentReader {
  public:
-  struct Counts {
-    uint64_t filter_passed = 0;
-    uint64_t rows_found = 0;
-    uint64_t blocks_read = 0;
-    uint64_t bytes_read = 0;
-  };
+  static constexpr size_t kNone = SIZE_MAX;
 
   // Corruption: a damaged file, or one that is not the descriptor's. InvalidArgument: a sound file
   // of another layout or of a later version. `descriptor` may be null (tools that look at a lone
@@ -36,41 +32,58 @@ class SegmentReader {
   static Result<std::unique_ptr<SegmentReader>> Open(const std::string& path,
                                                      const SegmentLayout& layout,
                                                      const SegmentDescriptor* descriptor);
+  // The same whatever the layout of its rows, for tools.
+  static Result<std::unique_ptr<SegmentReader>> OpenAnyLayout(const std::string& path,
+                                                              const SegmentDescriptor* descriptor);
 
   const SegmentShape& shape() const { return shape_; }
-  const std::vector<uint64_t>& fence() const { return fence_; }  // (B) first key of each block
-  size_t memory_bytes() const { return filter_.bytes() + 8 * fence_.size(); }
+  const RandomAccessFile& file() const { return *file_; }
+  size_t memory_bytes() const { return sizeof(*this) + 4 * shape_.blocks() + filter_table_.size(); }
 
-  // The only block that can hold key. REQUIRES: min_key <= key, and `hint` not after that block.
+  // ---- Which blocks a batch needs. Keys lie within [min_key, max_key].
+
+  // Splits ask, (n) indices into keys, by the filter: FuseFilter::Select.
+  size_t Select(const uint64_t* keys, const uint32_t* ask, size_t n, uint32_t* passed,
+                uint32_t* rejected, size_t* n_rejected) const {
+    return filter_.Select(keys, ask, n, passed, rejected, n_rejected);
+  }
+  // The last block that can hold key. REQUIRES: `hint` not after that block.
   size_t BlockOf(uint64_t key, size_t hint) const;
+  // Whether the block before BlockOf(key) can hold key too: the fence cannot tell them apart.
+  bool MayBeBefore(uint64_t key, size_t block) const {
+    return block > 0 && fence_[block] == shape_.Quantum(key);
+  }
 
-  // As Tier::Read, for keys within [min_key, max_key]; adds to *counts.
-  Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found, Counts* counts) const;
+  // ---- What is in a block. bytes: (block_bytes), as read.
+
+  // Corruption that names block, offset and rows. Nothing in a block is believed before this.
+  Status CheckBlock(size_t block, const char* bytes) const;
+  // Index of key in the block, at `from` or after it; kNone when it is not there.
+  size_t FindInBlock(size_t block, const char* bytes, uint64_t key, size_t from) const;
+  static uint64_t KeyAt(const char* bytes, size_t i);
+  const char* RowAt(const char* bytes, size_t i) const {
+    return bytes + shape_.rows_offset() + i * shape_.row_bytes;
+  }
 
   // Reads and checks blocks [first, first + count) into out, (count, block_bytes).
   Status ReadBlocks(size_t first, size_t count, char* out) const;
 
  private:
-  struct Wanted {
-    size_t index;  // in the caller's batch
-    size_t block;
-  };
-
   explicit SegmentReader(std::unique_ptr<RandomAccessFile> file) : file_(std::move(file)) {}
-  Status Load(const SegmentLayout& layout, const SegmentDescriptor* descriptor);
+  Status Load(const SegmentLayout* layout, const SegmentDescriptor* descriptor);
   Status LoadFooter(const SegmentDescriptor* descriptor);
-  Status CheckBlock(size_t block, const char* bytes) const;
-  Status ReadRun(const std::vector<Wanted>& run, const uint64_t* keys, char* rows, uint8_t* found,
-                 std::vector<char>* buffer, Counts* counts) const;
+  Status LoadMeta();
+  Status LoadVersion1Meta();
 
   std::unique_ptr<RandomAccessFile> file_;
   SegmentShape shape_;
-  std::vector<uint64_t> fence_;
-  Filter filter_;
+  std::vector<uint32_t> fence_;     // (B) first key of each block, as SegmentShape::Quantum
+  std::vector<char> filter_table_;  // empty for version 1: its filter is not used
+  FuseFilter filter_;
 };
 
-// SegmentCursor: the rows of a segment in order, read in requests of about 256 KiB. It holds no
-// buffer before its first Next and after its end.
+// SegmentCursor: the rows of a segment in order, read in requests of about a MiB. It holds no buffer
+// before its first Next and after its end.
 class SegmentCursor {
  public:
   explicit SegmentCursor(const SegmentReader* segment)
@@ -80,7 +93,7 @@ class SegmentCursor {
   uint64_t key() const { return key_; }
   const char* row() const;
   // False: row() needs Next first.
-  bool loaded() const { return !buffer_.empty(); }
+  bool loaded() const { return buffer_.size() > 0; }
   bool done() const { return done_; }
   // Steps to the next row; the first call to the first row.
   Status Next();
@@ -89,7 +102,7 @@ class SegmentCursor {
   Status LoadBlocks();
 
   const SegmentReader* segment_;
-  std::vector<char> buffer_;
+  Buffer buffer_;
   size_t first_block_ = 0;  // of buffer_
   size_t blocks_ = 0;       // in buffer_
   size_t block_ = 0;

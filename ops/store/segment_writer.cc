@@ -6,44 +6,59 @@
 #include <utility>
 
 #include "base/crc32c.h"
-#include "store/filter.h"
+#include "store/fuse_filter.h"
 
 namespace pbx {
 namespace {
 constexpr size_t kWriteBytes = 1u << 20;
 }
 
-SegmentWriter::SegmentWriter(std::unique_ptr<AtomicFileWriter> file, const SegmentShape& shape)
-    : file_(std::move(file)),
-      shape_(shape),
-      buffer_(std::max<size_t>(1, kWriteBytes / shape.block_bytes) * shape.block_bytes) {}
+SegmentWriter::SegmentWriter(std::unique_ptr<AtomicFileWriter> file, const SegmentShape& shape,
+                             Buffer buffer)
+    : file_(std::move(file)), shape_(shape), buffer_(std::move(buffer)) {}
 
-Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& folder, uint64_t id,
-                                                             uint32_t row_bytes,
-                                                             uint64_t layout_fingerprint) {
-  if (row_bytes == 0 || row_bytes > SegmentShape::kMaxRowBytes) {
-    return Error(Code::kInvalidArgument, "a segment's row_bytes must be 1 to %u, found %u",
-                 SegmentShape::kMaxRowBytes, row_bytes);
+Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& folder,
+                                                             const SegmentSpec& spec) {
+  if (spec.row_bytes == 0 || spec.row_bytes > SegmentShape::kMaxRowBytes ||
+      (spec.filter_bits != 8 && spec.filter_bits != 12)) {
+    return Error(Code::kInvalidArgument,
+                 "a segment's row_bytes must be 1 to %u and its filter_bits 8 or 12, found %u and "
+                 "%u",
+                 SegmentShape::kMaxRowBytes, spec.row_bytes, spec.filter_bits);
   }
-  auto file = AtomicFileWriter::Create(folder + "/" + SegmentFileName(id));
-  if (!file.ok()) return file.status();
   SegmentShape shape;
-  shape.id = id;
-  shape.row_bytes = row_bytes;
-  shape.layout_fingerprint = layout_fingerprint;
-  shape.block_bytes = SegmentShape::BlockBytes(row_bytes);
-  return std::unique_ptr<SegmentWriter>(new SegmentWriter(std::move(file.value()), shape));
+  shape.id = spec.id;
+  shape.sequence = spec.sequence;
+  shape.row_bytes = spec.row_bytes;
+  shape.layout_fingerprint = spec.layout_fingerprint;
+  shape.filter.bits = spec.filter_bits;
+  shape.block_bytes = SegmentShape::BlockBytes(spec.row_bytes);
+  auto buffer = Buffer::Allocate(std::max<size_t>(1, kWriteBytes / shape.block_bytes) *
+                                 shape.block_bytes);
+  if (!buffer.ok()) return buffer.status();
+  auto file = AtomicFileWriter::Create(folder + "/" + SegmentFileName(spec.id), IoMode::kDirect);
+  if (!file.ok()) return file.status();
+  return std::unique_ptr<SegmentWriter>(
+      new SegmentWriter(std::move(file.value()), shape, std::move(buffer.value())));
 }
 
-uint64_t SegmentWriter::RowsWithin(uint64_t max_bytes, uint32_t row_bytes) {
+uint64_t SegmentWriter::RowsWithin(uint64_t max_bytes, uint32_t row_bytes, uint32_t filter_bits) {
   SegmentShape shape;
   shape.row_bytes = row_bytes;
   shape.block_bytes = SegmentShape::BlockBytes(row_bytes);
-  const uint64_t per_block =
-      shape.block_bytes + 8ull + 64ull * Filter::LinesFor(shape.rows_per_block());
-  const uint64_t fixed = SegmentShape::kFooterBytes;
-  const uint64_t blocks = max_bytes > fixed ? (max_bytes - fixed) / per_block : 0;
-  return std::min(SegmentShape::kMaxRows, std::max<uint64_t>(1, blocks * shape.rows_per_block()));
+  const auto bytes_of = [&](uint64_t rows) {
+    shape.rows = rows;
+    shape.filter = FuseShapeFor(rows, filter_bits);
+    return shape.file_bytes();
+  };
+  uint64_t low = 1, high = SegmentShape::kMaxRows;  // low fits, or is the least there is
+  while (high - low > 1) {
+    const uint64_t middle = low + (high - low) / 2;
+    (bytes_of(middle) <= max_bytes ? low : high) = middle;
+  }
+  // A filter's windows grow in steps, so a few rows fewer can be larger.
+  while (low > 1 && bytes_of(low) > max_bytes) low -= low / 64 + 1;
+  return low;
 }
 
 Status SegmentWriter::Append(uint64_t key, const char* row) {
@@ -91,24 +106,25 @@ Result<SegmentDescriptor> SegmentWriter::Finish() {
   shape_.rows = keys_.size();
   shape_.min_key = keys_.front();
   shape_.max_key = keys_.back();
-  shape_.filter_lines = Filter::LinesFor(keys_.size());
-  std::vector<uint64_t> fence;
-  fence.reserve(shape_.blocks());
-  for (size_t i = 0; i < keys_.size(); i += shape_.rows_per_block()) fence.push_back(keys_[i]);
-  Filter filter(shape_.filter_lines);
-  for (const uint64_t key : keys_) filter.Add(key);
-  const char* fence_bytes = reinterpret_cast<const char*>(fence.data());
-  shape_.fence_crc = Crc32c(fence_bytes, 8 * fence.size());
-  shape_.filter_crc = Crc32c(filter.data(), filter.bytes());
+  std::vector<char> filter;
+  shape_.filter = BuildFuseFilter(keys_.data(), keys_.size(), shape_.filter.bits, &filter);
+  auto meta = Buffer::Allocate(shape_.file_bytes() - shape_.fence_offset());
+  if (!meta.ok()) return meta.status();
+  char* at = meta.value().data();
+  for (size_t i = 0; i < keys_.size(); i += shape_.rows_per_block(), at += 4) {
+    const uint32_t quantum = shape_.Quantum(keys_[i]);
+    std::memcpy(at, &quantum, 4);
+  }
+  std::copy(filter.begin(), filter.end(), at);
+  const size_t before_footer = shape_.footer_offset() - shape_.fence_offset();
+  shape_.meta_crc = Crc32c(meta.value().data(), before_footer);
 
   SegmentDescriptor out;
-  char footer[SegmentShape::kFooterBytes];
-  out.footer_crc = shape_.Encode(footer);
-  PBX_RETURN_IF_ERROR(file_->Append(fence_bytes, 8 * fence.size()));
-  PBX_RETURN_IF_ERROR(file_->Append(filter.data(), filter.bytes()));
-  PBX_RETURN_IF_ERROR(file_->Append(footer, sizeof(footer)));
+  out.footer_crc = shape_.Encode(meta.value().data() + before_footer);
+  PBX_RETURN_IF_ERROR(file_->Append(meta.value().data(), meta.value().size()));
   PBX_RETURN_IF_ERROR(file_->Commit());
   out.id = shape_.id;
+  out.sequence = shape_.sequence;
   out.file = SegmentFileName(shape_.id);
   out.rows = shape_.rows;
   out.min_key = shape_.min_key;

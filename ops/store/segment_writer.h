@@ -1,5 +1,6 @@
-// SegmentWriter: writes one segment front to back (docs/formats/segment.md), in memory of about one
-// MiB plus 8 bytes a row. Nothing is visible under the file's name before Finish. Not thread safe.
+// SegmentWriter: writes one segment front to back (docs/formats/segment.md) past the page cache, in
+// memory of about one MiB plus 8 bytes a row, and 20 more while the filter is made. Nothing is
+// visible under the file's name before Finish. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +8,29 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "store/segment.h"
 
 namespace pbx {
 
+struct SegmentSpec {
+  uint64_t id = 0;
+  uint64_t sequence = 0;
+  uint32_t row_bytes = 0;  // in [1, SegmentShape::kMaxRowBytes]
+  uint64_t layout_fingerprint = 0;
+  uint32_t filter_bits = 8;  // 8 or 12
+};
+
 class SegmentWriter {
  public:
-  // row_bytes in [1, SegmentShape::kMaxRowBytes]. The file is folder/SegmentFileName(id).
-  static Result<std::unique_ptr<SegmentWriter>> Create(const std::string& folder, uint64_t id,
-                                                       uint32_t row_bytes,
-                                                       uint64_t layout_fingerprint);
+  // The file is folder/SegmentFileName(id).
+  static Result<std::unique_ptr<SegmentWriter>> Create(const std::string& folder,
+                                                       const SegmentSpec& spec);
 
   // The most rows whose segment stays within max_bytes; at least 1.
-  static uint64_t RowsWithin(uint64_t max_bytes, uint32_t row_bytes);
+  static uint64_t RowsWithin(uint64_t max_bytes, uint32_t row_bytes, uint32_t filter_bits);
 
   // key above the one before; row: (row_bytes).
   Status Append(uint64_t key, const char* row);
@@ -30,14 +39,14 @@ class SegmentWriter {
   Result<SegmentDescriptor> Finish();
 
  private:
-  SegmentWriter(std::unique_ptr<AtomicFileWriter> file, const SegmentShape& shape);
+  SegmentWriter(std::unique_ptr<AtomicFileWriter> file, const SegmentShape& shape, Buffer buffer);
   void SealBlock();
   Status Flush();
 
   std::unique_ptr<AtomicFileWriter> file_;
   SegmentShape shape_;
   std::vector<uint64_t> keys_;  // all of them: fence and filter are made of them at the end
-  std::vector<char> buffer_;    // whole blocks that are not written yet
+  Buffer buffer_;               // whole blocks that are not written yet
   size_t sealed_ = 0;           // bytes of buffer_ in finished blocks
   uint64_t in_block_ = 0;       // rows in the block at buffer_[sealed_]
 };

@@ -4,28 +4,38 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <queue>
+#include <set>
 #include <utility>
 
 #include "base/file.h"
+#include "store/batch_read.h"
+#include "store/cuts.h"
+#include "store/merge_cursor.h"
 #include "store/segment_reader.h"
 #include "store/segment_writer.h"
 
 namespace pbx {
 namespace {
 
-// Ascending by id. Never changed once it is shared: Publish makes a new one.
-using Segments = std::vector<std::shared_ptr<const SegmentReader>>;
+// Filter widths. A key of the oldest rows passes up to fifteen younger filters on its way, so the
+// young ones are made stricter: together they read for at most 1 % of the absent keys.
+constexpr uint32_t kBaseFilterBits = 8;
+constexpr uint32_t kYoungFilterBits = 12;
+constexpr uint64_t kRowsPerGlance = 4096;  // rows a merge copies before it looks around
 
-// Fewer blocks than this are not worth a task of their own.
-constexpr size_t kBlocksPerTask = 16;
+bool Newer(const std::shared_ptr<const SegmentReader>& a,
+           const std::shared_ptr<const SegmentReader>& b) {
+  const SegmentShape &x = a->shape(), &y = b->shape();
+  return x.sequence != y.sequence ? x.sequence > y.sequence : x.min_key < y.min_key;
+}
 
-bool ById(const std::shared_ptr<const SegmentReader>& a,
-          const std::shared_ptr<const SegmentReader>& b) {
-  return a->shape().id < b->shape().id;
+bool Overlap(const SegmentShape& shape, uint64_t min_key, uint64_t max_key) {
+  return shape.min_key <= max_key && shape.max_key >= min_key;
 }
 
 // The error of the lowest task, so that which error is told does not depend on who comes first.
@@ -38,10 +48,15 @@ class FirstError {
     task_ = task;
     status_ = std::move(status);
   }
+  bool any() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !status_.ok();
+  }
+  // After all tasks.
   const Status& status() const { return status_; }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   size_t task_ = 0;
   Status status_;
 };
@@ -49,29 +64,53 @@ class FirstError {
 }  // namespace
 
 struct SsdTier::Impl {
-  Impl(const SsdOptions& settings, ThreadPool* threads) : options(settings), pool(threads) {}
+  Impl(const SsdOptions& settings, ThreadPool* threads)
+      : options(settings), pool(threads), writers(2 * threads->threads()), reader(threads) {}
 
   std::shared_ptr<const Segments> Current() const {
     const std::lock_guard<std::mutex> lock(mutex);
     return current;
   }
-  std::string PathOf(uint64_t id) const { return options.folder + "/" + SegmentFileName(id); }
-
-  Status ReadSegment(const SegmentReader& segment, const uint64_t* keys, size_t n, char* rows,
-                     uint8_t* found);
-  Status WriteSegments(const uint64_t* keys, const char* const* row_pointers, size_t n,
-                       std::vector<SegmentDescriptor>* out);
+  uint64_t BytesOf(const Segments& segments) const {
+    uint64_t bytes = 0;
+    for (const auto& segment : segments) bytes += segment->shape().file_bytes();
+    return bytes;
+  }
+  uint64_t TakeIds(uint64_t count) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return std::exchange(next_id, next_id + count);
+  }
+  SegmentSpec SpecOf(uint64_t id, uint64_t sequence, uint32_t filter_bits) const {
+    return {id, sequence, options.row_bytes, options.layout_fingerprint, filter_bits};
+  }
+  void Remove(const std::vector<SegmentDescriptor>& files) const {
+    for (const SegmentDescriptor& file : files) {
+      unlink((options.folder + "/" + file.file).c_str());
+    }
+  }
+  Status CheckClosed(const MergeRequest& request, const Segments& inputs, uint64_t min_key,
+                     uint64_t max_key) const;
+  Status WaitForReaders(const MergeRequest& request);
+  Status MergeInto(const MergeRequest& request, const Segments& inputs, const Segments& all,
+                   MergeResult* result);
 
   const SsdOptions options;
   ThreadPool* const pool;
+  ThreadPool writers;  // a commit must not queue behind a long read
+  BatchReader reader;
 
   std::mutex prepare;        // one Prepare at a time
-  mutable std::mutex mutex;  // guards current and next_id
+  mutable std::mutex mutex;  // guards current, next_id and next_sequence
   std::shared_ptr<const Segments> current = std::make_shared<Segments>();
   uint64_t next_id = 1;
+  uint64_t next_sequence = 1;
 
-  std::atomic<uint64_t> keys_asked{0}, filter_passed{0}, rows_found{0}, blocks_read{0},
-      bytes_read{0}, bytes_written{0};
+  std::mutex pause;  // guards reads
+  std::condition_variable no_reads;
+  int reads = 0;
+  std::atomic<bool> cancelled{false};
+
+  std::atomic<uint64_t> keys_asked{0}, bytes_written{0}, merge_read{0}, merge_written{0};
 };
 
 SsdTier::SsdTier(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -93,30 +132,43 @@ Result<std::unique_ptr<SsdTier>> SsdTier::Open(const SsdOptions& options,
   return tier;
 }
 
-Status SsdTier::Publish(const std::vector<SegmentDescriptor>& segments) {
+Status SsdTier::Replace(const std::vector<uint64_t>& removed,
+                        const std::vector<SegmentDescriptor>& added) {
   const SegmentLayout layout{impl_->options.row_bytes, impl_->options.layout_fingerprint};
-  std::vector<std::unique_ptr<SegmentReader>> opened(segments.size());
+  PBX_RETURN_IF_ERROR(EnsureOpenFiles(segments() + added.size()));
+  std::vector<std::unique_ptr<SegmentReader>> opened(added.size());
   FirstError error;
   // Opening reads fence and filter: minutes for a large store on one thread.
-  impl_->pool->ParallelFor(segments.size(), [&](size_t i) {
+  impl_->writers.ParallelFor(added.size(), [&](size_t i) {
     auto reader =
-        SegmentReader::Open(impl_->options.folder + "/" + segments[i].file, layout, &segments[i]);
+        SegmentReader::Open(impl_->options.folder + "/" + added[i].file, layout, &added[i]);
     error.Report(i, reader.status());
     if (reader.ok()) opened[i] = std::move(reader.value());
   });
   PBX_RETURN_IF_ERROR(error.status());
 
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  auto next = std::make_shared<Segments>(*impl_->current);
-  for (auto& reader : opened) next->push_back(std::move(reader));
-  std::sort(next->begin(), next->end(), ById);
-  for (size_t i = 1; i < next->size(); ++i) {
-    if ((*next)[i - 1]->shape().id == (*next)[i]->shape().id) {
-      return Error(Code::kInvalidArgument, "SSD tier %s: segment %" PRIu64 " is named twice",
-                   impl_->options.folder.c_str(), (*next)[i]->shape().id);
-    }
+  std::set<uint64_t> gone(removed.begin(), removed.end());
+  auto next = std::make_shared<Segments>();
+  for (const auto& segment : *impl_->current) {
+    if (gone.erase(segment->shape().id) == 0) next->push_back(segment);
   }
-  if (!next->empty()) impl_->next_id = std::max(impl_->next_id, next->back()->shape().id + 1);
+  if (!gone.empty()) {
+    return Error(Code::kInvalidArgument, "SSD tier %s: segment %" PRIu64 " is not in it",
+                 impl_->options.folder.c_str(), *gone.begin());
+  }
+  std::set<uint64_t> ids;
+  for (auto& reader : opened) next->push_back(std::move(reader));
+  for (const auto& segment : *next) {
+    const SegmentShape& shape = segment->shape();
+    if (!ids.insert(shape.id).second) {
+      return Error(Code::kInvalidArgument, "SSD tier %s: segment %" PRIu64 " is named twice",
+                   impl_->options.folder.c_str(), shape.id);
+    }
+    impl_->next_id = std::max(impl_->next_id, shape.id + 1);
+    impl_->next_sequence = std::max(impl_->next_sequence, shape.sequence + 1);
+  }
+  std::sort(next->begin(), next->end(), Newer);
   impl_->current = std::move(next);
   return Status::Ok();
 }
@@ -124,85 +176,82 @@ Status SsdTier::Publish(const std::vector<SegmentDescriptor>& segments) {
 Status SsdTier::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) {
   impl_->keys_asked += static_cast<uint64_t>(std::count(found, found + n, uint8_t{0}));
   const std::shared_ptr<const Segments> segments = impl_->Current();
-  for (auto segment = segments->rbegin(); segment != segments->rend(); ++segment) {
-    const SegmentShape& shape = (*segment)->shape();
-    const uint64_t* begin = std::lower_bound(keys, keys + n, shape.min_key);
-    const uint64_t* end = std::upper_bound(begin, keys + n, shape.max_key);
-    if (begin == end) continue;
-    const size_t skipped = static_cast<size_t>(begin - keys);
-    PBX_RETURN_IF_ERROR(impl_->ReadSegment(**segment, begin, static_cast<size_t>(end - begin),
-                                           rows + skipped * shape.row_bytes, found + skipped));
-  }
-  return Status::Ok();
-}
-
-// keys: (n), n >= 1, all within [min_key, max_key].
-Status SsdTier::Impl::ReadSegment(const SegmentReader& segment, const uint64_t* keys, size_t n,
-                                  char* rows, uint8_t* found) {
-  const size_t row_bytes = segment.shape().row_bytes;
-  const std::vector<uint64_t>& fence = segment.fence();
-  const size_t first = segment.BlockOf(keys[0], 0);
-  const size_t blocks = segment.BlockOf(keys[n - 1], first) - first + 1;
-  // A task owns whole blocks, so that no block is read twice.
-  const auto first_key_of = [&](size_t block) {
-    if (block == 0) return size_t{0};
-    if (block == blocks) return n;
-    return static_cast<size_t>(std::lower_bound(keys, keys + n, fence[first + block]) - keys);
-  };
-  FirstError error;
-  pool->ParallelRanges(blocks, kBlocksPerTask, [&](size_t begin_block, size_t end_block) {
-    const size_t begin = first_key_of(begin_block);
-    const size_t end = first_key_of(end_block);
-    if (begin == end) return;
-    SegmentReader::Counts counts;
-    error.Report(begin, segment.Read(keys + begin, end - begin, rows + begin * row_bytes,
-                                     found + begin, &counts));
-    filter_passed += counts.filter_passed;
-    rows_found += counts.rows_found;
-    blocks_read += counts.blocks_read;
-    bytes_read += counts.bytes_read;
-  });
-  return error.status();
-}
-
-Status SsdTier::Impl::WriteSegments(const uint64_t* keys, const char* const* row_pointers, size_t n,
-                                    std::vector<SegmentDescriptor>* out) {
-  uint64_t id;
   {
-    const std::lock_guard<std::mutex> lock(mutex);
-    id = next_id;
+    const std::lock_guard<std::mutex> lock(impl_->pause);
+    ++impl_->reads;
   }
-  const uint64_t most = SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes);
-  const size_t pieces = (n + most - 1) / most;
-  for (size_t piece = 0; piece < pieces; ++piece, ++id) {
-    auto writer =
-        SegmentWriter::Create(options.folder, id, options.row_bytes, options.layout_fingerprint);
-    if (!writer.ok()) return writer.status();
-    const size_t end = n * (piece + 1) / pieces;
-    for (size_t i = n * piece / pieces; i < end; ++i) {
-      // Rows lie scattered over the table: without this the copy waits for memory at each of them.
-      if (i + 16 < end) __builtin_prefetch(row_pointers[i + 16]);
-      PBX_RETURN_IF_ERROR(writer.value()->Append(keys[i], row_pointers[i]));
-    }
-    auto descriptor = writer.value()->Finish();
-    if (!descriptor.ok()) return descriptor.status();
-    out->push_back(descriptor.value());
+  Status status =
+      impl_->reader.Read(*segments, keys, n, impl_->options.row_bytes, rows, found);
+  {
+    const std::lock_guard<std::mutex> lock(impl_->pause);
+    --impl_->reads;
   }
-  return pieces == 0 ? Status::Ok() : SyncFolder(options.folder);
+  impl_->no_reads.notify_all();
+  return status;
 }
+
+// ---- Writing
 
 Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
                                                         const char* const* row_pointers, size_t n) {
+  if (n == 0) return std::vector<SegmentDescriptor>();
   const std::lock_guard<std::mutex> one(impl_->prepare);
-  std::vector<SegmentDescriptor> written;
-  const Status status = impl_->WriteSegments(keys, row_pointers, n, &written);
+  const SsdOptions& options = impl_->options;
+  const uint64_t rows_below = rows();
+  const uint32_t filter_bits = n > rows_below ? kBaseFilterBits : kYoungFilterBits;
+  const uint64_t stored = n * (8ull + options.row_bytes);
+  const int bits = CutBits(stored, 0, UINT64_MAX,
+                           RangeBits(std::max(stored, uint64_t{bytes()}), options.max_segment_bytes));
+  const uint64_t most =
+      SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, filter_bits);
+  std::vector<size_t> begins;  // of the files
+  for (size_t begin = 0; begin < n;) {
+    const uint64_t range = RangeOf(keys[begin], bits);
+    const size_t end = static_cast<size_t>(
+        std::partition_point(keys + begin, keys + n,
+                             [&](uint64_t key) { return RangeOf(key, bits) <= range; }) -
+        keys);
+    const size_t pieces = (end - begin + most - 1) / most;
+    for (size_t i = 0; i < pieces; ++i) begins.push_back(begin + (end - begin) * i / pieces);
+    begin = end;
+  }
+  begins.push_back(n);
+
+  uint64_t id, sequence;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    id = std::exchange(impl_->next_id, impl_->next_id + begins.size() - 1);
+    sequence = impl_->next_sequence++;
+  }
+  std::vector<SegmentDescriptor> written(begins.size() - 1);
+  FirstError error;
+  impl_->writers.ParallelFor(written.size(), [&](size_t file) {
+    const auto write = [&]() -> Status {
+      auto writer = SegmentWriter::Create(options.folder,
+                                          impl_->SpecOf(id + file, sequence, filter_bits));
+      if (!writer.ok()) return writer.status();
+      for (size_t i = begins[file]; i < begins[file + 1]; ++i) {
+        // Rows lie scattered over the table: without this the copy waits for memory at each of
+        // them.
+        if (i + 16 < n) __builtin_prefetch(row_pointers[i + 16]);
+        PBX_RETURN_IF_ERROR(writer.value()->Append(keys[i], row_pointers[i]));
+      }
+      auto descriptor = writer.value()->Finish();
+      if (descriptor.ok()) written[file] = descriptor.value();
+      return descriptor.status();
+    };
+    if (!error.any()) error.Report(file, write());
+  });
+  Status status = error.status();
+  if (status.ok()) status = SyncFolder(options.folder);
+  written.erase(std::remove_if(written.begin(), written.end(),
+                               [](const SegmentDescriptor& file) { return file.id == 0; }),
+                written.end());
   if (!status.ok()) {
-    for (const SegmentDescriptor& segment : written) unlink(impl_->PathOf(segment.id).c_str());
+    impl_->Remove(written);
     return status;
   }
-  for (const SegmentDescriptor& segment : written) impl_->bytes_written += segment.bytes;
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
-  if (!written.empty()) impl_->next_id = std::max(impl_->next_id, written.back().id + 1);
+  for (const SegmentDescriptor& file : written) impl_->bytes_written += file.bytes;
   return written;
 }
 
@@ -213,72 +262,175 @@ Status SsdTier::Write(const uint64_t* keys, const char* rows, size_t n) {
   return prepared.ok() ? Publish(prepared.value()) : prepared.status();
 }
 
-Status SsdTier::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
-  const std::shared_ptr<const Segments> segments = impl_->Current();
-  std::vector<SegmentCursor> cursors;
-  cursors.reserve(segments->size());
-  for (const auto& segment : *segments) cursors.emplace_back(segment.get());
-  // Smallest key on top; of one key the newest, which is the cursor with the highest index.
-  const auto later = [&](size_t a, size_t b) {
-    return cursors[a].key() != cursors[b].key() ? cursors[a].key() > cursors[b].key() : a < b;
-  };
-  std::priority_queue<size_t, std::vector<size_t>, decltype(later)> heap(later);
-  for (size_t i = 0; i < cursors.size(); ++i) heap.push(i);
-  bool any = false;
-  uint64_t last = 0;
-  while (!heap.empty()) {
-    const size_t top = heap.top();
-    heap.pop();
-    SegmentCursor& cursor = cursors[top];
-    // A cursor stands unread on its segment's first key until the merge gets there, so range
-    // segments do not all hold a buffer at once.
-    if (!cursor.loaded()) PBX_RETURN_IF_ERROR(cursor.Next());
-    if (!any || cursor.key() != last) PBX_RETURN_IF_ERROR(visit(cursor.key(), cursor.row()));
-    any = true;
-    last = cursor.key();
-    PBX_RETURN_IF_ERROR(cursor.Next());
-    if (!cursor.done()) heap.push(top);
+// ---- Merging
+
+void SsdTier::CancelMerges() {
+  impl_->cancelled = true;
+  impl_->no_reads.notify_all();
+}
+
+Status SsdTier::Impl::WaitForReaders(const MergeRequest& request) {
+  std::unique_lock<std::mutex> lock(pause);
+  while (!cancelled && !request.urgent && reads > 0) {
+    no_reads.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  if (!cancelled) return Status::Ok();
+  return Error(Code::kFailedPrecondition, "SSD tier %s: merge cancelled", options.folder.c_str());
+}
+
+Status SsdTier::Impl::CheckClosed(const MergeRequest& request, const Segments& inputs,
+                                  uint64_t min_key, uint64_t max_key) const {
+  const std::set<uint64_t> chosen(request.inputs.begin(), request.inputs.end());
+  const uint64_t newest = inputs.front()->shape().sequence;
+  const uint64_t oldest = inputs.back()->shape().sequence;
+  for (const auto& segment : *Current()) {
+    const SegmentShape& shape = segment->shape();
+    if (shape.sequence < oldest || shape.sequence > newest || chosen.count(shape.id) != 0 ||
+        !Overlap(shape, min_key, max_key)) {
+      continue;
+    }
+    return Error(Code::kInvalidArgument,
+                 "merge: segment %" PRIu64 " (sequence %" PRIu64
+                 ") lies between the inputs, which are of sequence %" PRIu64 " to %" PRIu64,
+                 shape.id, shape.sequence, oldest, newest);
   }
   return Status::Ok();
 }
 
-size_t SsdTier::rows() const {
-  const std::shared_ptr<const Segments> segments = impl_->Current();
-  size_t sum = 0;
-  for (const auto& segment : *segments) sum += segment->shape().rows;
-  return sum;
+Result<MergeResult> SsdTier::Merge(const MergeRequest& request) {
+  const std::shared_ptr<const Segments> all = impl_->Current();
+  const std::set<uint64_t> chosen(request.inputs.begin(), request.inputs.end());
+  Segments inputs;  // newest first, as all is
+  for (const auto& segment : *all) {
+    if (chosen.count(segment->shape().id) != 0) inputs.push_back(segment);
+  }
+  if (inputs.empty() || inputs.size() != chosen.size()) {
+    return Error(Code::kInvalidArgument, "merge: %zu of the %zu inputs are segments of %s",
+                 inputs.size(), chosen.size(), impl_->options.folder.c_str());
+  }
+  MergeResult result;
+  const Status status = impl_->MergeInto(request, inputs, *all, &result);
+  if (!status.ok()) {
+    impl_->Remove(result.segments);
+    return status;
+  }
+  impl_->merge_read += result.bytes_read;
+  impl_->merge_written += result.bytes_written;
+  return result;
 }
 
-size_t SsdTier::bytes() const {
-  const std::shared_ptr<const Segments> segments = impl_->Current();
-  size_t sum = 0;
-  for (const auto& segment : *segments) sum += segment->shape().file_bytes();
-  return sum;
+Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inputs,
+                                const Segments& all, MergeResult* result) {
+  const uint64_t oldest = inputs.back()->shape().sequence;
+  const uint64_t newest = inputs.front()->shape().sequence;
+  uint64_t min_key = UINT64_MAX, max_key = 0;
+  std::vector<const SegmentReader*> readers;
+  for (const auto& input : inputs) {
+    min_key = std::min(min_key, input->shape().min_key);
+    max_key = std::max(max_key, input->shape().max_key);
+    result->bytes_read += input->shape().fence_offset();
+    readers.push_back(input.get());
+  }
+  PBX_RETURN_IF_ERROR(CheckClosed(request, inputs, min_key, max_key));
+  const bool bottom = std::none_of(all.begin(), all.end(), [&](const auto& segment) {
+    return segment->shape().sequence < oldest && Overlap(segment->shape(), min_key, max_key);
+  });
+  const uint32_t filter_bits = bottom ? kBaseFilterBits : kYoungFilterBits;
+  const int bits = CutBits(BytesOf(inputs), min_key, max_key,
+                           RangeBits(BytesOf(all), options.max_segment_bytes));
+  const uint64_t most =
+      SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, filter_bits);
+
+  MergeCursor cursor(std::move(readers));
+  std::unique_ptr<SegmentWriter> writer;
+  uint64_t range = 0, in_file = 0;
+  const auto finish = [&]() -> Status {
+    if (writer == nullptr) return Status::Ok();
+    auto descriptor = writer->Finish();
+    writer = nullptr;
+    if (!descriptor.ok()) return descriptor.status();
+    result->segments.push_back(descriptor.value());
+    result->bytes_written += descriptor.value().bytes;
+    return Status::Ok();
+  };
+  std::vector<char> row(options.row_bytes);
+  for (uint64_t steps = 0;; ++steps) {
+    if (steps % kRowsPerGlance == 0) PBX_RETURN_IF_ERROR(WaitForReaders(request));
+    PBX_RETURN_IF_ERROR(cursor.Next());
+    if (cursor.done()) break;
+    const char* copied = cursor.row();
+    if (request.life != nullptr) {
+      std::copy_n(copied, row.size(), row.data());
+      if (request.life(row.data())) {
+        copied = row.data();
+      } else if (bottom) {
+        ++result->rows_dropped;
+        continue;
+      }
+    }
+    if (writer != nullptr && (in_file == most || RangeOf(cursor.key(), bits) != range)) {
+      PBX_RETURN_IF_ERROR(finish());
+    }
+    if (writer == nullptr) {
+      auto created = SegmentWriter::Create(options.folder, SpecOf(TakeIds(1), newest, filter_bits));
+      if (!created.ok()) return created.status();
+      writer = std::move(created.value());
+      range = RangeOf(cursor.key(), bits);
+      in_file = 0;
+    }
+    PBX_RETURN_IF_ERROR(writer->Append(cursor.key(), copied));
+    ++in_file;
+    ++result->rows_out;
+  }
+  result->rows_in = cursor.copies();
+  PBX_RETURN_IF_ERROR(finish());
+  return SyncFolder(options.folder);
 }
+
+// ---- The whole tier
+
+Status SsdTier::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+  const std::shared_ptr<const Segments> segments = impl_->Current();
+  std::vector<const SegmentReader*> readers;
+  for (const auto& segment : *segments) readers.push_back(segment.get());
+  MergeCursor cursor(std::move(readers));
+  for (;;) {
+    PBX_RETURN_IF_ERROR(cursor.Next());
+    if (cursor.done()) return Status::Ok();
+    PBX_RETURN_IF_ERROR(visit(cursor.key(), cursor.row()));
+  }
+}
+
+size_t SsdTier::rows() const {
+  size_t rows = 0;
+  for (const auto& segment : *impl_->Current()) rows += segment->shape().rows;
+  return rows;
+}
+
+size_t SsdTier::bytes() const { return impl_->BytesOf(*impl_->Current()); }
 
 size_t SsdTier::memory_bytes() const {
-  const std::shared_ptr<const Segments> segments = impl_->Current();
-  size_t sum = 0;
-  for (const auto& segment : *segments) sum += segment->memory_bytes();
-  return sum;
+  size_t bytes = 0;
+  for (const auto& segment : *impl_->Current()) bytes += segment->memory_bytes();
+  return bytes;
 }
 
 size_t SsdTier::segments() const { return impl_->Current()->size(); }
 
 SsdCounters SsdTier::counters() const {
-  SsdCounters out;
-  out.keys_asked = impl_->keys_asked;
-  out.filter_passed = impl_->filter_passed;
-  out.rows_found = impl_->rows_found;
-  out.blocks_read = impl_->blocks_read;
-  out.bytes_read = impl_->bytes_read;
-  out.bytes_written = impl_->bytes_written;
-  return out;
-}
-
-uint64_t SsdTier::next_id() const {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
-  return impl_->next_id;
+  const ReadCounts read = impl_->reader.counts();
+  SsdCounters counters;
+  counters.keys_asked = impl_->keys_asked;
+  counters.filter_passed = read.filter_passed;
+  counters.rows_found = read.rows_found;
+  counters.absent_read = read.absent_read;
+  counters.blocks_read = read.blocks_read;
+  counters.read_requests = read.read_requests;
+  counters.bytes_read = read.bytes_read;
+  counters.bytes_written = impl_->bytes_written;
+  counters.merge_bytes_read = impl_->merge_read;
+  counters.merge_bytes_written = impl_->merge_written;
+  return counters;
 }
 
 }  // namespace pbx

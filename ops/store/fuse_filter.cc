@@ -1,0 +1,181 @@
+#include "store/fuse_filter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace pbx {
+namespace {
+
+constexpr uint32_t kMaxWindowLog2 = 18;
+constexpr uint32_t kOrderedSeeds = 4;
+constexpr uint32_t kHashedSeeds = 64;
+
+uint32_t Get(const char* table, uint32_t bits, uint64_t i) {
+  if (bits == 8) return static_cast<unsigned char>(table[i]);
+  uint16_t two;  // 12 bits: two positions in three bytes
+  std::memcpy(&two, table + (3 * i) / 2, 2);
+  return (two >> (4 * (i & 1))) & 0xfffu;
+}
+
+void Set(char* table, uint32_t bits, uint64_t i, uint32_t value) {
+  if (bits == 8) {
+    table[i] = static_cast<char>(value);
+    return;
+  }
+  uint16_t two;
+  std::memcpy(&two, table + (3 * i) / 2, 2);
+  const unsigned shift = 4 * (i & 1);
+  two = static_cast<uint16_t>((two & ~(0xfffu << shift)) | (value << shift));
+  std::memcpy(table + (3 * i) / 2, &two, 2);
+}
+
+// One attempt: takes the keys off one by one, each at a position that it alone still has, and gives
+// that position what the other two lack. False when some keys share all their positions.
+class Peeler {
+ public:
+  Peeler(const FuseShape& shape, size_t n)
+      : key_xor_(shape.positions()), count_(shape.positions()), order_(n), alone_at_(n) {}
+
+  bool Peel(const FuseHash& hash, const uint64_t* keys, size_t n) {
+    std::fill(key_xor_.begin(), key_xor_.end(), 0);
+    std::fill(count_.begin(), count_.end(), uint8_t{0});
+    for (size_t i = 0; i < n; ++i) {
+      const FuseHash::Place place = hash.Of(keys[i]);
+      for (unsigned k = 0; k < 3; ++k) {
+        uint8_t& count = count_[place.at[k]];
+        if (count >= kMaxCount) return false;
+        count = static_cast<uint8_t>((count + 4) ^ k);
+        key_xor_[place.at[k]] ^= keys[i];
+      }
+    }
+    std::vector<uint32_t> alone;
+    for (size_t at = 0; at < count_.size(); ++at) {
+      if (count_[at] >> 2 == 1) alone.push_back(static_cast<uint32_t>(at));
+    }
+    size_t peeled = 0;
+    while (!alone.empty()) {
+      const uint32_t at = alone.back();
+      alone.pop_back();
+      if (count_[at] >> 2 != 1) continue;
+      const uint64_t key = key_xor_[at];
+      const unsigned which = count_[at] & 3;
+      order_[peeled] = key;
+      alone_at_[peeled] = static_cast<uint8_t>(which);
+      ++peeled;
+      const FuseHash::Place place = hash.Of(key);
+      for (unsigned k = 0; k < 3; ++k) {
+        const uint64_t other = place.at[k];
+        count_[other] = static_cast<uint8_t>((count_[other] - 4) ^ k);
+        key_xor_[other] ^= key;
+        if (k != which && count_[other] >> 2 == 1) alone.push_back(static_cast<uint32_t>(other));
+      }
+    }
+    return peeled == n;
+  }
+
+  void Fill(const FuseHash& hash, uint32_t bits, char* table) const {
+    for (size_t i = order_.size(); i-- > 0;) {
+      const FuseHash::Place place = hash.Of(order_[i]);
+      uint32_t value = place.fingerprint;
+      for (unsigned k = 0; k < 3; ++k) {
+        if (k != alone_at_[i]) value ^= Get(table, bits, place.at[k]);
+      }
+      Set(table, bits, place.at[alone_at_[i]], value);
+    }
+  }
+
+ private:
+  static constexpr uint8_t kMaxCount = 252;  // keys at a position, times 4: one more would overflow
+
+  std::vector<uint64_t> key_xor_;  // (positions) of the keys there
+  std::vector<uint8_t> count_;     // (positions) 4 x keys there, xor which of its three each is
+  std::vector<uint64_t> order_;    // keys as they were taken off
+  std::vector<uint8_t> alone_at_;  // which of its three positions each had to itself
+};
+
+}  // namespace
+
+// Sizes as the paper gives them.
+FuseShape FuseShapeFor(uint64_t n, uint32_t bits) {
+  FuseShape shape;
+  shape.bits = bits;
+  const double size = static_cast<double>(std::max<uint64_t>(n, 2));
+  const double window_log2 = std::floor(std::log(size) / std::log(3.33) + 2.25);
+  shape.window_log2 = static_cast<uint32_t>(std::clamp(window_log2, 2.0, double{kMaxWindowLog2}));
+  const double factor = std::max(1.125, 0.875 + 0.25 * std::log(1e6) / std::log(size));
+  const uint64_t window = 1ull << shape.window_log2;
+  const uint64_t capacity = static_cast<uint64_t>(std::llround(size * factor));
+  const uint64_t windows = (capacity + window - 1) / window;
+  shape.windows = static_cast<uint32_t>(windows > 3 ? windows - 2 : 1);
+  return shape;
+}
+
+bool FuseShape::Sane() const {
+  if (bits == 0) return windows == 0;
+  return (bits == 8 || bits == 12) && window_log2 >= 2 && window_log2 <= kMaxWindowLog2 &&
+         windows > 0 && by_hash <= 1 && positions() <= 1ull << 40;
+}
+
+FuseHash::FuseHash(const FuseShape& shape, uint64_t min_key, uint64_t max_key)
+    : salt_(Mix(shape.seed + 0x9e3779b97f4a7c15ULL)),
+      min_key_(min_key),
+      positions_(uint64_t{shape.windows} << shape.window_log2),
+      mask_((1ull << shape.window_log2) - 1),
+      fingerprint_shift_(static_cast<int>(64 - std::max(1u, shape.bits))),
+      by_hash_(shape.by_hash != 0) {
+  const uint64_t span = max_key - min_key;
+  if (span == 0) return;  // one key: scale 0 puts it at 0
+  __extension__ using Wide = unsigned __int128;
+  shift_ = __builtin_clzll(span);
+  // ((key - min) << shift) * scale >> 64 is below positions for every key up to max.
+  scale_ = static_cast<uint64_t>((static_cast<Wide>(positions_) << 64) /
+                                 (static_cast<Wide>(span << shift_) + 1));
+}
+
+FuseShape BuildFuseFilter(const uint64_t* keys, size_t n, uint32_t bits, std::vector<char>* table) {
+  FuseShape shape = FuseShapeFor(n, bits);
+  Peeler peeler(shape, n);
+  for (uint32_t attempt = 0; attempt < kOrderedSeeds + kHashedSeeds; ++attempt) {
+    shape.seed = attempt;
+    shape.by_hash = attempt >= kOrderedSeeds ? 1 : 0;
+    const FuseHash hash(shape, keys[0], keys[n - 1]);
+    if (!peeler.Peel(hash, keys, n)) continue;
+    table->assign(shape.bytes(), 0);
+    peeler.Fill(hash, bits, table->data());
+    return shape;
+  }
+  table->clear();
+  return FuseShape();
+}
+
+template <uint32_t kBits>
+size_t FuseFilter::SelectBits(const uint64_t* keys, const uint32_t* ask, size_t n, uint32_t* passed,
+                              uint32_t* rejected, size_t* n_rejected) const {
+  const FuseHash hash = hash_;
+  const char* const table = table_;
+  size_t yes = 0, no = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t index = ask[i];
+    const FuseHash::Place place = hash.Of(keys[index]);
+    const bool may = (Get(table, kBits, place.at[0]) ^ Get(table, kBits, place.at[1]) ^
+                      Get(table, kBits, place.at[2])) == place.fingerprint;
+    passed[yes] = index;  // without a branch: half of the answers would be guessed wrongly
+    rejected[no] = index;
+    yes += may ? 1 : 0;
+    no += may ? 0 : 1;
+  }
+  *n_rejected = no;
+  return yes;
+}
+
+size_t FuseFilter::Select(const uint64_t* keys, const uint32_t* ask, size_t n, uint32_t* passed,
+                          uint32_t* rejected, size_t* n_rejected) const {
+  if (bits_ == 8) return SelectBits<8>(keys, ask, n, passed, rejected, n_rejected);
+  if (bits_ == 12) return SelectBits<12>(keys, ask, n, passed, rejected, n_rejected);
+  std::copy_n(ask, n, passed);
+  *n_rejected = 0;
+  return n;
+}
+
+}  // namespace pbx
