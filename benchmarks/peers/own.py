@@ -59,13 +59,13 @@ class Own:
         return keys, rows
 
     def load(self, batch: Any) -> None:
-        written = self._tier.write(*batch)["segments"]
+        written = self._tier.write(*batch)
         self._commit([*self._segments, *written])
         self._rows = len(batch[0])
         self.upkeep.bytes_loaded += _bytes_of(written)
 
     def write(self, batch: Any) -> None:
-        written = self._tier.write(*batch)["segments"]
+        written = self._tier.write(*batch)
         self._commit([*self._segments, *written])
         self.upkeep.bytes_of_passes += _bytes_of(written)
         self._compact()
@@ -77,7 +77,7 @@ class Own:
             if merge is None:
                 return
             inputs = set(merge.inputs)
-            made = self._tier.merge(list(merge.inputs), merge.bottom, True)
+            made = self._tier.merge(list(merge.inputs), urgent=True)
             kept = [segment for segment in self._segments if segment["id"] not in inputs]
             self._commit([*kept, *made["segments"]])
             self._tier.replace_segments(list(merge.inputs), made["segments"])
