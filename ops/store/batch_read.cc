@@ -180,10 +180,10 @@ class BatchReader::Worker {
     for (size_t i = 0; i < passed; ++i) {
       const uint64_t key = tile_keys[passed_[i]];
       hint = segment.BlockOf(key, hint);
-      if (segment.MayBeBefore(key, hint)) {
-        if (request.blocks > 0 && hint == request.first_block) Emit(&request);
-        want(passed_[i], hint - 1);
-      }
+      size_t block = hint;
+      while (segment.MayBeBefore(key, block)) --block;
+      if (request.blocks > 0 && block < request.first_block) Emit(&request);
+      for (; block < hint; ++block) want(passed_[i], block);
       want(passed_[i], hint);
     }
     Emit(&request);

@@ -49,7 +49,8 @@ class SegmentReader {
   }
   // The last block that can hold key. REQUIRES: `hint` not after that block.
   size_t BlockOf(uint64_t key, size_t hint) const;
-  // Whether the block before BlockOf(key) can hold key too: the fence cannot tell them apart.
+  // Whether the block before this one, BlockOf(key) or one before that, can hold key too: the fence
+  // cannot tell them apart.
   bool MayBeBefore(uint64_t key, size_t block) const {
     return block > 0 && fence_[block] == shape_.Quantum(key);
   }

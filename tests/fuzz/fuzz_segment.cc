@@ -14,12 +14,14 @@
 
 #include "base/crc32c.h"
 #include "seeds.h"
+#include "store/batch_read.h"
 #include "store/segment_reader.h"
 #include "store/segment_writer.h"
 
 namespace {
 
-constexpr size_t kFooter = pbx::SegmentShape::kFooterBytes;
+constexpr uint32_t kVersion = pbx::SegmentShape::kVersion;
+constexpr size_t kFooter = pbx::SegmentShape::FooterBytes(kVersion);
 
 // Folder of this process, removed when it ends.
 struct Folder {
@@ -45,21 +47,19 @@ void Seal(std::string* bytes) {
   if (bytes->size() < kFooter) return;
   char* footer = bytes->data() + bytes->size() - kFooter;
   const uint32_t footer_bytes = kFooter;
-  const uint32_t version = pbx::SegmentShape::kVersion;
-  std::memcpy(footer + 60, &footer_bytes, 4);
-  std::memcpy(footer + 64, &version, 4);
-  std::memcpy(footer + 72, "PBXSEGMT", 8);
-  const auto shape = pbx::SegmentShape::Decode(footer, "fuzz", bytes->size());
+  std::memcpy(footer + 84, &footer_bytes, 4);
+  std::memcpy(footer + 88, &kVersion, 4);
+  std::memcpy(footer + 96, "PBXSEGMT", 8);
+  const auto shape = pbx::SegmentShape::Decode(kVersion, footer, "fuzz", bytes->size());
   if (shape.ok()) {
     const pbx::SegmentShape& s = shape.value();
     for (uint64_t block = 0; block < s.blocks(); ++block) {
       char* at = bytes->data() + block * s.block_bytes;
       PutCrc(at, at + 4, s.block_bytes - 4);
     }
-    PutCrc(footer + 52, bytes->data() + s.fence_offset(), 8 * s.blocks());
-    PutCrc(footer + 56, bytes->data() + s.filter_offset(), 64ull * s.filter_lines);
+    PutCrc(footer + 76, bytes->data() + s.fence_offset(), s.footer_offset() - s.fence_offset());
   }
-  PutCrc(footer + 68, footer, 68);
+  PutCrc(footer + 92, footer, 92);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ void Seal(std::string* bytes) {
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
   const Folder folder;
   for (const uint64_t rows : {3, 20}) {
-    auto writer = pbx::SegmentWriter::Create(folder.path, rows, 300, 42);
+    auto writer = pbx::SegmentWriter::Create(folder.path, {rows, rows, 300, 42, rows == 3 ? 8u : 12u});
     if (!writer.ok()) std::abort();
     const std::string row(300, 'r');
     for (uint64_t key = 1; key <= rows; ++key) {
@@ -91,24 +91,25 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::ofstream(path, std::ios::binary | std::ios::trunc)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 
-  pbx::SegmentLayout layout{4, 0x0102030405060708};
-  if (bytes.size() >= kFooter) {  // the layout that the file claims
-    const char* footer = bytes.data() + bytes.size() - kFooter;
-    std::memcpy(&layout.fingerprint, footer + 8, 8);
-    std::memcpy(&layout.row_bytes, footer + 40, 4);
-  }
-  const auto opened = pbx::SegmentReader::Open(path, layout, nullptr);
+  auto opened = pbx::SegmentReader::OpenAnyLayout(path, nullptr);
   if (!opened.ok()) return 0;
-  const pbx::SegmentReader& segment = *opened.value();
-  std::vector<uint64_t> keys = segment.fence();
-  if (segment.shape().max_key > keys.back()) keys.push_back(segment.shape().max_key);
-  std::vector<char> rows(keys.size() * layout.row_bytes);
+  const std::shared_ptr<const pbx::SegmentReader> segment = std::move(opened.value());
+  const pbx::SegmentShape& shape = segment->shape();
+  const uint64_t step = (shape.max_key - shape.min_key) / 64 + 1;
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 0; i < 64 && i * step <= shape.max_key - shape.min_key; ++i) {
+    keys.push_back(shape.min_key + i * step);
+  }
+  if (keys.back() != shape.max_key) keys.push_back(shape.max_key);
+  std::vector<char> rows(keys.size() * shape.row_bytes);
   std::vector<uint8_t> found(keys.size());
-  pbx::SegmentReader::Counts counts;
-  (void)segment.Read(keys.data(), keys.size(), rows.data(), found.data(), &counts).ok();
-  pbx::SegmentCursor cursor(&segment);
+  static pbx::ThreadPool pool(1);
+  static pbx::BatchReader reader(&pool);
+  (void)reader.Read({segment}, keys.data(), keys.size(), shape.row_bytes, rows.data(), found.data())
+      .ok();
+  pbx::SegmentCursor cursor(segment.get());
   for (pbx::Status status = cursor.Next(); status.ok() && !cursor.done(); status = cursor.Next()) {
-    std::memcpy(rows.data(), cursor.row(), layout.row_bytes);
+    std::memcpy(rows.data(), cursor.row(), shape.row_bytes);
   }
   return 0;
 }
