@@ -163,7 +163,8 @@ class Bench:
         say(
             f"{series}: write amplification {self.upkeep[series]['write_amplification']:.2f}, "
             f"space {upkeep.worst_space:.2f}, memory {upkeep.worst_memory:.2f} bytes a row, "
-            f"{upkeep.merges} merges, at most {upkeep.most_segments} segments"
+            f"{upkeep.merges} merges, at most {upkeep.most_segments} segments, depth "
+            f"{upkeep.worst_depth}"
         )
 
     def ask(self, subject: Subject, chosen: Indices, absent: Words | None = None) -> Batch:

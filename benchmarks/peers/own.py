@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
 MAX_SEGMENT_BYTES = 256 << 20
 _FINGERPRINT = 1
+_COMMIT_BYTES = 512 << 20  # inputs of the merges that one commit names
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Upkeep:
     worst_space: float = 0.0  # stored bytes / packed bytes of the live rows
     worst_memory: float = 0.0  # bytes a live row
     most_segments: int = 0
+    worst_depth: int = 0  # segments over a point of the key space
 
 
 class Own:
@@ -53,6 +56,8 @@ class Own:
         )
         self._segments: list[dict[str, Any]] = []
         self._rows = 0
+        self._threads = threads
+        self._policy = compaction.Policy()
         self.upkeep = Upkeep()
 
     def packed(self, keys: Words, rows: Bytes) -> Any:
@@ -73,17 +78,22 @@ class Own:
 
     def _compact(self) -> None:
         while True:
-            merge = compaction.plan(self._segments, self._rows, KEY_BYTES + ROW_BYTES)
-            if merge is None:
+            merges = compaction.plan(self._segments, self._rows, self._policy, _COMMIT_BYTES)
+            if not merges:
                 return
-            inputs = set(merge.inputs)
-            made = self._tier.merge(list(merge.inputs), urgent=True)
-            kept = [segment for segment in self._segments if segment["id"] not in inputs]
-            self._commit([*kept, *made["segments"]])
-            self._tier.replace_segments(list(merge.inputs), made["segments"])
+            with ThreadPoolExecutor(self._threads) as pool:
+                made = list(pool.map(self._merge, merges))
+            removed = [number for merge in merges for number in merge.inputs]
+            added = [segment for merge in made for segment in merge["segments"]]
+            gone = set(removed)
+            self._commit([*(s for s in self._segments if s["id"] not in gone), *added])
+            self._tier.replace_segments(removed, added)
             self._manifest.remove_unreferenced()
-            self.upkeep.bytes_compacted += int(made["bytes_written"])
-            self.upkeep.merges += 1
+            self.upkeep.bytes_compacted += sum(int(merge["bytes_written"]) for merge in made)
+            self.upkeep.merges += len(merges)
+
+    def _merge(self, merge: compaction.Merge) -> dict[str, Any]:
+        return dict(self._tier.merge(list(merge.inputs), urgent=True))
 
     def _commit(self, segments: list[dict[str, Any]]) -> None:
         head = self._manifest.head()
@@ -105,6 +115,8 @@ class Own:
         live = self._rows * (KEY_BYTES + ROW_BYTES)
         upkeep.worst_space = max(upkeep.worst_space, counters["bytes"] / live)
         upkeep.worst_memory = max(upkeep.worst_memory, counters["memory_bytes"] / self._rows)
+        depth = compaction.shape(self._segments, self._rows).depth
+        upkeep.worst_depth = max(upkeep.worst_depth, depth)
         upkeep.most_segments = max(upkeep.most_segments, counters["segments"])
 
     def counters(self) -> dict[str, int]:
