@@ -62,9 +62,7 @@ def _joined(rows: Iterable[bytes]) -> Bytes:
 
 
 def _sliced(items: list[bytes], pieces: int) -> list[list[bytes]]:
-    return [
-        items[len(items) * i // pieces : len(items) * (i + 1) // pieces] for i in range(pieces)
-    ]
+    return [items[len(items) * i // pieces : len(items) * (i + 1) // pieces] for i in range(pieces)]
 
 
 def _files(folder: Path) -> list[Path]:
