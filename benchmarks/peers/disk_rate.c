@@ -11,9 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
+static const size_t kHugePage = 2u << 20;
 static int fd;
 static char mode;
 static uint64_t file_bytes, request_bytes;
@@ -37,10 +39,14 @@ static void* Work(void* argument) {
   uint64_t state = 0x9e3779b97f4a7c15u * ((uint64_t)(uintptr_t)argument + 1);
   const uint64_t requests = file_bytes / request_bytes;
   char* buffer = NULL;
-  if (posix_memalign((void**)&buffer, 4096, request_bytes) != 0) {
+  const size_t size = (request_bytes + kHugePage - 1) / kHugePage * kHugePage;
+  if (posix_memalign((void**)&buffer, kHugePage, size) != 0) {
     failure = ENOMEM;
     return NULL;
   }
+  /* A request of scattered small pages has a segment each: a virtual disk that reads 3.5 GB/s into
+   * huge pages gave 1.2 GB/s without. */
+  madvise(buffer, size, MADV_HUGEPAGE);
   /* No zeros: a disk below may store those for nothing. */
   for (uint64_t i = 0; i < request_bytes; i += 8) {
     const uint64_t word = Next(&state);
