@@ -37,6 +37,7 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
+    "upkeep": _NATIVE | {"store"},
     "data": _NATIVE | {"store"},
     "ops": _NATIVE,
     "nn": _NATIVE | {"ops"},

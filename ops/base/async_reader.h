@@ -34,7 +34,8 @@ class AsyncReader {
   enum class Backend { kAuto, kIoUring, kThreads };
 
   // depth: most reads in flight, 1 to 4096. kIoUring fails where the kernel refuses it.
-  static Result<std::unique_ptr<AsyncReader>> Create(size_t depth, Backend backend = Backend::kAuto);
+  static Result<std::unique_ptr<AsyncReader>> Create(size_t depth,
+                                                     Backend backend = Backend::kAuto);
   virtual ~AsyncReader() = default;
 
   // REQUIRES in_flight() < depth. What is submitted may start only at the next Wait.

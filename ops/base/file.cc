@@ -146,8 +146,7 @@ Result<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(const std::st
                                                                    IoMode mode) {
   const std::string temporary = path + ".tmp";
   bool direct;
-  const int fd =
-      OpenInMode(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644, mode, &direct);
+  const int fd = OpenInMode(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644, mode, &direct);
   if (fd < 0) return SystemError(temporary, "create", 0, errno);
   return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, fd, direct));
 }

@@ -58,7 +58,8 @@ class IoUringReader : public AsyncReader {
     if (fd_ < 0) return Refused("set up");
     const size_t sq_bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
     const size_t cq_bytes = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
-    if (!sq_.Map(fd_, sq_bytes, IORING_OFF_SQ_RING) || !cq_.Map(fd_, cq_bytes, IORING_OFF_CQ_RING) ||
+    if (!sq_.Map(fd_, sq_bytes, IORING_OFF_SQ_RING) ||
+        !cq_.Map(fd_, cq_bytes, IORING_OFF_CQ_RING) ||
         !entries_.Map(fd_, params.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES)) {
       return Refused("map its rings");
     }
@@ -150,8 +151,8 @@ class IoUringReader : public AsyncReader {
 
   // Hands over what is queued and waits for one completion.
   Status Enter() {
-    const long taken = syscall(__NR_io_uring_enter, fd_, queued_, 1, IORING_ENTER_GETEVENTS,
-                               nullptr, 0);
+    const long taken =
+        syscall(__NR_io_uring_enter, fd_, queued_, 1, IORING_ENTER_GETEVENTS, nullptr, 0);
     if (taken >= 0) {
       queued_ -= static_cast<unsigned>(taken);
       return Status::Ok();

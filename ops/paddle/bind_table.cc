@@ -36,6 +36,43 @@ RuleConfig RuleFrom(const py::dict& fields) {
   return rule;
 }
 
+std::vector<LifeEvent> EventsFrom(const std::vector<py::dict>& records) {
+  std::vector<LifeEvent> events;
+  for (const py::dict& record : records) {
+    LifeEvent event;
+    event.seq = record["seq"].cast<uint32_t>();
+    const std::string kind = record["kind"].cast<std::string>();
+    if (kind == "decay") {
+      event.kind = LifeKind::kDecay;
+    } else if (kind == "shrink") {
+      event.kind = LifeKind::kShrink;
+    } else if (kind == "delta_reset") {
+      event.kind = LifeKind::kDeltaReset;
+    } else {
+      ThrowIfError(Error(Code::kInvalidArgument,
+                         "life event %u: kind '%s', expected decay, shrink or delta_reset",
+                         event.seq, kind.c_str()));
+    }
+    event.day = record["day"].cast<uint32_t>();
+    event.decay = record["decay"].cast<float>();
+    event.min_score = record["min_score"].cast<float>();
+    event.min_delta_score = record["min_delta_score"].cast<float>();
+    event.max_unseen_days = record["max_unseen_days"].cast<uint32_t>();
+    events.push_back(event);
+  }
+  return events;
+}
+
+Precision PrecisionFrom(const std::string& name) {
+  if (name == "float16") return Precision::kFloat16;
+  if (name == "bfloat16") return Precision::kBfloat16;
+  if (name != "float32") {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "row_precision '%s': expected float32, float16 or bfloat16", name.c_str()));
+  }
+  return Precision::kFloat32;
+}
+
 TableConfig ConfigFrom(const py::dict& fields) {
   TableConfig config;
   config.name = fields["name"].cast<std::string>();
@@ -53,6 +90,8 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.max_segment_bytes = fields["max_segment_bytes"].cast<uint64_t>();
   config.threads = fields["threads"].cast<int>();
   config.read_only = fields["read_only"].cast<bool>();
+  config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
+  config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());
   return config;
 }
 
@@ -84,7 +123,8 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
   out["stamp"] = staged.stamp;
   out["rows"] = staged.rows;
   const auto& counts = staged.rows_by_origin;
-  out["new"] = counts[static_cast<size_t>(Origin::kNew)];
+  out["new"] =
+      counts[static_cast<size_t>(Origin::kNew)] + counts[static_cast<size_t>(Origin::kDead)];
   out["mem"] = counts[static_cast<size_t>(Origin::kMem)];
   out["ssd"] = counts[static_cast<size_t>(Origin::kSsd)];
   out["hbm"] = counts[static_cast<size_t>(Origin::kHbm)];
@@ -112,6 +152,56 @@ py::tuple ReadAll(Table& table) {
                         ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
 }
 
+// All pairs, at most `most` at a time: callback(feasigns (n), rows (n, words)).
+void VisitChunks(Table& table, size_t most, const py::function& callback) {
+  std::vector<uint64_t> feasigns;
+  std::vector<float> rows;
+  const size_t words = table.row_bytes() / 4;
+  const auto flush = [&] {
+    const py::gil_scoped_acquire acquire;
+    const auto n = static_cast<py::ssize_t>(feasigns.size());
+    callback(ToArray(std::move(feasigns)),
+             ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
+    feasigns = {};
+    rows = {};
+  };
+  const py::gil_scoped_release release;
+  ThrowIfError(table.Visit([&](uint64_t key, const char* row) {
+    feasigns.push_back(FeasignOf(key));
+    rows.resize(rows.size() + words);
+    std::memcpy(rows.data() + rows.size() - words, row, words * 4);
+    if (feasigns.size() == most) flush();
+    return Status::Ok();
+  }));
+  if (!feasigns.empty()) flush();
+}
+
+// feasigns: (n), ascending by key. (n) uint8 found, (n, words) rows.
+py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns) {
+  const size_t n = SizeOf(feasigns);
+  const size_t words = table.row_bytes() / 4;
+  std::vector<uint64_t> keys(n);
+  for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(feasigns.data()[i]);
+  std::vector<uint8_t> found(n);
+  std::vector<float> rows(n * words);
+  {
+    const py::gil_scoped_release release;
+    ThrowIfError(table.Lookup(keys.data(), n, rows.data(), found.data()));
+  }
+  return py::make_tuple(
+      ToArray(std::move(found)),
+      ToArray(std::move(rows), {static_cast<py::ssize_t>(n), static_cast<py::ssize_t>(words)}));
+}
+
+py::dict Layout(const Table& table) {
+  const RowLayout& layout = table.config().accessor.layout;
+  py::dict out;
+  out["embedx_dim"] = layout.embedx_dim;
+  out["embed_state"] = layout.embed_state;
+  out["embedx_state"] = layout.embedx_state;
+  return out;
+}
+
 py::dict Counters(const Table& table) {
   const TableCounters c = table.counters();
   py::dict out;
@@ -124,9 +214,15 @@ py::dict Counters(const Table& table) {
   out["ssd_bytes"] = c.ssd_bytes;
   out["ssd_segments"] = c.ssd_segments;
   out["ssd_memory_bytes"] = c.ssd_memory_bytes;
+  out["ssd_keys_asked"] = c.ssd.keys_asked;
+  out["ssd_rows_found"] = c.ssd.rows_found;
+  out["ssd_absent_read"] = c.ssd.absent_read;
+  out["ssd_read_requests"] = c.ssd.read_requests;
   out["ssd_blocks_read"] = c.ssd.blocks_read;
   out["ssd_bytes_read"] = c.ssd.bytes_read;
   out["ssd_bytes_written"] = c.ssd.bytes_written;
+  out["ssd_merge_bytes_read"] = c.ssd.merge_bytes_read;
+  out["ssd_merge_bytes_written"] = c.ssd.merge_bytes_written;
   return out;
 }
 
@@ -141,9 +237,9 @@ void BindTable(py::module_& module) {
       .def_property_readonly("max_pass_rows", &Table::max_pass_rows)
       .def_property_readonly("pass_bytes_per_row",
                              [](const Table& t) { return PassTable::BytesPerRow(t.row_bytes()); })
-      .def_property_readonly(
-          "layout_fingerprint",
-          [](const Table& t) { return t.config().accessor.layout.Fingerprint(); })
+      .def_property_readonly("stored_row_bytes", &Table::stored_row_bytes)
+      .def_property_readonly("layout_fingerprint",
+                             [](const Table& t) { return t.codec().Fingerprint(); })
       .def_property_readonly("training", &Table::training)
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
@@ -154,17 +250,44 @@ void BindTable(py::module_& module) {
       .def(
           "begin", [](Table& t, int32_t stamp) { ThrowIfError(t.Begin(stamp)); }, release)
       .def(
-          "end", [](Table& t) { ThrowIfError(t.End()); }, release)
+          "end", [](Table& t, uint64_t pass_number) { ThrowIfError(t.End(pass_number)); },
+          py::arg("pass_number") = 0, release)
       .def(
           "abandon", [](Table& t) { ThrowIfError(t.Abandon()); }, release)
       .def("write_frozen",
            [](Table& t) {
-             std::vector<SegmentDescriptor> segments;
+             WrittenPass written;
              {
                const py::gil_scoped_release released;
-               segments = ValueOrThrow(t.WriteFrozen());
+               written = ValueOrThrow(t.WriteFrozen());
              }
-             return ToDicts(segments);
+             py::dict out;
+             out["segments"] = ToDicts(written.segments);
+             out["rows"] = written.rows;
+             out["new_rows"] = written.new_rows;
+             return out;
+           })
+      .def("merge",
+           [](Table& t, const std::vector<uint64_t>& inputs, bool urgent) {
+             MergeResult result;
+             {
+               const py::gil_scoped_release released;
+               result = ValueOrThrow(t.Merge(inputs, urgent));
+             }
+             return ToDict(result);
+           })
+      .def("replace_segments",
+           [](Table& t, const std::vector<uint64_t>& removed, const std::vector<py::dict>& added) {
+             const std::vector<SegmentDescriptor> segments = SegmentsFrom(added);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.ReplaceSegments(removed, segments));
+           })
+      .def("cancel_merges", &Table::CancelMerges, release)
+      .def("append_events",
+           [](Table& t, const std::vector<py::dict>& records) {
+             const std::vector<LifeEvent> events = EventsFrom(records);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.AppendEvents(events));
            })
       .def("publish",
            [](Table& t, const std::vector<py::dict>& records) {
@@ -175,6 +298,9 @@ void BindTable(py::module_& module) {
       .def(
           "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
       .def("read_all", &ReadAll)
+      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"))
+      .def("lookup", &Lookup, py::arg("feasigns"))
+      .def_property_readonly("layout", &Layout)
       .def("counters", &Counters);
 }
 

@@ -96,5 +96,6 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMetric(module);
   pbx::BindTable(module);
   pbx::BindSsd(module);
+  pbx::BindSegment(module);
   pbx::BindFeed(module);
 }

@@ -13,7 +13,7 @@ namespace pbx {
 namespace {
 
 constexpr size_t kRequestBytes = 256u << 10;  // larger ones are no faster
-constexpr uint64_t kTileBytes = 8u << 20;     // of blocks: filters and requests of a tile stay in L2
+constexpr uint64_t kTileBytes = 8u << 20;  // of blocks: filters and requests of a tile stay in L2
 constexpr size_t kMinTileKeys = 64;
 // Requests in flight over all threads: a solid-state disk needs some 64 small ones to be busy.
 constexpr size_t kDepth = 64;
@@ -36,7 +36,8 @@ struct BatchReader::Batch {
 
   std::mutex mutex;  // guards what follows
   Status status;
-  size_t failed_at = kNone;  // first key of the tile: the error told does not depend on who is first
+  size_t failed_at =
+      kNone;  // first key of the tile: the error told does not depend on who is first
   ReadCounts counts;
 };
 
@@ -106,8 +107,8 @@ class BatchReader::Worker {
     uint64_t block;
   };
   struct Tile {
-    size_t begin = 0;            // first key
-    std::vector<Wanted> wanted;  // the requests' ranges of it
+    size_t begin = 0;                 // first key
+    std::vector<Wanted> wanted;       // the requests' ranges of it
     std::vector<uint32_t> misses_at;  // (keys) rank of the segment that was asked in vain, + 1
     std::vector<uint32_t> missed;     // indices, each once
     size_t requests = 0;              // not complete
@@ -143,8 +144,8 @@ class BatchReader::Worker {
       passed_.resize(asked);
       rejected_.resize(asked);
       size_t rejected = 0;
-      const size_t passed = segment.Select(tile_keys, &*first, asked, passed_.data(),
-                                           rejected_.data(), &rejected);
+      const size_t passed =
+          segment.Select(tile_keys, &*first, asked, passed_.data(), rejected_.data(), &rejected);
       if (passed == 0) continue;
       std::copy_n(rejected_.data(), rejected, first);
       ask_.erase(first + static_cast<ptrdiff_t>(rejected), last);
@@ -167,8 +168,7 @@ class BatchReader::Worker {
     request.begin = tile->wanted.size();
     size_t last = 0;
     const auto want = [&](uint32_t index, size_t block) {
-      if (request.blocks > 0 &&
-          (block > last + step || block >= request.first_block + most)) {
+      if (request.blocks > 0 && (block > last + step || block >= request.first_block + most)) {
         Emit(&request);
       }
       if (request.blocks == 0) request.first_block = block;
@@ -210,9 +210,9 @@ class BatchReader::Worker {
       ++counts_.read_requests;
       counts_.bytes_read += bytes;
       failed_at_ = request.tile->begin;
-      PBX_RETURN_IF_ERROR(reader_->Submit({&request.segment->file(),
-                                           request.first_block * block_bytes, bytes,
-                                           memory_.data() + slot * slot_bytes_, slot}));
+      PBX_RETURN_IF_ERROR(
+          reader_->Submit({&request.segment->file(), request.first_block * block_bytes, bytes,
+                           memory_.data() + slot * slot_bytes_, slot}));
     }
     return Status::Ok();
   }
@@ -276,7 +276,8 @@ class BatchReader::Worker {
     missed.swap(tile->missed);
     for (const uint32_t index : missed) {
       const size_t i = tile->begin + index;
-      if (batch_->found[i] != 0) continue;  // it lay in the block after the one that was asked first
+      if (batch_->found[i] != 0)
+        continue;  // it lay in the block after the one that was asked first
       size_t rank = tile->misses_at[index];
       tile->misses_at[index] = 0;
       for (; rank < batch_->segments.size(); ++rank) {
@@ -287,8 +288,8 @@ class BatchReader::Worker {
         passed_.resize(1);
         rejected_.resize(1);
         size_t rejected = 0;
-        if (segment.Select(batch_->keys + tile->begin, &index, 1, passed_.data(),
-                           rejected_.data(), &rejected) == 0) {
+        if (segment.Select(batch_->keys + tile->begin, &index, 1, passed_.data(), rejected_.data(),
+                           &rejected) == 0) {
           continue;
         }
         PlanSegment(tile, static_cast<uint32_t>(rank), segment, 1);
@@ -345,8 +346,9 @@ Status BatchReader::Read(const Segments& segments, const uint64_t* keys, size_t 
     slot_bytes = std::max<size_t>(slot_bytes, shape.block_bytes);
   }
   const size_t tiles = static_cast<size_t>(bytes / kTileBytes) + 1;
-  Batch batch{segments, keys, n, row_bytes, rows, found, std::max(kMinTileKeys, n / tiles + 1),
-              disk_.gap_bytes(), {}, {}, {}, kNone, {}};
+  Batch batch{
+      segments,          keys, n,  row_bytes, rows,  found, std::max(kMinTileKeys, n / tiles + 1),
+      disk_.gap_bytes(), {},   {}, {},        kNone, {}};
   const size_t workers =
       std::min(static_cast<size_t>(pool_->threads()), (n + batch.tile_keys - 1) / batch.tile_keys);
   const auto started = std::chrono::steady_clock::now();

@@ -30,10 +30,10 @@ using Segments = std::vector<std::shared_ptr<const SegmentReader>>;
 
 // Sums over all reads.
 struct ReadCounts {
-  uint64_t filter_passed = 0;   // (key, segment) pairs that were looked up in a block
+  uint64_t filter_passed = 0;  // (key, segment) pairs that were looked up in a block
   uint64_t rows_found = 0;
-  uint64_t absent_read = 0;     // keys that are nowhere and caused a read all the same
-  uint64_t blocks_read = 0;     // blocks looked into
+  uint64_t absent_read = 0;  // keys that are nowhere and caused a read all the same
+  uint64_t blocks_read = 0;  // blocks looked into
   uint64_t read_requests = 0;
   uint64_t bytes_read = 0;
 };

@@ -17,7 +17,8 @@ inline int FloorLog2(uint64_t x) { return x == 0 ? 0 : 63 - __builtin_clzll(x); 
 
 // Ranges of a tier of tier_bytes: powers of two; log2 of their number.
 inline int RangeBits(uint64_t tier_bytes, uint64_t max_segment_bytes) {
-  const uint64_t most = std::max(kRanges, 2 * (tier_bytes / std::max<uint64_t>(1, max_segment_bytes)));
+  const uint64_t most =
+      std::max(kRanges, 2 * (tier_bytes / std::max<uint64_t>(1, max_segment_bytes)));
   return FloorLog2(std::clamp<uint64_t>(tier_bytes / (2 * kMinRangeBytes), 1, most));
 }
 
@@ -28,7 +29,8 @@ inline int CutBits(uint64_t bytes, uint64_t min_key, uint64_t max_key, int range
   const double share = static_cast<double>(max_key - min_key) / 18446744073709551616.0;
   const double whole = static_cast<double>(bytes) / std::max(share, 1e-18);
   const double files = whole / static_cast<double>(kMinRangeBytes);
-  return std::min(range_bits, files < 1 ? 0 : FloorLog2(static_cast<uint64_t>(std::min(files, 9e18))));
+  return std::min(range_bits,
+                  files < 1 ? 0 : FloorLog2(static_cast<uint64_t>(std::min(files, 9e18))));
 }
 
 // The range that a key belongs to, of 2^bits.

@@ -40,7 +40,8 @@ class FuseHash {
   };
   Place Of(uint64_t key) const {
     const uint64_t h = Mix(key ^ salt_);
-    const uint64_t first = by_hash_ ? High(h, positions_) : High((key - min_key_) << shift_, scale_);
+    const uint64_t first =
+        by_hash_ ? High(h, positions_) : High((key - min_key_) << shift_, scale_);
     const uint64_t window = mask_ + 1;
     return {{first, (first + window) ^ ((h >> 18) & mask_), (first + 2 * window) ^ (h & mask_)},
             static_cast<uint32_t>((h * 0xd6e8feb86659fd93) >> fingerprint_shift_)};

@@ -42,10 +42,9 @@ uint32_t SegmentShape::Encode(char* out) const {
   for (const uint64_t value : {id, sequence, layout_fingerprint, rows, min_key, max_key}) {
     at = Put(at, value);
   }
-  for (const uint32_t value :
-       {row_bytes, block_bytes, filter.bits, filter.window_log2, filter.windows, filter.seed,
-        filter.by_hash, meta_crc, uint32_t{0}, static_cast<uint32_t>(FooterBytes(kVersion)),
-        kVersion}) {
+  for (const uint32_t value : {row_bytes, block_bytes, filter.bits, filter.window_log2,
+                               filter.windows, filter.seed, filter.by_hash, meta_crc, uint32_t{0},
+                               static_cast<uint32_t>(FooterBytes(kVersion)), kVersion}) {
     at = Put(at, value);
   }
   const uint32_t crc = Crc32c(out, static_cast<size_t>(at - out));
@@ -65,8 +64,7 @@ Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
   } else {
     at = Get(at, &shape.sequence);
   }
-  for (uint64_t* value :
-       {&shape.layout_fingerprint, &shape.rows, &shape.min_key, &shape.max_key}) {
+  for (uint64_t* value : {&shape.layout_fingerprint, &shape.rows, &shape.min_key, &shape.max_key}) {
     at = Get(at, value);
   }
   at = Get(at, &shape.row_bytes);
@@ -87,8 +85,8 @@ Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
                     shape.row_bytes <= kMaxRowBytes && shape.block_bytes % kPage == 0 &&
                     shape.block_bytes <= kMaxBlockBytes &&
                     shape.block_bytes >= kKeysOffset + 8ull + shape.row_bytes &&
-                    (version == 1 ? shape.bloom_lines > 0 : shape.filter.Sane()) &&
-                    reserved == 0 && shape.min_key <= shape.max_key;
+                    (version == 1 ? shape.bloom_lines > 0 : shape.filter.Sane()) && reserved == 0 &&
+                    shape.min_key <= shape.max_key;
   if (!sane || shape.file_bytes() != file_bytes) {
     const uint64_t filter_bytes =
         version == 1 ? uint64_t{64} * shape.bloom_lines : shape.filter.bytes();
@@ -96,8 +94,8 @@ Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
                  "segment %s: its footer tells of %" PRIu64
                  " rows of %u bytes in blocks of %u bytes and a filter of %" PRIu64
                  " bytes, which makes no file of %" PRIu64 " bytes",
-                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes,
-                 filter_bytes, file_bytes);
+                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes, filter_bytes,
+                 file_bytes);
   }
   return shape;
 }

@@ -64,8 +64,7 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   const uint64_t size = file_->size();
   if (size < SegmentShape::kTailBytes || (descriptor != nullptr && size != descriptor->bytes)) {
     return Error(Code::kCorruption, "segment %s: expected %" PRIu64 " bytes, found %" PRIu64, path,
-                 descriptor != nullptr ? descriptor->bytes
-                                       : uint64_t{SegmentShape::FooterBytes(1)},
+                 descriptor != nullptr ? descriptor->bytes : uint64_t{SegmentShape::FooterBytes(1)},
                  size);
   }
   char bytes[4096];
@@ -167,8 +166,8 @@ Status SegmentReader::LoadVersion1Meta() {
 Status SegmentReader::Load(const SegmentLayout* layout, const SegmentDescriptor* descriptor) {
   PBX_RETURN_IF_ERROR(LoadFooter(descriptor));
   const char* path = file_->path().c_str();
-  if (layout != nullptr && (shape_.row_bytes != layout->row_bytes ||
-                            shape_.layout_fingerprint != layout->fingerprint)) {
+  if (layout != nullptr &&
+      (shape_.row_bytes != layout->row_bytes || shape_.layout_fingerprint != layout->fingerprint)) {
     return Error(
         Code::kInvalidArgument,
         "segment %s: holds rows of another layout (%u bytes, fingerprint 0x%016" PRIx64

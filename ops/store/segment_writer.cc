@@ -33,8 +33,8 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
   shape.layout_fingerprint = spec.layout_fingerprint;
   shape.filter.bits = spec.filter_bits;
   shape.block_bytes = SegmentShape::BlockBytes(spec.row_bytes);
-  auto buffer = Buffer::Allocate(std::max<size_t>(1, kWriteBytes / shape.block_bytes) *
-                                 shape.block_bytes);
+  auto buffer =
+      Buffer::Allocate(std::max<size_t>(1, kWriteBytes / shape.block_bytes) * shape.block_bytes);
   if (!buffer.ok()) return buffer.status();
   auto file = AtomicFileWriter::Create(folder + "/" + SegmentFileName(spec.id), IoMode::kDirect);
   if (!file.ok()) return file.status();

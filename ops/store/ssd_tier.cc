@@ -180,8 +180,7 @@ Status SsdTier::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found)
     const std::lock_guard<std::mutex> lock(impl_->pause);
     ++impl_->reads;
   }
-  Status status =
-      impl_->reader.Read(*segments, keys, n, impl_->options.row_bytes, rows, found);
+  Status status = impl_->reader.Read(*segments, keys, n, impl_->options.row_bytes, rows, found);
   {
     const std::lock_guard<std::mutex> lock(impl_->pause);
     --impl_->reads;
@@ -200,8 +199,9 @@ Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
   const uint64_t rows_below = rows();
   const uint32_t filter_bits = n > rows_below ? kBaseFilterBits : kYoungFilterBits;
   const uint64_t stored = n * (8ull + options.row_bytes);
-  const int bits = CutBits(stored, 0, UINT64_MAX,
-                           RangeBits(std::max(stored, uint64_t{bytes()}), options.max_segment_bytes));
+  const int bits =
+      CutBits(stored, 0, UINT64_MAX,
+              RangeBits(std::max(stored, uint64_t{bytes()}), options.max_segment_bytes));
   const uint64_t most =
       SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, filter_bits);
   std::vector<size_t> begins;  // of the files
@@ -227,8 +227,8 @@ Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
   FirstError error;
   impl_->writers.ParallelFor(written.size(), [&](size_t file) {
     const auto write = [&]() -> Status {
-      auto writer = SegmentWriter::Create(options.folder,
-                                          impl_->SpecOf(id + file, sequence, filter_bits));
+      auto writer =
+          SegmentWriter::Create(options.folder, impl_->SpecOf(id + file, sequence, filter_bits));
       if (!writer.ok()) return writer.status();
       for (size_t i = begins[file]; i < begins[file + 1]; ++i) {
         // Rows lie scattered over the table: without this the copy waits for memory at each of

@@ -96,8 +96,7 @@ class SsdTier : public Tier {
 
   // Takes segments out and others in, in one step: a merge's inputs and outputs. The files of the
   // removed ones are left to the caller.
-  Status Replace(const std::vector<uint64_t>& removed,
-                 const std::vector<SegmentDescriptor>& added);
+  Status Replace(const std::vector<uint64_t>& removed, const std::vector<SegmentDescriptor>& added);
 
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
   size_t rows() const override;

@@ -16,8 +16,8 @@ enum class Purpose {
   kEvaluate,  // absent keys get no row and read as zeros; nothing is changed anywhere
 };
 
-// Where a row was when its pass was staged.
-enum class Origin : uint8_t { kNew = 0, kMem, kSsd, kHbm };
+// Where a row was when its pass was staged. kDead: stored, but a life event deleted it.
+enum class Origin : uint8_t { kNew = 0, kMem, kSsd, kHbm, kDead };
 
 struct PassTable {
   int32_t stamp = 0;  // names the pass; batches carry it
@@ -27,14 +27,17 @@ struct PassTable {
   std::vector<Origin> origin;     // (rows)
   std::vector<uint8_t> touched;   // (rows) 1 once a push has changed the row
   bool written = false;           // frozen: its changed rows are in segments, or need none
+  std::vector<uint16_t> slots;    // (rows) of rows made new, until the pass begins; none: all 0
   std::vector<uint32_t> awaited;  // row ids that the pass now training holds: copied when it ends
 
   size_t rows() const { return table->rows(); }
   // A new row that no push has reached does not exist: it is written nowhere.
-  bool Exists(size_t id) const { return origin[id] != Origin::kNew || touched[id] != 0; }
+  bool Exists(size_t id) const {
+    return touched[id] != 0 || (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
+  }
 
-  // Memory of a pass of n rows is at most n times this: table, origin, touched and awaited.
-  static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 6; }
+  // Memory of a pass of n rows is at most n times this: table, origin, touched, slots and awaited.
+  static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 8; }
 };
 
 }  // namespace pbx

@@ -37,7 +37,9 @@ void CopyExisting(const PassTable& from, const std::vector<uint64_t>& keys, char
 Table::Table(TableConfig config)
     : config_(std::move(config)),
       pool_(std::make_unique<ThreadPool>(config_.threads)),
-      staging_pool_(std::make_unique<ThreadPool>(config_.threads)) {}
+      staging_pool_(std::make_unique<ThreadPool>(config_.threads)) {
+  config_.events.clear();  // AppendEvents takes them
+}
 
 Table::~Table() = default;
 
@@ -53,14 +55,17 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
-  Result<std::unique_ptr<MemTier>> mem = MemTier::Open(table->row_bytes(), config.mem_budget_bytes);
+  table->codec_ = RowCodec(layout, config.precision);
+  PBX_RETURN_IF_ERROR(table->AppendEvents(config.events));
+  Result<std::unique_ptr<MemTier>> mem =
+      MemTier::Open(table->stored_row_bytes(), config.mem_budget_bytes);
   if (!mem.ok()) return mem.status();
   table->mem_ = std::move(mem.value());
   if (!config.ssd_folder.empty()) {
     SsdOptions options;
     options.folder = config.ssd_folder;
-    options.row_bytes = table->row_bytes();
-    options.layout_fingerprint = layout.Fingerprint();
+    options.row_bytes = table->stored_row_bytes();
+    options.layout_fingerprint = table->codec_.Fingerprint();
     options.max_segment_bytes = config.max_segment_bytes;
     Result<std::unique_ptr<SsdTier>> ssd =
         SsdTier::Open(options, segments, table->staging_pool_.get());
@@ -77,9 +82,7 @@ uint64_t Table::max_pass_rows() const {
 
 // ---- Staging
 
-Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, size_t n,
-                                Purpose purpose, uint32_t day) {
-  const bool train = purpose == Purpose::kTrain;
+Status Table::CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const {
   if (n > max_pass_rows()) {
     return Error(Code::kOutOfSpace,
                  "hbm.budget_bytes: a pass of %zu rows needs %" PRIu64
@@ -94,99 +97,176 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
                    "pass keys: entry %zu is not above the one before it (or is padding)", i);
     }
   }
-  const std::lock_guard<std::mutex> lock(residency_);
-  if (abandoned_) {
-    return Error(Code::kFailedPrecondition,
-                 "table '%s': a pass was abandoned; reopen the table at its last commit",
-                 config_.name.c_str());
-  }
-  if (train && config_.read_only) {
+  if (purpose == Purpose::kTrain && config_.read_only) {
     return Error(Code::kFailedPrecondition, "table '%s' is read-only: it takes no training pass",
                  config_.name.c_str());
   }
-  if (train && staged_train_ != nullptr) {
-    return Error(Code::kFailedPrecondition, "pass %d is staged already: begin_pass it first",
-                 staged_train_->stamp);
-  }
-  if (!train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
-    return Error(Code::kFailedPrecondition,
-                 "pass %d trains: an evaluation can be staged after its end_pass",
-                 training_->stamp);
-  }
+  return Status::Ok();
+}
 
+void Table::CreateRow(PassTable* pass, size_t id) const {
+  float* row = reinterpret_cast<float*>(pass->table->row(id));
+  accessor::Create(config_.accessor, pass->table->keys()[id],
+                   pass->slots.empty() ? uint16_t{0} : pass->slots[id], row);
+  SetWord(row, RowLayout::kLifeSeq, static_cast<uint32_t>(events_.size()));
+}
+
+// Applies the life events that the rows of `found` have missed; one that is dead is not found.
+void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
+  if (events_.empty()) return;
+  staging_pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (found[i] == 0) continue;
+      if (pass->origin[i] == Origin::kNew) {
+        found[i] = 0;  // awaited from a pass that ended without it: made anew, with the newest seq
+        continue;
+      }
+      if (life::Apply(config_.accessor, events_.data(), events_.size(),
+                      reinterpret_cast<float*>(pass->table->row(i)))) {
+        continue;
+      }
+      found[i] = 0;
+      pass->origin[i] = Origin::kDead;
+    }
+  });
+}
+
+Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, size_t n,
+                                Purpose purpose, uint32_t day) {
+  const bool train = purpose == Purpose::kTrain;
+  PBX_RETURN_IF_ERROR(CheckStage(keys, n, purpose));
   auto pass = std::make_shared<PassTable>();
   pass->purpose = purpose;
   pass->day = day;
-  std::vector<uint64_t> wanted(keys, keys + n);
+  const std::vector<uint64_t> wanted(keys, keys + n);
   Result<std::unique_ptr<HbmTier>> built = HbmTier::Build(row_bytes(), wanted);
   if (!built.ok()) return built.status();
   pass->table = std::move(built.value());
   pass->origin.assign(n, Origin::kNew);
   pass->touched.assign(n, 0);
+  if (slots != nullptr) pass->slots.assign(slots, slots + n);
   char* rows = n == 0 ? nullptr : pass->table->row(0);
+  // Where the tiers hold packed rows they are read beside the table first.
+  Buffer packed;
+  if (!codec_.identity()) {
+    auto memory = Buffer::Allocate(n * stored_row_bytes());
+    if (!memory.ok()) return memory.status();
+    packed = std::move(memory.value());
+  }
+  char* stored = codec_.identity() ? rows : packed.data();
 
   std::vector<uint8_t> found(n, 0);
-  if (train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
-    const std::vector<uint64_t>& held = training_->table->keys();
-    ForEachCommon(wanted.data(), n, held.data(), held.size(), [&](size_t i, size_t) {
-      pass->awaited.push_back(static_cast<uint32_t>(i));
-      found[i] = 1;
-    });
-  }
-  for (const std::shared_ptr<PassTable>& holder : {frozen_, train ? nullptr : staged_train_}) {
-    if (holder != nullptr) CopyExisting(*holder, wanted, rows, &found);
-  }
-  MarkOrigin(found, Origin::kHbm, &pass->origin);
-  PBX_RETURN_IF_ERROR(train ? mem_->Take(keys, n, rows, found.data())
-                            : mem_->Read(keys, n, rows, found.data()));
-  MarkOrigin(found, Origin::kMem, &pass->origin);
-  if (ssd_ != nullptr) {
-    PBX_RETURN_IF_ERROR(ssd_->Read(keys, n, rows, found.data()));
-    MarkOrigin(found, Origin::kSsd, &pass->origin);
+  {
+    std::unique_lock<std::mutex> lock(residency_);
+    // Rows that are on their way into a table cannot be looked at.
+    if (!train) staged_.wait(lock, [&] { return staging_ == nullptr; });
+    if (abandoned_) {
+      return Error(Code::kFailedPrecondition,
+                   "table '%s': a pass was abandoned; reopen the table at its last commit",
+                   config_.name.c_str());
+    }
+    if (train && (staged_train_ != nullptr || staging_ != nullptr)) {
+      return Error(Code::kFailedPrecondition, "pass %d is staged already: begin_pass it first",
+                   staged_train_ != nullptr ? staged_train_->stamp : staging_->stamp);
+    }
+    if (!train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
+      return Error(Code::kFailedPrecondition,
+                   "pass %d trains: an evaluation can be staged after its end_pass",
+                   training_->stamp);
+    }
+    if (train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
+      const std::vector<uint64_t>& held = training_->table->keys();
+      ForEachCommon(wanted.data(), n, held.data(), held.size(), [&](size_t i, size_t) {
+        pass->awaited.push_back(static_cast<uint32_t>(i));
+        found[i] = 1;
+        // Made all the same: the pass that holds it may end without having created it.
+        CreateRow(pass.get(), i);
+      });
+    }
+    for (const std::shared_ptr<PassTable>& holder : {frozen_, train ? nullptr : staged_train_}) {
+      if (holder != nullptr) CopyExisting(*holder, wanted, rows, &found);
+    }
+    MarkOrigin(found, Origin::kHbm, &pass->origin);
+    PBX_RETURN_IF_ERROR(train ? mem_->Take(keys, n, stored, found.data())
+                              : mem_->Read(keys, n, stored, found.data()));
+    MarkOrigin(found, Origin::kMem, &pass->origin);
+    pass->stamp = next_stamp_++;
+    // From here on the rows belong to this pass, also while the SSD is read without the lock.
+    if (train) staging_ = pass;
   }
 
-  StagedPass staged;
-  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
-  staged.row_of_key.resize(n);
-  if (train) {
-    std::iota(staged.row_of_key.begin(), staged.row_of_key.end(), 0);
-    // Awaited rows are made too: the pass that holds them may end without having created them.
-    for (const uint32_t id : pass->awaited) found[id] = 0;
+  std::vector<uint8_t> known = found;
+  const Status read = ssd_ == nullptr ? Status::Ok() : ssd_->Read(keys, n, stored, found.data());
+
+  const std::lock_guard<std::mutex> lock(residency_);
+  if (train) staging_ = nullptr;
+  staged_.notify_all();
+  // Rows that were taken from MEM are on SSD too, or there was nothing to read.
+  PBX_RETURN_IF_ERROR(read);
+  if (abandoned_) {
+    return Error(Code::kFailedPrecondition,
+                 "table '%s': a pass was abandoned; reopen the table at its last commit",
+                 config_.name.c_str());
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] != 0 && known[i] == 0) pass->origin[i] = Origin::kSsd;
+  }
+  if (!codec_.identity()) {
     staging_pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        if (found[i] != 0) continue;
-        accessor::Create(config_.accessor, keys[i], slots == nullptr ? uint16_t{0} : slots[i],
-                         reinterpret_cast<float*>(pass->table->row(i)));
+        if (pass->origin[i] != Origin::kMem && pass->origin[i] != Origin::kSsd) continue;
+        codec_.Unpack(stored + i * stored_row_bytes(),
+                      reinterpret_cast<float*>(pass->table->row(i)));
       }
     });
-  } else {
-    // Only what exists gets a row: absent feasigns read as zeros through id -1.
-    std::vector<uint64_t> present;
-    for (size_t i = 0; i < n; ++i) {
-      staged.row_of_key[i] = found[i] != 0 ? static_cast<int32_t>(present.size()) : -1;
-      if (found[i] != 0) present.push_back(keys[i]);
-    }
-    Result<std::unique_ptr<HbmTier>> compact = HbmTier::Build(row_bytes(), std::move(present));
-    if (!compact.ok()) return compact.status();
-    for (size_t i = 0; i < n; ++i) {
-      if (found[i] == 0) continue;
-      std::memcpy(compact.value()->row(static_cast<size_t>(staged.row_of_key[i])),
-                  pass->table->row(i), row_bytes());
-    }
-    pass->table = std::move(compact.value());
-    pass->origin.assign(pass->rows(), Origin::kHbm);
-    pass->touched.assign(pass->rows(), 0);
   }
+  BringUpToDate(pass.get(), found.data());
+  return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
+}
 
-  pass->stamp = next_stamp_++;
+Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
+                                         const std::vector<uint8_t>& found) {
+  StagedPass staged;
   staged.stamp = pass->stamp;
   staged.rows = pass->rows();
-  if (train) {
-    staged_train_ = std::move(pass);
-  } else {
-    staged_evaluate_.push_back(std::move(pass));
+  staged.row_of_key.resize(found.size());
+  std::iota(staged.row_of_key.begin(), staged.row_of_key.end(), 0);
+  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
+  staging_pool_->ParallelRanges(found.size(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (found[i] == 0) CreateRow(pass.get(), i);
+    }
+  });
+  staged_train_ = pass;
+  return staged;
+}
+
+// Only what exists gets a row: absent feasigns read as zeros through id -1.
+Result<StagedPass> Table::FinishEvaluation(const std::shared_ptr<PassTable>& pass,
+                                           const std::vector<uint8_t>& found) {
+  const std::vector<uint64_t>& keys = pass->table->keys();
+  StagedPass staged;
+  staged.stamp = pass->stamp;
+  staged.row_of_key.resize(keys.size());
+  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
+  std::vector<uint64_t> present;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    staged.row_of_key[i] = found[i] != 0 ? static_cast<int32_t>(present.size()) : -1;
+    if (found[i] != 0) present.push_back(keys[i]);
   }
-  return Result<StagedPass>(std::move(staged));
+  Result<std::unique_ptr<HbmTier>> compact = HbmTier::Build(row_bytes(), std::move(present));
+  if (!compact.ok()) return compact.status();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i] == 0) continue;
+    std::memcpy(compact.value()->row(static_cast<size_t>(staged.row_of_key[i])),
+                pass->table->row(i), row_bytes());
+  }
+  pass->table = std::move(compact.value());
+  pass->origin.assign(pass->rows(), Origin::kMem);
+  pass->touched.assign(pass->rows(), 0);
+  staged.rows = pass->rows();
+  staged_evaluate_.push_back(pass);
+  return staged;
 }
 
 Status Table::DropStaged(int32_t stamp) {
@@ -222,7 +302,25 @@ Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTab
     back.push_back(keys[i]);
     rows.push_back(pass.table->row(i));
   }
+  const auto packed = PackRows(&rows);
+  PBX_RETURN_IF_ERROR(packed.status());
   return mem_->Insert(back.data(), rows.data(), back.size(), ssd_ != nullptr);
+}
+
+// Packs rows where the tiers hold packed ones: the pointers then lead into what is returned.
+Result<Buffer> Table::PackRows(std::vector<const char*>* rows) {
+  if (codec_.identity()) return Buffer();
+  auto packed = Buffer::Allocate(rows->size() * stored_row_bytes());
+  if (!packed.ok()) return packed;
+  char* out = packed.value().data();
+  staging_pool_->ParallelRanges(rows->size(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      char* to = out + i * stored_row_bytes();
+      codec_.Pack(reinterpret_cast<const float*>((*rows)[i]), to);
+      (*rows)[i] = to;
+    }
+  });
+  return packed;
 }
 
 // ---- Life of a pass
@@ -237,6 +335,7 @@ Status Table::Begin(int32_t stamp) {
   if (staged_train_ != nullptr && staged_train_->stamp == stamp) {
     pass = std::move(staged_train_);
     staged_train_ = nullptr;
+    std::vector<uint16_t>().swap(pass->slots);
   } else {
     const auto it = std::find_if(staged_evaluate_.begin(), staged_evaluate_.end(),
                                  [&](const auto& other) { return other->stamp == stamp; });
@@ -251,7 +350,7 @@ Status Table::Begin(int32_t stamp) {
   return Status::Ok();
 }
 
-Status Table::End() {
+Status Table::End(uint64_t pass_number) {
   const std::lock_guard<std::mutex> lock(residency_);
   if (training_ == nullptr) {
     return Error(Code::kFailedPrecondition, "end_pass: no pass is open; begin_pass is missing");
@@ -267,10 +366,22 @@ Status Table::End() {
     training_ = nullptr;
   }
   if (ended->purpose == Purpose::kEvaluate) return Status::Ok();
+  if (!codec_.identity()) {
+    // Once, and before anyone copies the rows: whatever tier a row comes back through, its bits are
+    // these.
+    pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        if (ended->touched[i] == 0) continue;
+        codec_.Round(config_.accessor.seed, ended->table->keys()[i], pass_number,
+                     reinterpret_cast<float*>(ended->table->row(i)));
+      }
+    });
+  }
   frozen_ = ended;
-  if (staged_train_ == nullptr) return Status::Ok();
-  PassTable& next = *staged_train_;
-  staging_pool_->ParallelRanges(next.awaited.size(), kRowsPerTask, [&](size_t begin, size_t end) {
+  const std::shared_ptr<PassTable> following = staged_train_ != nullptr ? staged_train_ : staging_;
+  if (following == nullptr) return Status::Ok();
+  PassTable& next = *following;
+  pool_->ParallelRanges(next.awaited.size(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       const uint32_t id = next.awaited[i];
       // Every awaited key is in the ended pass: that is why it was awaited.
@@ -278,7 +389,7 @@ Status Table::End() {
       if (ended->Exists(from)) {
         std::memcpy(next.table->row(id), ended->table->row(from), row_bytes());
       } else {
-        next.origin[id] = Origin::kNew;
+        next.origin[id] = ended->origin[from];  // new, or dead: made anew already
       }
     }
   });
@@ -300,7 +411,7 @@ Status Table::Abandon() {
   return Status::Ok();
 }
 
-Result<std::vector<SegmentDescriptor>> Table::WriteFrozen() {
+Result<WrittenPass> Table::WriteFrozen() {
   std::shared_ptr<PassTable> pass;
   {
     const std::lock_guard<std::mutex> lock(residency_);
@@ -309,20 +420,26 @@ Result<std::vector<SegmentDescriptor>> Table::WriteFrozen() {
   if (pass == nullptr) {
     return Error(Code::kFailedPrecondition, "commit: no pass has ended; end_pass is missing");
   }
+  WrittenPass written;
   std::vector<uint64_t> keys;
   std::vector<const char*> rows;
   for (size_t i = 0; i < pass->rows(); ++i) {
     if (pass->touched[i] == 0) continue;
     keys.push_back(pass->table->keys()[i]);
     rows.push_back(pass->table->row(i));
+    written.new_rows += pass->origin[i] == Origin::kNew ? 1 : 0;
   }
-  Result<std::vector<SegmentDescriptor>> segments{std::vector<SegmentDescriptor>()};
+  written.rows = keys.size();
   if (ssd_ != nullptr && !keys.empty()) {
-    segments = ssd_->Prepare(keys.data(), rows.data(), keys.size());
+    const auto packed = PackRows(&rows);
+    PBX_RETURN_IF_ERROR(packed.status());
+    auto segments = ssd_->Prepare(keys.data(), rows.data(), keys.size());
+    if (!segments.ok()) return segments.status();
+    written.segments = std::move(segments.value());
   }
   const std::lock_guard<std::mutex> lock(residency_);
-  pass->written = segments.ok();
-  return segments;
+  pass->written = true;
+  return written;
 }
 
 Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
@@ -345,9 +462,79 @@ Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
     PBX_RETURN_IF_ERROR(ssd_->Publish(segments));
   }
   const std::lock_guard<std::mutex> lock(residency_);
-  PBX_RETURN_IF_ERROR(ReturnToMem(*frozen_, {training_.get(), staged_train_.get()}));
+  PBX_RETURN_IF_ERROR(
+      ReturnToMem(*frozen_, {training_.get(), staged_train_.get(), staging_.get()}));
   frozen_ = nullptr;
   return Status::Ok();
+}
+
+// ---- Life of the table
+
+Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
+  std::unique_lock<std::mutex> lock(residency_);
+  staged_.wait(lock, [&] { return staging_ == nullptr; });
+  if (training_ != nullptr && training_->purpose == Purpose::kTrain) {
+    return Error(Code::kFailedPrecondition,
+                 "table '%s': pass %d trains; a day ends, and rows are shrunk, after its end_pass",
+                 config_.name.c_str(), training_->stamp);
+  }
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events[i].seq == events_.size() + i + 1) continue;
+    return Error(Code::kInvalidArgument, "table '%s': life event %u, expected %zu",
+                 config_.name.c_str(), events[i].seq, events_.size() + i + 1);
+  }
+  events_.insert(events_.end(), events.begin(), events.end());
+  std::vector<std::shared_ptr<PassTable>> staged = staged_evaluate_;
+  if (staged_train_ != nullptr) staged.push_back(staged_train_);
+  for (const std::shared_ptr<PassTable>& pass : staged) {
+    std::vector<uint8_t> found(pass->rows());
+    for (size_t i = 0; i < found.size(); ++i) found[i] = pass->Exists(i) ? 1 : 0;
+    BringUpToDate(pass.get(), found.data());
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (found[i] != 0) continue;
+      if (pass->purpose == Purpose::kEvaluate) {
+        std::memset(pass->table->row(i), 0, row_bytes());  // reads as an absent row does
+      } else {
+        CreateRow(pass.get(), i);
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+Result<SsdTier*> Table::Ssd() const {
+  if (ssd_ != nullptr) return ssd_.get();
+  return Error(Code::kFailedPrecondition, "table '%s' has no SSD tier", config_.name.c_str());
+}
+
+Result<MergeResult> Table::Merge(const std::vector<uint64_t>& inputs, bool urgent) {
+  const auto ssd = Ssd();
+  if (!ssd.ok()) return ssd.status();
+  MergeRequest request;
+  request.inputs = inputs;
+  request.urgent = urgent;
+  std::vector<LifeEvent> events;
+  {
+    const std::lock_guard<std::mutex> lock(residency_);
+    events = events_;
+  }
+  if (!events.empty()) {
+    request.life = [this, events](char* row) {
+      return life::Apply(config_.accessor, events.data(), events.size(),
+                         reinterpret_cast<float*>(row));
+    };
+  }
+  return ssd.value()->Merge(request);
+}
+
+Status Table::ReplaceSegments(const std::vector<uint64_t>& removed,
+                              const std::vector<SegmentDescriptor>& added) {
+  const auto ssd = Ssd();
+  return ssd.ok() ? ssd.value()->Replace(removed, added) : ssd.status();
+}
+
+void Table::CancelMerges() {
+  if (ssd_ != nullptr) ssd_->CancelMerges();
 }
 
 bool Table::training() const {
@@ -375,7 +562,10 @@ Status Table::Idle(const char* what) const {
                  "commit to go back to",
                  what, config_.name.c_str());
   }
-  if (staged_train_ == nullptr && training_ == nullptr && frozen_ == nullptr) return Status::Ok();
+  if (staging_ == nullptr && staged_train_ == nullptr && training_ == nullptr &&
+      frozen_ == nullptr) {
+    return Status::Ok();
+  }
   return Error(Code::kFailedPrecondition,
                "%s: a pass is %s; the whole table can be read between passes", what,
                training_ != nullptr ? "open"
@@ -385,7 +575,31 @@ Status Table::Idle(const char* what) const {
 
 Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
   PBX_RETURN_IF_ERROR(Idle("visit"));
-  return ssd_ != nullptr ? ssd_->Visit(visit) : mem_->Visit(visit);
+  std::vector<float> row(static_cast<size_t>(config_.accessor.layout.words()));
+  const auto brought_up = [&](uint64_t key, const char* stored) {
+    codec_.Unpack(stored, row.data());
+    if (!life::Apply(config_.accessor, events_.data(), events_.size(), row.data())) {
+      return Status::Ok();
+    }
+    return visit(key, reinterpret_cast<const char*>(row.data()));
+  };
+  return ssd_ != nullptr ? ssd_->Visit(brought_up) : mem_->Visit(brought_up);
+}
+
+Status Table::Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found) {
+  PBX_RETURN_IF_ERROR(Idle("lookup"));
+  std::fill(found, found + n, uint8_t{0});
+  const auto words = static_cast<size_t>(config_.accessor.layout.words());
+  std::vector<char> stored(n * stored_row_bytes());
+  Tier* tier = ssd_ != nullptr ? static_cast<Tier*>(ssd_.get()) : mem_.get();
+  PBX_RETURN_IF_ERROR(tier->Read(keys, n, stored.data(), found));
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] == 0) continue;
+    codec_.Unpack(stored.data() + i * stored_row_bytes(), rows + i * words);
+    found[i] =
+        life::Apply(config_.accessor, events_.data(), events_.size(), rows + i * words) ? 1 : 0;
+  }
+  return Status::Ok();
 }
 
 Result<std::string> Table::Digest() {

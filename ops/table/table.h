@@ -18,6 +18,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,7 +27,9 @@
 
 #include "base/status.h"
 #include "base/threads.h"
+#include "row/codec.h"
 #include "rule/accessor.h"
+#include "rule/life.h"
 #include "store/mem_tier.h"
 #include "store/ssd_tier.h"
 #include "table/kernels.h"
@@ -41,15 +44,24 @@ struct TableConfig {
   uint64_t mem_budget_bytes = 1ull << 30;
   std::string ssd_folder;  // empty: no SSD tier, everything stays in memory
   uint64_t max_segment_bytes = 256ull << 20;
-  int threads = 1;         // of the store: staging, pull, push
-  bool read_only = false;  // only passes for evaluation; no byte on disk changes
+  int threads = 1;                            // of the store: staging, pull, push
+  bool read_only = false;                     // only passes for evaluation; no byte on disk changes
+  Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
+  std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
 };
 
 struct StagedPass {
   int32_t stamp = 0;
   size_t rows = 0;
-  std::array<uint64_t, 4> rows_by_origin{};  // indexed by Origin
+  std::array<uint64_t, 5> rows_by_origin{};  // indexed by Origin
   std::vector<int32_t> row_of_key;           // (n) row id of each staged key, -1 where it has none
+};
+
+// What WriteFrozen made durable.
+struct WrittenPass {
+  std::vector<SegmentDescriptor> segments;
+  uint64_t rows = 0;
+  uint64_t new_rows = 0;  // of keys that no segment held before
 };
 
 // Sums since the table was opened.
@@ -70,6 +82,8 @@ class Table {
 
   const TableConfig& config() const { return config_; }
   uint32_t row_bytes() const { return config_.accessor.layout.bytes(); }
+  uint32_t stored_row_bytes() const { return codec_.bytes(); }  // in MEM and on SSD
+  const RowCodec& codec() const { return codec_; }
   // Most rows that one pass may have under hbm_budget_bytes.
   uint64_t max_pass_rows() const;
 
@@ -84,8 +98,9 @@ class Table {
 
   Status Begin(int32_t stamp);
   // Training pass: freezes it; FailedPrecondition while an earlier one is frozen. Evaluation: drops
-  // it.
-  Status End();
+  // it. pass_number: of the job, the same in a run that was taken up again: with 16-bit rows the
+  // chance in rounding depends on it.
+  Status End(uint64_t pass_number = 0);
   // Gives up the pass that trains: what it changed is forgotten, the store is as it was committed.
   // The table takes no further pass afterwards (rows may have moved on with it): reopen it. In
   // memory alone nothing was committed, and the table cannot be read any more.
@@ -93,11 +108,24 @@ class Table {
 
   // Writes the frozen pass's changed rows as durable segments that nothing names yet. Without an
   // SSD tier, or when nothing changed, there are none.
-  Result<std::vector<SegmentDescriptor>> WriteFrozen();
+  Result<WrittenPass> WriteFrozen();
   // After the manifest names them: the segments become readable, the frozen rows go to MEM. In
   // memory alone OutOfSpace where they do not fit: the pass stays frozen. FailedPrecondition when
   // WriteFrozen has not written the pass.
   Status Publish(const std::vector<SegmentDescriptor>& segments);
+
+  // ---- Life of the table
+
+  // Events that happen now: between passes, to every row. seq goes on from those before.
+  // FailedPrecondition while a training pass is open.
+  Status AppendEvents(const std::vector<LifeEvent>& events);
+
+  // SsdTier::Merge and Replace, with the life events that have happened. FailedPrecondition without
+  // an SSD tier.
+  Result<MergeResult> Merge(const std::vector<uint64_t>& inputs, bool urgent);
+  Status ReplaceSegments(const std::vector<uint64_t>& removed,
+                         const std::vector<SegmentDescriptor>& added);
+  void CancelMerges();
 
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
@@ -134,7 +162,10 @@ class Table {
   // Canonical digest of all (key, row) pairs: two 64-bit sums, so the order does not matter. 32 hex
   // digits.
   Result<std::string> Digest();
+  // Calls visit with each key and its row of floats, in ascending order of key.
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit);
+  // keys: (n) ascending. rows: (n, words), found: (n) 1 where there is a row.
+  Status Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found);
   size_t pairs_upper_bound() const;
 
   TableCounters counters() const;
@@ -149,22 +180,35 @@ class Table {
   Status PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
                   const GradientView& gradient);
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
+  Status CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const;
+  void CreateRow(PassTable* pass, size_t id) const;
+  Result<Buffer> PackRows(std::vector<const char*>* rows);
+  void BringUpToDate(PassTable* pass, uint8_t* found);
+  Result<StagedPass> FinishTraining(const std::shared_ptr<PassTable>& pass,
+                                    const std::vector<uint8_t>& found);
+  Result<StagedPass> FinishEvaluation(const std::shared_ptr<PassTable>& pass,
+                                      const std::vector<uint8_t>& found);
+  Result<SsdTier*> Ssd() const;
 
   TableConfig config_;
+  RowCodec codec_;
   std::unique_ptr<ThreadPool> pool_;          // pull, push: the training thread's
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   std::unique_ptr<MemTier> mem_;
   std::unique_ptr<SsdTier> ssd_;  // null without a folder
 
-  // Guards which pass holds which row: the four pointers below and MEM.
+  // Guards which pass holds which row: the pointers below and MEM; and the events.
   mutable std::mutex residency_;
-  mutable std::mutex open_mutex_;  // guards training_ alone, for the operators
+  mutable std::mutex open_mutex_;       // guards training_ alone, for the operators
+  std::condition_variable staged_;      // staging_ has become null
+  std::shared_ptr<PassTable> staging_;  // for training, while its rows are read from SSD
   std::shared_ptr<PassTable> staged_train_;
   std::vector<std::shared_ptr<PassTable>> staged_evaluate_;
   std::shared_ptr<PassTable> training_;  // either purpose
   std::shared_ptr<PassTable> frozen_;
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;
+  std::vector<LifeEvent> events_;  // events_[i] has seq i + 1
   std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0};
 };
 

@@ -81,6 +81,12 @@ class OversizePass(StrEnum):
     ERROR = "error"
 
 
+class RowPrecision(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 class ModelType(StrEnum):
     DNN = "dnn"
     DEEPFM = "deepfm"
@@ -166,6 +172,10 @@ class TableConfig(Section):
     embedx_threshold: float = Field(
         default=10.0, ge=0, description="score from which a row owns an embedx"
     )
+    row_precision: Choice[RowPrecision] = Field(
+        default=RowPrecision.FLOAT32,
+        description="of embedx in MEM and on SSD; rounded once, when a pass ends",
+    )
     nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
     click_coeff: float = Field(default=1.0, description="score of a click")
     show_scale: bool = Field(
@@ -191,6 +201,27 @@ class SsdConfig(Section):
     max_segment_bytes: Bytes = Field(
         default=256 * MIB, ge=64 * KIB, description="a segment file is cut at this size"
     )
+    compaction: bool = Field(default=True, description="merge segments in the background")
+    space_target: float = Field(
+        default=1.28, gt=1, description="merge above so many stored bytes for a byte of live rows"
+    )
+    space_ceiling: float = Field(
+        default=2.0, gt=1, description="training waits for merges above this ratio"
+    )
+    disk_budget_bytes: Bytes = Field(
+        default=0, ge=0, description="most bytes of the store's files; 0: what the disk has"
+    )
+    drive_bytes_per_day: Bytes = Field(
+        default=0, ge=0, description="writes a day that the drive is rated for; 0: unknown"
+    )
+
+    @model_validator(mode="after")
+    def _ceiling_above_target(self) -> SsdConfig:
+        if self.space_ceiling <= self.space_target:
+            raise ValueError(
+                f"space_ceiling {self.space_ceiling} is not above space_target {self.space_target}"
+            )
+        return self
 
 
 class StoreConfig(Section):

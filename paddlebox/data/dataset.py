@@ -98,7 +98,7 @@ class InMemoryDataset:
         self._test_mode = False
         self._shuffle_next = False
         self._passes_loaded = 0
-        self._passes_committed = 0
+        self._passes_committed = table.head.pass_number if table.head is not None else 0
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-load")
         self._stager = ThreadPoolExecutor(
             1, "paddlebox-stage", initializer=_native.core.release_thread_affinity
@@ -325,7 +325,7 @@ class InMemoryDataset:
 
     def _end_part(self, current: _Pass) -> None:
         started = time.perf_counter()
-        self._table.end()
+        self._table.end(self._passes_committed + 1)
         if current.train:
             self._table.spill()
         current.stats.wait_s["commit"] += time.perf_counter() - started
@@ -396,7 +396,7 @@ class InMemoryDataset:
             )
         started = time.perf_counter()
         if current.begun:
-            self._table.end()
+            self._table.end(self._passes_committed + 1)
         current.stats.wait_s["commit"] += time.perf_counter() - started
         with self._lock:
             self._current = None

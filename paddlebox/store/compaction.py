@@ -1,8 +1,8 @@
 """Which segments to merge, decided from their descriptors alone.
 
 A merge takes all segments of an *age window* (a range of sequences) that overlap a *hull* (a range
-of keys), so that nothing older ends up above something younger. Files are cut at aligned prefixes of
-the key space (ops/store/cuts.h), so they nest: the hull of a stack of files is its widest file.
+of keys), so that nothing older ends up above something younger. Files are cut at aligned prefixes
+of the key space (ops/store/cuts.h), so they nest: the hull of a stack of files is its widest file.
 
 Two rules, tried in this order:
 
@@ -128,6 +128,8 @@ def plan(
 
 def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
     """Merges everything that overlaps anything else, and nothing else."""
+    if not segments:
+        return []
     columns = _Columns(segments)
     merges = []
     left = np.ones(len(columns.ids), bool)

@@ -29,6 +29,8 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
 
     Raises: OutOfSpaceError, StoreError.
     """
+    if not arrays:
+        return {}
     index: list[dict[str, Any]] = []
     parts: list[bytes] = []
     offset = 0

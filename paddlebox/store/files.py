@@ -93,10 +93,32 @@ def _refused(path: str, action: str, error: OSError) -> StoreError:
 
 def _named(folder: str, record: VersionRecord) -> dict[str, int]:
     """Path inside the store → bytes, of every data file that a version names."""
-    dense = os.path.relpath(dense_folder(folder, record.version), folder)
+    dense = os.path.relpath(dense_folder(folder, record.dense_version), folder)
     sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in record.segments}
     sizes |= {os.path.join(dense, name): int(of["bytes"]) for name, of in record.dense.items()}
     return sizes
+
+
+def only_in(
+    folder: str, dropped: Iterable[VersionRecord], kept: Iterable[VersionRecord]
+) -> set[str]:
+    """Data files that a dropped version names and no kept one does, as paths inside the store."""
+    names: set[str] = set()
+    for record in dropped:
+        names |= _named(folder, record).keys()
+    for record in kept:
+        names -= _named(folder, record).keys()
+    return names
+
+
+def used_bytes(folder: str) -> int:
+    """Bytes of all files of the store."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(where, name)).st_size
+    return total
 
 
 def first_missing(folder: str, record: VersionRecord) -> str | None:
@@ -113,7 +135,7 @@ def first_missing(folder: str, record: VersionRecord) -> str | None:
 
 def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
     """Files of the store that no kept version names, as sorted paths inside it."""
-    named = {"LOCK"}
+    named: set[str] = set()
     for record in kept:
         named |= _named(folder, record).keys()
         named.add(os.path.basename(manifest_path(folder, record.version)))

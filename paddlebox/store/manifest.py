@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +16,8 @@ import lmdb
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
+from paddlebox.store.crc import crc32c
+from paddlebox.store.leases import Held, Lease, held_leases
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
@@ -25,6 +27,7 @@ __all__ = ["Manifest", "VersionRecord"]
 
 _HEAD = b"head"
 _MAP_BYTES = 16 << 20  # address space, not disk; grows by itself
+_JOURNAL_LENGTH = 4096  # commits that are remembered
 _READ_TRIES = 5  # of a reader that meets a committing writer
 _RETRY_SECONDS = 0.05
 _REBUILD = (
@@ -37,6 +40,31 @@ _open: set[tuple[int, str]] = set()
 
 def _key(version: int) -> bytes:
     return f"version/{version:012d}".encode()
+
+
+def _journal_key(version: int) -> bytes:
+    return f"journal/{version:012d}".encode()
+
+
+def head_payload(version: int, kept: dict[int, int]) -> bytes:
+    """The payload of "head". kept: each kept version -> CRC32C of its payload, so that a value that
+    was lost, or swapped with an older one, is found."""
+    named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
+    return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
+
+
+def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int] | None]:
+    """The newest version and what `head_payload` was given; None in stores of format 1.
+
+    Raises: CorruptionError.
+    """
+    try:
+        if payload.isdigit():
+            return int(payload), None
+        fields = json.loads(payload)
+        return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptionError(f"{where}: not a head: {error!r}") from error
 
 
 def _opened_twice(folder: str) -> StoreError:
@@ -58,6 +86,7 @@ class Manifest:
         self._owner = (os.getpid(), os.path.realpath(folder))
         self._path = os.path.join(folder, "manifest")
         self._env: Any = None
+        self._lease: Lease | None = None
         if self._owner in _open:
             raise _opened_twice(folder)
         try:
@@ -87,7 +116,7 @@ class Manifest:
         files.make_folder(folder)
         lock = StoreLock(os.path.join(folder, "LOCK"))
         try:
-            for name in ("ssd", "dense", "manifest"):
+            for name in ("ssd", "dense", "manifest", "leases"):
                 files.make_folder(os.path.join(folder, name))
             manifest = cls(folder, lock)
         except BaseException:
@@ -95,7 +124,7 @@ class Manifest:
             raise
         try:
             if manifest.head() is None:
-                manifest._put([(_HEAD, b"0")])
+                manifest._put([(_HEAD, head_payload(0, {}))])
             with manifest._system("open"):
                 files.sync_folder(manifest._path)
         except BaseException:
@@ -125,11 +154,49 @@ class Manifest:
             raise
         return manifest
 
+    def pin(self, version: int | None = None) -> VersionRecord | None:
+        """For a reader: the newest version, or the one that is named, whose files now stay until
+        the manifest is closed. None in a new store.
+
+        Raises:
+            StoreError: the version is not kept, or no lease can be taken.
+        """
+        try:
+            self._lease = self._lease or Lease(self.folder)
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder}: cannot take a lease on the version to read: {error}; a reader "
+                "needs to write below leases/"
+            ) from error
+        while True:
+            record = self.head() if version is None else self.version(version)
+            if record is None:
+                return None
+            self._lease.pin(record.version)
+            # Held and still kept: the writer looks at leases before it drops a version.
+            if record.version in self.versions():
+                return record
+
+    def leases(self) -> list[Held]:
+        """The leases that readers hold."""
+        return held_leases(self.folder)
+
+    def journal(self) -> list[dict[str, Any]]:
+        """What the latest commits did, oldest first: version, kind, pass, day, created_at, rows,
+        segments, bytes."""
+
+        def read(txn: Any) -> list[dict[str, Any]]:
+            keys = [bytes(key) for key, _ in txn.cursor()]
+            journal = [key for key in keys if key.startswith(b"journal/")]
+            return [json.loads(self._value(txn, key)) for key in sorted(journal)]
+
+        return self._read(read)
+
     def head(self) -> VersionRecord | None:
         """The newest version, checked against its MANIFEST file; None in a new store."""
 
         def read(txn: Any) -> VersionRecord | None:
-            version = self._head_number(txn)
+            version, _ = self._head(txn)
             return self._record(txn, version) if version > 0 else None
 
         return self._read(read)
@@ -170,30 +237,61 @@ class Manifest:
                 raise StoreError(f"{self.folder}: version {record.version} names {missing}")
             payload = record.to_payload()
             files.write_durably(files.manifest_path(self.folder, record.version), frame(payload))
+            kept = {**self._kept_crcs(), record.version: crc32c(payload)}
+            forgotten = _journal_key(record.version - _JOURNAL_LENGTH)
             # Should this fail the MANIFEST file stays: whether the transaction reached the disk is
             # then unknown, and an unreferenced file harms nothing.
-            self._put([(_key(record.version), payload), (_HEAD, b"%d" % record.version)])
+            self._put(
+                [
+                    (_key(record.version), payload),
+                    (_journal_key(record.version), _journal_entry(record, head)),
+                    (forgotten, None),
+                    (_HEAD, head_payload(record.version, kept)),
+                ]
+            )
 
     def prune(self, keep: int = 2) -> list[int]:
-        """Forgets all but the newest versions, with their MANIFEST files and dense folders.
+        """Forgets old versions, with every file that only they name; returns them.
 
-        Returns the versions dropped. Their segments stay until remove_unreferenced.
+        Kept are the newest version of each of the newest ``keep`` passes (a compaction makes a
+        version of the pass that was there), and those that a reader holds a lease on.
         """
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
         with self._writing():
-            dropped = self.versions()[:-keep]
+            leases = held_leases(self.folder, remove_stale=True)
+            if any(lease.version is None for lease in leases):
+                return []  # a reader is choosing just now: next time
+            pinned = {lease.version for lease in leases}
+            records = [self.version(number) for number in self.versions()]
+            of_pass: list[int] = []  # the newest version of each pass
+            for record in records:
+                if record.kind == "pass" or not of_pass:
+                    of_pass.append(record.version)
+                of_pass[-1] = record.version
+            chosen = {*of_pass[-keep:], *pinned}
+            dropped = [record for record in records if record.version not in chosen]
+            kept = [record for record in records if record.version in chosen]
             if not dropped:
                 return []
-            self._put([(_key(version), None) for version in dropped])
+            crcs = {record.version: self._crc_of(record.version) for record in kept}
+            self._put(
+                [
+                    *((_key(record.version), None) for record in dropped),
+                    (_HEAD, head_payload(records[-1].version, crcs)),
+                ]
+            )
             with self._system("prune"):
-                for version in dropped:
+                # MANIFEST files first, durably: none may name a segment that is gone.
+                for record in dropped:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(files.manifest_path(self.folder, version))
-                    with contextlib.suppress(FileNotFoundError):
-                        shutil.rmtree(files.dense_folder(self.folder, version))
+                        os.unlink(files.manifest_path(self.folder, record.version))
                 files.sync_folder(self.folder)
-            return dropped
+                for name in files.only_in(self.folder, dropped, kept):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.folder, name))
+                files.remove_empty_folders(os.path.join(self.folder, "dense"))
+            return [record.version for record in dropped]
 
     def unreferenced_segments(self) -> list[str]:
         """Files in ssd/ and dense/ and MANIFEST files that no kept version names, as paths inside
@@ -229,6 +327,8 @@ class Manifest:
             self._env = None
             if self._lock is not None:
                 self._lock.release()
+            if self._lease is not None:
+                self._lease.release()
 
     def __enter__(self) -> Manifest:
         return self
@@ -322,14 +422,20 @@ class Manifest:
         except CorruptionError as error:
             raise CorruptionError(str(error) + _REBUILD) from None
 
-    def _head_number(self, txn: Any) -> int:
+    def _head(self, txn: Any) -> tuple[int, dict[int, int] | None]:
         # A store gets its head before its first MANIFEST file, so one without the other is damage.
         if txn.get(_HEAD) is None and not files.manifest_versions(self.folder):
-            return 0
-        return int(self._value(txn, _HEAD))
+            return 0, {}
+        return parse_head(self._value(txn, _HEAD), f"{self._path}: value of 'head'")
 
     def _record(self, txn: Any, version: int) -> VersionRecord:
         payload = self._value(txn, _key(version))
+        _, kept = self._head(txn)
+        if kept is not None and kept.get(version) != crc32c(payload):
+            raise CorruptionError(
+                f"{self._path}: value of {_key(version).decode()!r}: is not the one that 'head' "
+                "names" + _REBUILD
+            )
         path = files.manifest_path(self.folder, version)
         try:
             same = unframe(files.read(path), path) == payload
@@ -344,4 +450,41 @@ class Manifest:
     def _kept(self, txn: Any) -> list[int]:
         prefix = b"version/"
         keys = [bytes(key) for key, _ in txn.cursor()]
-        return sorted(int(key[len(prefix) :]) for key in keys if key.startswith(prefix))
+        found = sorted(int(key[len(prefix) :]) for key in keys if key.startswith(prefix))
+        _, kept = self._head(txn)
+        if kept is not None and sorted(kept) != found:
+            raise CorruptionError(
+                f"{self._path}: holds the versions {found}, 'head' names {sorted(kept)}" + _REBUILD
+            )
+        return found
+
+    def _crc_of(self, version: int) -> int:
+        def read(txn: Any) -> int:
+            return crc32c(self._value(txn, _key(version)))
+
+        return self._read(read)
+
+    def _kept_crcs(self) -> dict[int, int]:
+        def read(txn: Any) -> dict[int, int]:
+            _, kept = self._head(txn)
+            if kept is not None:
+                return kept
+            return {v: crc32c(self._value(txn, _key(v))) for v in self._kept(txn)}
+
+        return self._read(read)
+
+
+def _journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
+    before = parent.bytes_written if parent is not None else {}
+    written = sum(record.bytes_written.values()) - sum(before.values())
+    entry = {
+        "version": record.version,
+        "kind": record.kind,
+        "pass": record.pass_number,
+        "day": record.day,
+        "created_at": record.created_at,
+        "live_rows": record.live_rows,
+        "segments": len(record.segments),
+        "bytes": written,
+    }
+    return json.dumps(entry, separators=(",", ":")).encode()

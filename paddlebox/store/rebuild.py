@@ -9,7 +9,9 @@ import lmdb
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
+from paddlebox.store.crc import crc32c
 from paddlebox.store.lock import StoreLock
+from paddlebox.store.manifest import head_payload
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
 
@@ -84,7 +86,8 @@ def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
     with lmdb.open(fresh, map_size=(16 << 20) + 4 * size) as env, env.begin(write=True) as txn:
         for version, payload in payloads.items():
             txn.put(f"version/{version:012d}".encode(), seal(payload))
-        txn.put(b"head", seal(b"%d" % head))
+        crcs = {version: crc32c(payload) for version, payload in payloads.items()}
+        txn.put(b"head", seal(head_payload(head, crcs)))
     files.sync_folder(fresh)
     for version, payload in payloads.items():
         path = files.manifest_path(folder, version)

@@ -11,7 +11,7 @@ from typing import Any
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store.crc import crc32c
 
-FORMAT = 1
+FORMAT = 2
 _MAGIC = "PBXMANIFEST"
 
 
@@ -25,15 +25,30 @@ class VersionRecord:
 
     version: int  # counts from 1 without gaps
     parent: int  # the version before; 0 for version 1
-    segments: list[dict[str, Any]]  # {id, file, rows, min_key, max_key, bytes, footer_crc}
+    segments: list[dict[str, Any]]  # as docs/formats/manifest.md has them
     layout: dict[str, Any]  # of the rows
     pass_number: int
+    kind: str = "pass"  # what made it: "pass", "compaction", "life", "repair"
     day: int = 0  # of training, as its cursor counts them
     cursor: dict[str, Any] = field(default_factory=dict)  # where reading the data stands
+    live_rows: int = 0  # keys that have a row; rows superseded by younger ones do not count
+    events: list[dict[str, Any]] = field(default_factory=list)  # life events, in order
+    bytes_written: dict[str, int] = field(default_factory=dict)  # by kind, since the store began
     dense: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name -> {bytes, crc32c}
+    dense_version: int = 0  # the files of dense/<dense_version>/
     config_hash: str = ""
     digest: str | None = None
     created_at: str = field(default_factory=_now)
+
+    def following(self, kind: str, **changes: Any) -> VersionRecord:
+        """The next version: this one with changes. The dense state stays where it is."""
+        return dataclasses.replace(
+            self,
+            version=self.version + 1,
+            parent=self.version,
+            kind=kind,
+            **{"created_at": _now(), **changes},
+        )
 
     def to_payload(self) -> bytes:
         """Its one spelling as JSON.
@@ -59,11 +74,25 @@ class VersionRecord:
         try:
             fields = json.loads(payload)
             found = fields.pop("format")
-            if found == FORMAT:
+            if found == 1:
+                fields = _from_format_1(fields)
+            if found in (1, FORMAT):
                 return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptionError(f"{where}: not a version record: {error!r}") from error
         raise _later(where, found)
+
+
+def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 knew no merges: a segment's age was its id, every version had its dense folder."""
+    segments = [{"sequence": s["id"], **s} for s in fields["segments"]]
+    return {
+        **fields,
+        "segments": segments,
+        "live_rows": sum(s["rows"] for s in segments),  # an upper bound
+        "bytes_written": {"pass": sum(s["bytes"] for s in segments)},
+        "dense_version": fields["version"],
+    }
 
 
 def _later(where: str, found: object) -> StoreError:

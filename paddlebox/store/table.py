@@ -6,9 +6,11 @@ A store folder holds the manifest, the SSD tier's segments and the dense state o
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +20,14 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import TableConfig
-from paddlebox.errors import ConfigError, PassError, StoreError
+from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
+from paddlebox.store import compaction, files
+from paddlebox.store.compaction import Merge, Policy
+from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.manifest import Manifest, VersionRecord
 
+log = logging.getLogger("paddlebox")
 core = _native.core
 _MIB = 1 << 20
 
@@ -34,6 +40,7 @@ class StagedPass:
     rows: int
     row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
+    train: bool = True
 
 
 class Table:
@@ -47,7 +54,10 @@ class Table:
         mem_budget_bytes: rows kept near between passes, at least 1 MiB.
         threads: of staging, pull and push.
         read_only: takes passes for evaluation only, and changes no byte of the store.
-        keep_versions: committed versions kept besides those still being read.
+        keep_versions: passes whose newest version is kept, besides versions that are being read.
+        compaction: when segments are merged in the background; None: never.
+        disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
+        version: with read_only, the version to read instead of the newest.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -65,26 +75,35 @@ class Table:
         threads: int = 1,
         read_only: bool = False,
         keep_versions: int = 2,
+        compaction: Policy | None = Policy(),  # noqa: B008  frozen
+        disk_budget_bytes: int = 0,
+        version: int | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
         self.read_only = read_only
         self.keep_versions = keep_versions
+        self.disk_budget_bytes = disk_budget_bytes
+        self.policy = compaction
+        self.compaction_wait_s = 0.0  # that begin waited for merges, in all
         # Whoever opens what this store holds must agree on these.
         self._layout: dict[str, Any] = {"seed": seed, **config.model_dump(mode="json")}
         self._manifest: Manifest | None = None
         self._abandoned = False
-        self._unnamed: list[dict[str, Any]] = []  # published segments that no version names yet
+        self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
         self._commit: Future[int] | None = None
+        self._events: list[dict[str, Any]] = []  # of a table without a folder
         self._native: Any = None
-        self._mutex = threading.Lock()
+        self._compactor: Compactor | None = None
+        self._committing = threading.RLock()  # one writer of versions at a time
+        self._head: VersionRecord | None = None  # as committed or read by this table
         try:
-            segments: list[dict[str, Any]] = []
             ssd_folder = ""
             if self.folder is not None:
-                segments = self._open_store()
+                self._open_store(version)
                 ssd_folder = str(self.folder / "ssd")
+            head = self._head or self._empty_record()
             self._native = core.Table(
                 {
                     **config.model_dump(mode="json"),
@@ -95,38 +114,46 @@ class Table:
                     "max_segment_bytes": max_segment_bytes,
                     "threads": threads,
                     "read_only": read_only,
+                    "events": head.events,
                 },
-                segments,
+                head.segments,
             )
+            if self.policy is not None and self._manifest is not None and not read_only:
+                self._compactor = Compactor(
+                    self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
+                )
+                self._compactor.wake()
         except BaseException:
             self.close()
             raise
 
-    def _open_store(self) -> list[dict[str, Any]]:
+    def _open_store(self, version: int | None) -> None:
         assert self.folder is not None
         if self.read_only:
             self._manifest = Manifest.open_reader(self.folder)
+            head = self._manifest.pin(version)
         else:
             self._manifest = Manifest.open_writer(self.folder)
             self._manifest.remove_unreferenced()
-        head = self._manifest.head()
+            head = self._manifest.head()
         if head is None:
             if self.read_only:
                 raise StoreError(f"{self.folder}: no version has been committed yet")
-            return []
+            return
+        stored_layout = {"row_precision": "float32", **head.layout}  # before there was a choice
         differing = sorted(
             key
-            for key in {*head.layout, *self._layout}
-            if head.layout.get(key) != self._layout.get(key)
+            for key in {*stored_layout, *self._layout}
+            if stored_layout.get(key) != self._layout.get(key)
         )
         if differing:
             found = {key: self._layout.get(key) for key in differing}
-            stored = {key: head.layout.get(key) for key in differing}
+            stored = {key: stored_layout.get(key) for key in differing}
             raise ConfigError(
                 f"{self.folder}: version {head.version} was written with {stored}, the config says "
                 f"{found}: rows of one would be misread by the other"
             )
-        return list(head.segments)
+        self._head = head
 
     # ---- life of a pass
 
@@ -173,20 +200,34 @@ class Table:
             day,
         )
         hits = {tier: int(staged[tier]) for tier in ("hbm", "mem", "ssd", "new")}
-        return StagedPass(staged["stamp"], staged["rows"], staged["row_of_key"], hits)
+        return StagedPass(staged["stamp"], staged["rows"], staged["row_of_key"], hits, train)
 
     def drop_staged(self, staged: StagedPass) -> None:
         self._native.drop_staged(staged.stamp)
 
     def begin(self, staged: StagedPass) -> None:
-        """Opens the staged pass: operators read and write it from here on."""
+        """Opens the staged pass: operators read and write it from here on.
+
+        Waits for compaction where segments are too many or take too much room, and says so.
+
+        Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
+        what went wrong in the background.
+        """
+        if self._compactor is not None and staged.train:
+            self._compactor.raise_error()
+            self.compaction_wait_s += self._compactor.wait_until(
+                lambda: not self._over_ceiling(), self._describe
+            )
+        if self._manifest is not None and staged.train:
+            self._check_room(staged.rows)
         self._native.begin(staged.stamp)
 
-    def end(self) -> None:
+    def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
-        is frozen until `commit` or `spill` has taken it."""
+        is frozen until `commit` or `spill` has taken it. With 16-bit rows the chance in rounding is
+        a function of pass_number: the same number in a run that is taken up again."""
         self.wait_commit()
-        self._native.end()
+        self._native.end(pass_number)
 
     def abandon(self, *, evaluation: bool = False) -> None:
         """Forgets the open pass; the store stays at its last commit, and this table takes no more
@@ -208,9 +249,9 @@ class Table:
         that was split. The next `commit` names them; after a crash they are dropped with the
         pass."""
         self._check_not_abandoned()
-        segments = self._native.write_frozen()
-        self._native.publish(segments)
-        self._unnamed += segments
+        written = self._native.write_frozen()
+        self._native.publish(written["segments"])
+        self._unnamed.append(written)
 
     # ---- commit
 
@@ -232,33 +273,49 @@ class Table:
         written = self._native.write_frozen()
         version = 0
         if self._manifest is not None and self.folder is not None:
-            head = self._manifest.head()
-            version = head.version + 1 if head is not None else 1
-            files = write_dense(self.folder / "dense" / f"{version:012d}", dense) if dense else {}
-            self._manifest.commit(
-                VersionRecord(
-                    version=version,
-                    parent=head.version if head is not None else 0,
-                    segments=[
-                        *(head.segments if head is not None else []),
-                        *self._unnamed,
-                        *written,
-                    ],
-                    layout=self._layout,
+            with self._committing:
+                version = self._commit_pass(
+                    [*self._unnamed, written],
+                    dense or {},
                     day=day,
                     pass_number=pass_number,
                     cursor=dict(cursor or {}),
-                    dense=files,
-                    created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                     config_hash=config_hash,
-                    digest=None,
                 )
-            )
-            self._unnamed = []
-        self._native.publish(written)
+                self._unnamed = []
+        self._native.publish(written["segments"])
         if self._manifest is not None:
-            self._manifest.prune(self.keep_versions)
+            with self._committing:
+                self._manifest.prune(self.keep_versions)
+        if self._compactor is not None:
+            self._compactor.wake()
         return version
+
+    def _commit_pass(
+        self, parts: Sequence[Mapping[str, Any]], dense: Mapping[str, np.ndarray], **fields: Any
+    ) -> int:
+        assert self._manifest is not None
+        assert self.folder is not None
+        head = self._head or self._empty_record()
+        written = [segment for part in parts for segment in part["segments"]]
+        version = head.version + 1
+        names = write_dense(Path(files.dense_folder(str(self.folder), version)), dense)
+        record = head.following(
+            "pass",
+            segments=[*head.segments, *written],
+            live_rows=head.live_rows + sum(part["new_rows"] for part in parts),
+            bytes_written=_add(head.bytes_written, "pass", sum(s["bytes"] for s in written)),
+            dense=names,
+            dense_version=version,
+            digest=None,
+            **fields,
+        )
+        self._manifest.commit(record)
+        self._head = record
+        return version
+
+    def _empty_record(self) -> VersionRecord:
+        return VersionRecord(version=0, parent=0, segments=[], layout=self._layout, pass_number=0)
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
@@ -276,15 +333,182 @@ class Table:
 
     @property
     def head(self) -> VersionRecord | None:
-        """The newest committed version; None without one."""
-        return self._manifest.head() if self._manifest is not None else None
+        """The newest committed version, or the one that a read-only table reads; None without."""
+        return self._head
 
     def load_dense(self) -> dict[str, np.ndarray]:
         """Dense state of the newest version; empty without one."""
         head = self.head
         if head is None or self.folder is None:
             return {}
-        return read_dense(self.folder / "dense" / f"{head.version:012d}", head.dense)
+        return read_dense(
+            Path(files.dense_folder(str(self.folder), head.dense_version)), head.dense
+        )
+
+    # ---- life of the table
+
+    def append_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Makes life events happen now, to every row: between passes, and durably.
+
+        Args:
+            events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order;
+                `end_of_day` and `shrink` make them (ops/rule/life.h).
+
+        Raises: PassError while a training pass is open.
+        """
+        self._check_not_abandoned()
+        self.wait_commit()
+        if self._native.training:
+            raise PassError(f"table '{self.name}': a pass is open; end_pass it before a day ends")
+        with self._committing:
+            known = self._head.events if self._head is not None else self._events
+            numbered = [
+                {**_NO_EVENT, **event, "seq": len(known) + i + 1} for i, event in enumerate(events)
+            ]
+            if self._manifest is not None:
+                record = (self._head or self._empty_record()).following(
+                    "life", events=[*known, *numbered]
+                )
+                self._manifest.commit(record)
+                self._head = record
+                self._manifest.prune(self.keep_versions)
+            else:
+                self._events = [*known, *numbered]
+            self._native.append_events(numbered)
+
+    def end_of_day(self, day: int, decay: float = 0.98) -> None:
+        """Multiplies shows and clicks of all rows by decay. day: since 1970-01-01."""
+        self.append_events([{"kind": "decay", "day": day, "decay": decay}])
+
+    def shrink(self, day: int, min_score: float = 0.8, max_unseen_days: int = 30) -> None:
+        """Deletes rows whose score is below min_score or that no push touched for more than
+        max_unseen_days days."""
+        self.append_events(
+            [
+                {
+                    "kind": "shrink",
+                    "day": day,
+                    "min_score": min_score,
+                    "max_unseen_days": max_unseen_days,
+                }
+            ]
+        )
+
+    # ---- compaction and room
+
+    def compact(self, *, full: bool = False) -> None:
+        """Merges what is due, or (full) until no two segments overlap.
+
+        Raises: StoreError for a table that is read-only or has no folder; OutOfSpaceError.
+        """
+        if self._manifest is None or self.read_only:
+            raise StoreError(f"table '{self.name}' has no store of its own to compact")
+        self.wait_commit()
+        if self._compactor is not None:
+            self._compactor.wait_idle()  # it looks at nothing before the next commit
+        while merges := self._plan_merges(1 << 62):
+            self._commit_merges([(merge, self._merge(merge, True)) for merge in merges])
+        if full and self._head is not None:
+            for merge in compaction.plan_all(self._head.segments):
+                self._commit_merges([(merge, self._merge(merge, True))])
+
+    def rewrite_old_formats(self) -> int:
+        """Rewrites segments of earlier formats; returns how many there were."""
+        assert self._head is not None
+        assert self.folder is not None
+        old = []
+        for segment in self._head.segments:
+            path = self.folder / "ssd" / segment["file"]
+            if core.SegmentFile(str(path), segment).shape["version"] < core.SEGMENT_VERSION:
+                old.append(Merge((segment["id"],), segment["bytes"], "format"))
+        for merge in old:
+            self._commit_merges([(merge, self._merge(merge, True))])
+        return len(old)
+
+    def _plan_merges(self, limit: int) -> list[Merge]:
+        head = self._head
+        if head is None:
+            return []
+        return compaction.plan(head.segments, head.live_rows, self.policy or Policy(), limit)
+
+    def _merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
+        free = self._free_bytes()
+        if merge.bytes > free:
+            raise OutOfSpaceError(
+                f"{self.folder}: a merge of {len(merge.inputs)} segments needs {merge.bytes} "
+                f"bytes, {free} are free"
+            )
+        return dict(self._native.merge(list(merge.inputs), urgent))
+
+    def _commit_merges(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
+        assert self._manifest is not None
+        gone = {id_ for merge, _ in finished for id_ in merge.inputs}
+        made = [segment for _, result in finished for segment in result["segments"]]
+        with self._committing:
+            head = self._head
+            assert head is not None
+            record = head.following(
+                "compaction",
+                segments=[*(s for s in head.segments if s["id"] not in gone), *made],
+                live_rows=head.live_rows - sum(r["rows_dropped"] for _, r in finished),
+                bytes_written=_add(
+                    head.bytes_written, "compaction", sum(s["bytes"] for s in made)
+                ),
+            )
+            self._manifest.commit(record)
+            self._head = record
+            self._native.replace_segments(sorted(gone), made)
+            self._manifest.prune(self.keep_versions)
+
+    def _shape(self) -> compaction.Shape:
+        if self._head is None:
+            return compaction.Shape(0, 0, 0)
+        return compaction.shape(self._head.segments, self._head.live_rows)
+
+    def _over_ceiling(self) -> bool:
+        policy = self.policy
+        shape = self._shape()
+        return policy is not None and (
+            shape.depth > policy.max_depth
+            or (shape.bytes >= policy.min_bytes and shape.space_ratio > policy.space_ceiling)
+        )
+
+    def _describe(self) -> str:
+        shape = self._shape()
+        policy = self.policy or Policy()
+        return (
+            f"{self.folder}: {shape.bytes} bytes for {shape.live_bytes} of live rows (ceiling "
+            f"{policy.space_ceiling:g} times), up to {shape.depth} segments over a key (ceiling "
+            f"{policy.max_depth})"
+        )
+
+    def _free_bytes(self) -> int:
+        """What the disk and the budget leave for new files."""
+        assert self.folder is not None
+        stat = os.statvfs(self.folder)
+        free = stat.f_bavail * stat.f_frsize
+        if self.disk_budget_bytes:
+            free = min(free, self.disk_budget_bytes - files.used_bytes(str(self.folder)))
+        return max(0, free)
+
+    def _check_room(self, rows: int) -> None:
+        """A pass of so many rows can be committed, and a merge made beside it."""
+        stored = rows * (self._native.stored_row_bytes + 8) * 11 // 10  # keys, filters, fences
+        reserve = self._shape().bytes // 64  # a merge of one range
+        free = self._free_bytes()
+        if stored + reserve > free:
+            budget = f", disk_budget_bytes {self.disk_budget_bytes}" * bool(self.disk_budget_bytes)
+            raise OutOfSpaceError(
+                f"{self.folder}: a pass of {rows} rows needs {stored} bytes to be committed and a "
+                f"merge {reserve}, {free} are free{budget}; the pass is not begun"
+            )
+        if self.disk_budget_bytes and free < self.disk_budget_bytes // 5:
+            log.warning(
+                "%s: %d of disk_budget_bytes %d are left",
+                self.folder,
+                free,
+                self.disk_budget_bytes,
+            )
 
     # ---- the whole table
 
@@ -319,6 +543,9 @@ class Table:
             self.wait_commit()
         finally:
             self._committer.shutdown()
+            if self._compactor is not None:
+                self._compactor.close()
+                self._compactor = None
             if self._native is not None:
                 self._native.unregister()
                 self._native = None
@@ -331,6 +558,18 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_NO_EVENT = {
+    "decay": 1.0,
+    "min_score": 0.0,
+    "min_delta_score": 0.0,
+    "max_unseen_days": 0,
+}
+
+
+def _add(sums: Mapping[str, int], kind: str, count: int) -> dict[str, int]:
+    return {**sums, kind: sums.get(kind, 0) + count}
 
 
 def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:

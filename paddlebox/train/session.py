@@ -26,6 +26,7 @@ from paddlebox.config import Config, Slots, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table
 from paddlebox.train.loop import PassResult, run_pass
@@ -71,6 +72,12 @@ def open_table(config: Config, folder: Path, *, read_only: bool = False) -> Tabl
         threads=_threads(config.store.threads),
         read_only=read_only,
         keep_versions=config.checkpoint.keep_versions,
+        compaction=Policy(
+            space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
+        )
+        if config.ssd.compaction
+        else None,
+        disk_budget_bytes=config.ssd.disk_budget_bytes,
     )
 
 

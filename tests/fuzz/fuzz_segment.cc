@@ -68,7 +68,8 @@ void Seal(std::string* bytes) {
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
   const Folder folder;
   for (const uint64_t rows : {3, 20}) {
-    auto writer = pbx::SegmentWriter::Create(folder.path, {rows, rows, 300, 42, rows == 3 ? 8u : 12u});
+    auto writer =
+        pbx::SegmentWriter::Create(folder.path, {rows, rows, 300, 42, rows == 3 ? 8u : 12u});
     if (!writer.ok()) std::abort();
     const std::string row(300, 'r');
     for (uint64_t key = 1; key <= rows; ++key) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,8 @@ import pytest
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError, StoreLockedError
 from paddlebox.store import files
 from paddlebox.store import manifest as manifest_module
-from paddlebox.store.crc import crc32c_by_table
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.crc import crc32c, crc32c_by_table
+from paddlebox.store.manifest import Manifest, head_payload
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
@@ -31,6 +32,7 @@ def add_segment(store: Path, number: int, size: int = 100) -> dict[str, Any]:
     (store / "ssd" / name).write_bytes(b"s" * size)
     return {
         "id": number,
+        "sequence": number,
         "file": name,
         "rows": 5,
         "min_key": 1,
@@ -53,6 +55,7 @@ def make_record(store: Path, version: int, segments: list[dict[str, Any]]) -> Ve
         pass_number=version,
         cursor={"file": "part-0", "offset": 17},
         dense={"dnn.npz": {"bytes": version, "crc32c": 5}},
+        dense_version=version,
         config_hash="abc",
     )
 
@@ -303,6 +306,100 @@ def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
             manifest.prune(keep=0)
 
 
+def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        records = commit_versions(tmp_path, manifest, 3)
+        merged = records[-1].following("compaction", segments=[add_segment(tmp_path, 9)])
+        manifest.commit(merged)
+        manifest.commit(merged.following("compaction"))
+        # The newest version of each of the newest two passes.
+        assert manifest.prune(keep=2) == [1, 3, 4]
+        assert manifest.versions() == [2, 5]
+        # Segment 3 was of version 3 alone; dense/3 is still the dense state of version 5.
+        assert not (tmp_path / "ssd/seg-000000000003.seg").exists()
+        assert (tmp_path / "ssd/seg-000000000001.seg").exists()
+        assert sorted(os.listdir(tmp_path / "dense")) == ["000000000002", "000000000003"]
+        kinds = [entry["kind"] for entry in manifest.journal()]
+        assert kinds == ["pass", "pass", "pass", "compaction", "compaction"]
+
+
+def test_a_value_that_was_lost_or_swapped_is_corruption(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        records = commit_versions(tmp_path, manifest, 3)
+        manifest._put([(b"version/000000000002", None)])
+        with pytest.raises(CorruptionError, match=r"holds .*\[1, 3\].*names \[1, 2, 3\]"):
+            manifest.versions()
+        manifest._put([(b"version/000000000002", records[0].to_payload())])
+        with pytest.raises(CorruptionError, match="is not the one that 'head' names"):
+            manifest.version(2)
+
+
+def test_a_store_of_format_1_is_read_and_goes_on(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        record = commit_versions(tmp_path, manifest, 1)[0]
+        fields = json.loads(record.to_payload())
+        for later in ("kind", "live_rows", "events", "bytes_written", "dense_version"):
+            del fields[later]
+        fields["format"] = 1
+        del fields["segments"][0]["sequence"]
+        payload = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+        (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload, 1))
+        manifest._put([(b"version/000000000001", payload), (b"head", b"1")])
+        head = manifest.head()
+        assert head is not None
+        assert head.segments[0]["sequence"] == 1
+        assert (head.live_rows, head.dense_version, head.kind) == (5, 1, "pass")
+        assert manifest.versions() == [1]
+        commit_versions(tmp_path, manifest, 1)
+    with Manifest.open_writer(tmp_path) as manifest:
+        assert manifest.versions() == [1, 2]
+
+
+_READER = """
+import sys, time
+from paddlebox.store.manifest import Manifest
+with Manifest.open_reader(sys.argv[1]) as manifest:
+    record = manifest.pin()
+    print(record.version, flush=True)
+    sys.stdin.readline()
+    import os
+    missing = [s["file"] for s in record.segments
+               if not os.path.exists(os.path.join(sys.argv[1], "ssd", s["file"]))]
+    print(missing, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 2)
+        reader = run_child(_READER, str(tmp_path))
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "2\n"
+        assert [(lease.pid, lease.version) for lease in manifest.leases()] == [(reader.pid, 2)]
+        for _ in range(20):
+            head = manifest.head()
+            assert head is not None
+            number = head.version + 1
+            record = make_record(tmp_path, number, [add_segment(tmp_path, number)])
+            manifest.commit(record)
+            manifest.prune(keep=1)
+        assert manifest.versions() == [2, 22]
+        print(file=reader.stdin, flush=True)
+        assert reader.stdout.readline() == "[]\n"
+        if killed:
+            reader.kill()
+        else:
+            print(file=reader.stdin, flush=True)
+        reader.wait()
+        assert manifest.prune(keep=1) == [2]
+        assert manifest.leases() == []
+        assert os.listdir(tmp_path / "leases") == []
+        assert sorted(os.listdir(tmp_path / "ssd")) == ["seg-000000000022.seg"]
+
+
 def test_a_commit_out_of_order_or_of_absent_files_is_refused(tmp_path: Path) -> None:
     with Manifest.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
@@ -408,7 +505,8 @@ def test_a_changed_byte_of_an_lmdb_value_is_corruption(
         record = commit_versions(tmp_path, manifest, 1)[0]
     data = tmp_path / "manifest" / "data.mdb"
     sound = data.read_bytes()
-    for value in (seal(record.to_payload()), seal(b"1")):
+    head = head_payload(1, {1: crc32c(record.to_payload())})
+    for value in (seal(record.to_payload()), seal(head)):
         at = sound.rfind(value)  # its live copy
         assert at >= 0
         for offset in [*range(min(12, len(value))), *range(12, len(value), 31)]:
@@ -426,7 +524,8 @@ def test_the_manifest_is_rebuilt_from_its_files(tmp_path: Path, damage: str) -> 
         records = commit_versions(tmp_path, manifest, 3)
     data = tmp_path / "manifest" / "data.mdb"
     if damage == "value":
-        set_byte(data, data.read_bytes().rfind(seal(b"3")), lambda byte: byte ^ 1)
+        crcs = {record.version: crc32c(record.to_payload()) for record in records}
+        set_byte(data, data.read_bytes().rfind(seal(head_payload(3, crcs))), lambda byte: byte ^ 1)
     elif damage == "whole file":
         data.write_bytes(b"\xff" * data.stat().st_size)
     elif damage == "emptied":
@@ -466,13 +565,14 @@ def test_rebuilding_saves_a_newest_version_whose_file_is_damaged(tmp_path: Path)
 
 def test_a_later_format_is_told_apart_from_damage(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="written by a later version") as raised:
-        unframe(frame(b"something new", 2), "x")
+        unframe(frame(b"something new", 3), "x")
     assert not isinstance(raised.value, CorruptionError)
     with Manifest.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
-        payload = b'{"format":2,"new":1}'
+        payload = b'{"format":3,"new":1}'
         (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload))
-        manifest._put([(b"version/000000000001", payload)])
+        head = head_payload(1, {1: crc32c(payload)})
+        manifest._put([(b"version/000000000001", payload), (b"head", head)])
         with pytest.raises(StoreError, match="written by a later version") as raised:
             manifest.head()
         assert not isinstance(raised.value, CorruptionError)
@@ -483,7 +583,7 @@ def test_the_bytes_are_those_of_the_format_page() -> None:
     payload = b'{"version":1}'
     page = (ROOT / "docs/formats/manifest.md").read_text()
     line, _, rest = frame(payload).partition(b"\n")
-    assert line.rpartition(b" ")[0] == b"PBXMANIFEST 1 13"
+    assert line.rpartition(b" ")[0] == b"PBXMANIFEST 2 13"
     assert f"`{line.rpartition(b' ')[2].decode()}`" in page
     assert rest == payload
     assert seal(b"123456789") == b"\x83\x92\x06\xe3123456789"

@@ -55,8 +55,8 @@ TEST(no_key_is_lost_whatever_the_keys) {
       [](uint64_t i) { return Mix(i); },
       [](uint64_t i) { return i; },
       [](uint64_t i) { return UINT64_MAX - i; },
-      [](uint64_t i) { return (i % 4) << 62 | i; },              // in clusters
-      [](uint64_t i) { return i < 3 ? i : (1ull << 63) + i; },   // two ends
+      [](uint64_t i) { return (i % 4) << 62 | i; },                       // in clusters
+      [](uint64_t i) { return i < 3 ? i : (1ull << 63) + i; },            // two ends
       [](uint64_t i) { return 0xabcdef0000000000ull | (Mix(i) >> 24); },  // one range of many
   };
   for (const auto& kind : kinds) {

@@ -81,7 +81,7 @@ inline Pass MakePass(uint64_t number, uint64_t population, size_t size, int dim)
     batch.instances = 400 + random.Below(50);
     batch.slots = 3;
     batch.use_cvm = b % 2 == 0;
-    batch.offsets = {0};
+    batch.offsets.push_back(0);
     for (size_t segment = 0; segment < batch.instances * batch.slots; ++segment) {
       for (uint64_t n = random.Below(6); n > 0; --n) {
         const uint64_t draw = random.Below(feasigns.size());
@@ -104,7 +104,8 @@ inline Pass MakePass(uint64_t number, uint64_t population, size_t size, int dim)
 
 class Model {
  public:
-  explicit Model(const TableConfig& config) : config_(config.accessor) {
+  explicit Model(const TableConfig& config)
+      : config_(config.accessor), precision_(config.precision) {
     config_.layout.embed_state = rule::StateSize(config_.embed.kind, 1);
     config_.layout.embedx_state = rule::StateSize(config_.embedx.kind, Dim());
   }
@@ -140,8 +141,30 @@ class Model {
       auto it = rows_.find(key);
       if (it == rows_.end()) it = rows_.emplace(key, Created(pass, key)).first;
       accessor::Push(config_, key, sum.show, sum.click, sum.g.data(), pass.day, it->second.data());
+      touched_.insert(key);
     }
   }
+
+  void EndPass(uint64_t number) {
+    const RowCodec codec(config_.layout, precision_);
+    for (const uint64_t key : touched_) {
+      codec.Round(config_.seed, key, number, rows_.at(key).data());
+    }
+    touched_.clear();
+  }
+
+  // The event happens to every row now. Returns how many it deleted.
+  size_t Happen(const LifeEvent& event) {
+    events_.push_back(event);
+    const size_t before = rows_.size();
+    for (auto it = rows_.begin(); it != rows_.end();) {
+      it = life::Apply(config_, events_.data(), events_.size(), it->second.data())
+               ? std::next(it)
+               : rows_.erase(it);
+    }
+    return before - rows_.size();
+  }
+  const std::vector<LifeEvent>& events() const { return events_; }
 
   // What a pull of the key gives: (3 + D) columns. pass null: an evaluation, absent rows are zeros.
   Floats Pulled(const Pass* pass, uint64_t feasign) const {
@@ -179,11 +202,15 @@ class Model {
     const auto at = std::lower_bound(pass.keys.begin(), pass.keys.end(), key) - pass.keys.begin();
     Floats row(static_cast<size_t>(config_.layout.words()));
     accessor::Create(config_, key, pass.slots[static_cast<size_t>(at)], row.data());
+    SetWord(row.data(), RowLayout::kLifeSeq, static_cast<uint32_t>(events_.size()));
     return row;
   }
 
   AccessorConfig config_;
+  Precision precision_;
   std::map<uint64_t, Floats> rows_;
+  std::set<uint64_t> touched_;  // since the last EndPass
+  std::vector<LifeEvent> events_;
 };
 
 // ---- The same with a table
@@ -232,8 +259,8 @@ inline void CheckPull(Table* table, const Model& model, const Pass* pass, const 
 inline std::vector<SegmentDescriptor> Commit(Table* table) {
   const auto written = table->WriteFrozen();
   CHECK_OK(written.status());
-  CHECK_OK(table->Publish(written.value()));
-  return written.value();
+  CHECK_OK(table->Publish(written.value().segments));
+  return written.value().segments;
 }
 
 inline std::string DigestOf(Table* table) {

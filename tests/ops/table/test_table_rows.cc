@@ -59,10 +59,23 @@ void Evaluate(Table* table, const Model& model, uint64_t population) {
   CHECK_OK(table->End());
 }
 
+// What happens at the end of day n: a decay every day, a shrink every other, a delta between.
+std::vector<LifeEvent> EndOfDay(uint64_t n, uint32_t first_seq) {
+  const auto day = static_cast<uint32_t>(20000 + n);
+  LifeEvent decay{first_seq, LifeKind::kDecay, day, 0.75f, 0, 0, 0};
+  LifeEvent shrink{first_seq + 1, LifeKind::kShrink, day, 1, 0.3f, 0, 2};
+  LifeEvent delta{first_seq + 1, LifeKind::kDeltaReset, day, 1, 0.2f, 0.1f, 5};
+  return {decay, n % 2 == 1 ? shrink : delta};
+}
+
 class Job {
  public:
-  Job(const TableConfig& config, const Workload& work, Overlap overlap)
-      : work_(work), overlap_(overlap), table_(test::OpenTable(config)), model_(config) {}
+  Job(const TableConfig& config, const Workload& work, Overlap overlap, bool life = false)
+      : work_(work),
+        overlap_(overlap),
+        life_(life),
+        table_(test::OpenTable(config)),
+        model_(config) {}
 
   void Run() {
     for (uint64_t n = 0; n < kPasses; ++n) {
@@ -85,8 +98,10 @@ class Job {
       }
       if (n + 1 < kPasses && overlap_ == Overlap::kWhileTraining) Stage(n + 1);
       Train(n, 2, pass.batches.size());
-      CHECK_OK(table_->End());
+      CHECK_OK(table_->End(n));
+      model_.EndPass(n);
       Evaluate(table_.get(), model_, work_.all);  // with n frozen, and n + 1 staged or not
+      if (life_) Live(n);
       if (n + 1 < kPasses && overlap_ == Overlap::kAfterEnd) Stage(n + 1);
       Evaluate(table_.get(), model_, work_.all);
       if (!beside && !dropped) Publish();
@@ -99,8 +114,25 @@ class Job {
   Table* table() { return table_.get(); }
   const Model& model() const { return model_; }
   const std::vector<SegmentDescriptor>& segments() const { return segments_; }
+  size_t deleted() const { return deleted_; }
+
+  // Merges the segments into as few as there can be.
+  uint64_t Merge() {
+    std::vector<uint64_t> ids;
+    for (const SegmentDescriptor& segment : segments_) ids.push_back(segment.id);
+    const auto merged = table_->Merge(ids, false);
+    CHECK_OK(merged.status());
+    CHECK_OK(table_->ReplaceSegments(ids, merged.value().segments));
+    segments_ = merged.value().segments;
+    return merged.value().rows_dropped;
+  }
 
  private:
+  void Live(uint64_t n) {
+    const auto events = EndOfDay(n, static_cast<uint32_t>(model_.events().size()) + 1);
+    CHECK_OK(table_->AppendEvents(events));
+    for (const LifeEvent& event : events) deleted_ += model_.Happen(event);
+  }
   void Stage(uint64_t n) { next_ = test::StageTrain(table_.get(), work_.passes[n]).stamp; }
   void Drop() {
     CHECK_OK(table_->DropStaged(*next_));
@@ -121,6 +153,8 @@ class Job {
 
   const Workload& work_;
   const Overlap overlap_;
+  const bool life_;
+  size_t deleted_ = 0;
   std::unique_ptr<Table> table_;
   Model model_;
   std::optional<int32_t> next_;
@@ -166,6 +200,81 @@ TEST(rows_end_the_same_in_memory_alone_for_every_budget_thread_count_and_overlap
       }
     }
   }
+}
+
+TEST(life_events_and_16_bit_rows_end_the_same_whichever_way_a_row_came) {
+  const Workload work(40000, 5000);
+  for (const Overlap overlap : kOverlaps) {
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kFloat16, Precision::kBfloat16}) {
+      for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
+        const test::Scratch scratch;
+        TableConfig config = test::SmallConfig();
+        config.threads = 2;
+        config.mem_budget_bytes = budget;
+        config.ssd_folder = scratch.path();
+        config.precision = precision;
+        Job job(config, work, overlap, true);
+        job.Run();
+        CHECK(job.deleted() > 1000);
+        config.events = job.model().events();
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
+                 job.model().Digest());
+        // A merge applies the events, drops what is dead, and changes nothing that can be seen.
+        CHECK(job.Merge() > 0);
+        CHECK_EQ(test::DigestOf(job.table()), job.model().Digest());
+        CHECK_EQ(job.table()->counters().ssd_rows, job.model().rows());
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
+                 job.model().Digest());
+      }
+    }
+  }
+}
+
+TEST(life_events_end_the_same_in_memory_alone) {
+  const Workload work(40000, 5000);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    TableConfig config = test::SmallConfig();
+    config.mem_budget_bytes = 64 << 20;
+    config.precision = precision;
+    Job job(config, work, Overlap::kWhileTraining, true);
+    job.Run();
+    CHECK(job.deleted() > 1000);
+  }
+}
+
+TEST(new_rows_are_counted_once) {
+  const Workload work(40000, 5000);
+  const test::Scratch scratch;
+  TableConfig config = test::SmallConfig();
+  config.ssd_folder = scratch.path();
+  config.mem_budget_bytes = MemTier::kMinBudgetBytes;
+  const auto table = test::OpenTable(config);
+  Model model(config);
+  uint64_t rows = 0;
+  for (uint64_t n = 0; n < kPasses; ++n) {
+    CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[n]).stamp));
+    for (const Batch& batch : work.passes[n].batches) test::PushBatch(table.get(), batch);
+    model.Train(work.passes[n]);
+    CHECK_OK(table->End());
+    const auto written = table->WriteFrozen();
+    CHECK_OK(written.status());
+    CHECK_OK(table->Publish(written.value().segments));
+    rows += written.value().new_rows;
+    CHECK_EQ(rows, model.rows());
+  }
+}
+
+TEST(events_are_refused_while_a_pass_trains_and_out_of_order) {
+  const Workload work(1000, 100);
+  const auto table = test::OpenTable(test::SmallConfig());
+  CHECK_CODE(table->AppendEvents(EndOfDay(0, 2)), Code::kInvalidArgument);
+  CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[0]).stamp));
+  CHECK_CODE(table->AppendEvents(EndOfDay(0, 1)), Code::kFailedPrecondition);
+  CHECK_OK(table->End());
+  CHECK_OK(table->AppendEvents(EndOfDay(0, 1)));
+  CHECK_CODE(table->AppendEvents(EndOfDay(1, 1)), Code::kInvalidArgument);
+  CHECK_CODE(table->Merge({1}, false).status(), Code::kFailedPrecondition);  // no SSD tier
 }
 
 TEST(an_abandoned_pass_leaves_the_store_as_it_was_committed) {
@@ -247,7 +356,7 @@ TEST(training_staging_and_committing_side_by_side_end_as_the_model_does) {
       std::thread committer([&] {
         if (n == 0) return;
         const auto written = table->WriteFrozen();
-        committed = written.ok() ? table->Publish(written.value()) : written.status();
+        committed = written.ok() ? table->Publish(written.value().segments) : written.status();
       });
       for (const Batch& batch : work.passes[n].batches) {
         test::CheckPull(table.get(), model, &work.passes[n], batch.feasigns);

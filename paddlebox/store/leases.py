@@ -1,0 +1,89 @@
+"""Leases: how a reader keeps the files of the version that it reads.
+
+A reader writes the number of its version into a file of its own under STORE/leases/ and holds an
+flock on that file. The writer keeps every version with a held lease. A lock ends with its process,
+so the lease of a reader that was killed is found to be free, and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+
+_FOLDER = "leases"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease that some process holds; version None: it is only just being taken."""
+
+    pid: int
+    version: int | None
+
+
+class Lease:
+    """A reader's lease. Not inherited by child processes.
+
+    Raises:
+        OSError: the folder cannot be written, as on a file system that is mounted read-only.
+    """
+
+    def __init__(self, store: str) -> None:
+        folder = os.path.join(store, _FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        while True:
+            self._path = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(8)}")
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._owner = os.getpid()
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            # A writer may have taken the file for a stale one before it was locked.
+            if os.path.exists(self._path):
+                return
+            os.close(self._fd)
+
+    def pin(self, version: int) -> None:
+        """Names the version. The caller must look again whether it is still kept: the writer may
+        have dropped it just before."""
+        os.pwrite(self._fd, f"{version:020d}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Gives the version free. May be called again."""
+        if self._fd < 0:
+            return
+        if self._owner == os.getpid():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def held_leases(store: str, remove_stale: bool = False) -> list[Held]:
+    """The leases that are held now; the writer also removes those that are not."""
+    folder = os.path.join(store, _FOLDER)
+    held = []
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    for name in names:
+        pid = name.partition("-")[0]
+        path = os.path.join(folder, name)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # given back meanwhile
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if remove_stale:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        except BlockingIOError:
+            content = os.pread(fd, 40, 0).strip()
+            version = int(content) if content.isdigit() else None
+            held.append(Held(int(pid) if pid.isdigit() else 0, version))
+        finally:
+            os.close(fd)
+    return held

@@ -1,0 +1,251 @@
+"""The command line of tools/store.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from paddlebox.errors import PaddleBoxError
+from paddlebox.store.manifest import Manifest
+from paddlebox.upkeep import report
+from paddlebox.upkeep.repair import repair
+from paddlebox.upkeep.store_files import newest, store_folder, table_of
+from paddlebox.upkeep.verify import verify
+
+SOUND, DAMAGED, UNUSABLE = 0, 1, 2  # exit codes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0; 1 where damage was found; 2 where the store cannot be used."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(store_folder(arguments.store), arguments))
+    except (PaddleBoxError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return UNUSABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/store.py", description="Looks into a store, checks it, and mends it."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str, run: Callable[[Path, argparse.Namespace], int], about: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("store", type=Path, help="a store's folder, or a run dir")
+        command.add_argument("--json", action="store_true", help="one JSON object instead of text")
+        command.set_defaults(run=run)
+        return command
+
+    add("stat", _stat, "Versions, rows, bytes and who reads.")
+    def add_version(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--version", type=int, metavar="N", help="a kept version; default: the newest"
+        )
+
+    add_version(add("digest", _digest, "Digests of all rows and of the dense state."))
+    add("verify", _verify, "Checks every checksum, key and reference; exit code 1 on damage.")
+    command = add("lookup", _lookup, "The rows of feasigns.")
+    command.add_argument("feasigns", nargs="+", type=_feasign, metavar="FEASIGN")
+    add_version(command)
+    command = add("dump", _dump, "All rows as Parquet.")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE.parquet")
+    command.add_argument("--slot", type=int, help="only rows of this slot (its index)")
+    add_version(command)
+    command = add("compact", _compact, "Merges the segments that are due.")
+    command.add_argument("--full", action="store_true", help="until no two segments overlap")
+    command = add("repair", _repair, "Drops what is damaged. Without --yes it only says what.")
+    command.add_argument("--yes", action="store_true", help="do it")
+    add("migrate", _migrate, "Rewrites segments of older formats.")
+    return parser
+
+
+def _feasign(text: str) -> int:
+    value = int(text, 0)
+    if not 0 < value < 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text}: a feasign is 1 to 2^64 - 1")
+    return value
+
+
+def _print(arguments: argparse.Namespace, value: Any, lines: Sequence[str]) -> None:
+    print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
+
+
+def _table(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Rows as aligned columns, the first one left and the others right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in texts
+    ]
+
+
+def _stat(folder: Path, arguments: argparse.Namespace) -> int:
+    s = report.stat(folder)
+    rows = [
+        ("live rows", f"{s['live_rows']:,}", f"{s['stored_rows']:,} stored, old copies included"),
+        ("segments", f"{s['segments']:,}", f"at most {s['depth']} over one key"),
+        (
+            "stored bytes",
+            f"{s['stored_bytes']:,}",
+            f"{s['space_ratio']:.2f} times the live rows",
+        ),
+        ("memory bytes", f"{s['memory_bytes']:,}", "of filters and fences when it is open"),
+        ("store bytes", f"{s['used_bytes']:,}", "all files, every kept version"),
+        ("free bytes", f"{s['free_bytes']:,}", "on its disk"),
+        *(
+            (f"written, {kind}", f"{count:,}", "bytes of segments since it began")
+            for kind, count in s["bytes_written"].items()
+        ),
+        *(
+            (f"written {day}", f"{count:,}", "bytes on that day (UTC)")
+            for day, count in list(s["bytes_written_by_day"].items())[-7:]
+        ),
+        ("life events", f"{s['life_events']:,}", "decays, shrinks and delta resets so far"),
+    ]
+    width = max(len(row[1]) for row in rows)
+    lines = [
+        f"{s['store']}: version {s['version']}, pass {s['pass_number']}, day {s['day']}, "
+        f"committed {s['created_at']}",
+        "",
+        *(f"{name:<20} {value:>{width}}  {meaning}" for name, value, meaning in rows),
+        "",
+        *_table(
+            [
+                ("version", "kind", "pass", "live rows", "segments", "bytes alone", "committed"),
+                *(
+                    (
+                        v["version"],
+                        v["kind"],
+                        v["pass_number"],
+                        f"{v['live_rows']:,}",
+                        v["segments"],
+                        f"{v['bytes_kept_alone']:,}",
+                        v["created_at"],
+                    )
+                    for v in s["versions"]
+                ),
+            ]
+        ),
+        "",
+        *(f"process {h['pid']} reads version {h['version']}" for h in s["leases"]),
+    ]
+    _print(arguments, s, lines)
+    return SOUND
+
+
+def _digest(folder: Path, arguments: argparse.Namespace) -> int:
+    value = report.digest(folder, arguments.version)
+    _print(arguments, value, [f"{name} {text}" for name, text in value.items()])
+    return SOUND
+
+
+def _verify(folder: Path, arguments: argparse.Namespace) -> int:
+    with tqdm(unit=" segments", leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = verify(folder, progress)
+    lines = [
+        *(f"damaged: {damage.message}" for damage in found.damage),
+        *(f"unreferenced: {name}" for name in found.unreferenced),
+        f"{len(found.versions)} versions, {found.segments} segments, {found.bytes:,} bytes read: "
+        + (f"{len(found.damage)} damaged" if found.damage else "all sound"),
+    ]
+    _print(arguments, found.as_dict(), lines)
+    return DAMAGED if found.damage else SOUND
+
+
+def _lookup(folder: Path, arguments: argparse.Namespace) -> int:
+    found = report.lookup(folder, arguments.feasigns, arguments.version)
+    lines = []
+    for entry in found:
+        lines.append(f"feasign {entry['feasign']} (key {entry['key']})")
+        if entry["row"] is None:
+            deleted = " (deleted by a life event; copies are left)" * bool(entry["copies"])
+            lines.append(f"  no row{deleted}")
+        else:
+            lines += [f"  {name:<14} {value}" for name, value in entry["row"].items()]
+        lines += [f"  copy in {c['file']}, block {c['block']}" for c in entry["copies"]]
+    _print(arguments, found, lines)
+    return SOUND
+
+
+def _dump(folder: Path, arguments: argparse.Namespace) -> int:
+    rows = report.dump(folder, arguments.out, arguments.version, arguments.slot)
+    _print(
+        arguments, {"rows": rows, "file": str(arguments.out)}, [f"{rows:,} rows in {arguments.out}"]
+    )
+    return SOUND
+
+
+def _compact(folder: Path, arguments: argparse.Namespace) -> int:
+    before = report.stat(folder)
+    with Manifest.open_reader(folder) as manifest:
+        record = newest(manifest)
+    with table_of(folder, record, compaction=None, threads=2) as table:
+        table.compact(full=arguments.full)
+    return _changes(folder, before, arguments)
+
+
+def _migrate(folder: Path, arguments: argparse.Namespace) -> int:
+    before = report.stat(folder)
+    with Manifest.open_reader(folder) as manifest:
+        record = newest(manifest)
+    with table_of(folder, record, compaction=None, threads=2) as table:
+        table.rewrite_old_formats()
+    return _changes(folder, before, arguments)
+
+
+def _changes(folder: Path, before: dict[str, Any], arguments: argparse.Namespace) -> int:
+    after = report.stat(folder)
+    names = "version segments stored_rows stored_bytes space_ratio depth formats".split()
+    value = {name: {"before": before[name], "after": after[name]} for name in names}
+    rows = [("", "before", "after"), *((name, before[name], after[name]) for name in names)]
+    _print(arguments, value, _table(rows))
+    return SOUND
+
+
+def _repair(folder: Path, arguments: argparse.Namespace) -> int:
+    result = repair(folder, yes=arguments.yes)
+    lines = []
+    if result.manifest is not None:
+        made = "made anew from its files" if result.done else "can be made anew from its files"
+        lines.append(f"manifest: {result.manifest}: {made}")
+    for lost in result.lost:
+        where = "all of it" if lost.block is None else f"block {lost.block}"
+        lines.append(
+            f"lost: {lost.file}, {where}: {lost.rows} rows of keys {lost.min_key:#018x} to "
+            f"{lost.max_key:#018x}"
+        )
+        older = ", ".join(lost.older)
+        lines.append(
+            f"  older copies come back from {older}"
+            if older
+            else "  no older copies: these feasigns begin anew"
+        )
+    lines += [f"cannot be mended: {damage.message}" for damage in result.not_mended]
+    damaged = bool(result.lost or result.not_mended or result.manifest)
+    if not damaged:
+        lines.append("nothing is damaged")
+    elif result.done:
+        lines.append(f"repaired as version {result.version}; damaged files are kept in damaged/")
+    else:
+        lines.append("nothing was changed: add --yes to repair")
+    _print(arguments, result.as_dict(), lines)
+    return DAMAGED if result.not_mended or (damaged and not result.done) else SOUND

@@ -1,0 +1,158 @@
+"""Mending a damaged store: only what is proven damaged is dropped, and all of it is listed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.record import VersionRecord
+from paddlebox.upkeep.verify import Damage, dense_damage, segment_damage
+
+_ASIDE = "damaged"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Rows of one damaged block, or of a whole segment. Their keys lie in [min_key, max_key]."""
+
+    file: str
+    block: int | None
+    rows: int
+    min_key: int
+    max_key: int
+    # Segments that are older and overlap: copies of the lost rows in them are the rows from now on.
+    older: tuple[str, ...]
+
+
+@dataclass
+class Repair:
+    """What was found, and with ``done`` what was changed."""
+
+    done: bool
+    manifest: str | None = None  # what is wrong with it; it is made anew from MANIFEST files
+    version: int = 0  # the newest, after the repair
+    lost: list[Lost] = field(default_factory=list)
+    not_mended: list[Damage] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def repair(folder: Path, *, yes: bool = False) -> Repair:
+    """Drops the damaged blocks of the newest version and keeps the rest, as a new version.
+
+    Damaged files are kept in STORE/damaged/. Without ``yes`` nothing is changed.
+
+    Raises: StoreLockedError while training runs; CorruptionError when no version is whole enough to
+    begin with.
+    """
+    result = Repair(done=yes)
+    try:
+        with Manifest.open_reader(folder) as manifest:
+            manifest.versions()
+            record = manifest.head()
+    except CorruptionError as error:
+        result.manifest = str(error)
+        if not yes:
+            return result
+        record = rebuild_from_files(folder)
+    if record is None:
+        raise StoreError(f"{folder}: no version has been committed yet: nothing to repair")
+    result.version = record.version
+    damaged = {
+        segment["id"]: (segment, found)
+        for segment in record.segments
+        if (found := list(segment_damage(folder, segment)))
+    }
+    result.not_mended = list(dense_damage(folder, record))
+    for segment, found in damaged.values():
+        result.lost += _lost(folder, record, segment, found)
+    if not yes or not damaged:
+        return result
+    with Manifest.open_writer(folder) as manifest:
+        segments = [s for s in record.segments if s["id"] not in damaged]
+        next_id = max(s["id"] for s in record.segments) + 1
+        for number, (segment, found) in enumerate(damaged.values()):
+            segments += _rewrite(folder, segment, found, next_id + number)
+        lost = sum(part.rows for part in result.lost)
+        mended = record.following(
+            "repair", segments=segments, live_rows=max(0, record.live_rows - lost)
+        )
+        for segment, _ in damaged.values():
+            _set_aside(folder, os.path.join("ssd", segment["file"]))
+        manifest.commit(mended)
+        manifest.prune(keep=1)
+        result.version = mended.version
+    return result
+
+
+def _lost(
+    folder: Path, record: VersionRecord, segment: dict[str, Any], found: list[Damage]
+) -> list[Lost]:
+    lost = []
+    for damage in found:
+        low, high = segment["min_key"], segment["max_key"]
+        if damage.block is not None:
+            low, high = _interval(folder, segment, damage.block, {d.block for d in found})
+        older = tuple(
+            s["file"]
+            for s in record.segments
+            if s["sequence"] < segment["sequence"] and s["min_key"] <= high and s["max_key"] >= low
+        )
+        lost.append(Lost(damage.file, damage.block, damage.rows or 0, low, high, older))
+    return lost
+
+
+def _interval(
+    folder: Path, segment: dict[str, Any], block: int, damaged: set[int | None]
+) -> tuple[int, int]:
+    """Between the keys of the sound blocks next to a damaged one."""
+    file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
+    low, high = segment["min_key"], segment["max_key"]
+    if block > 0 and block - 1 not in damaged:
+        low = int(file.rows(block - 1, 1)[0][-1]) + 1
+    if block + 1 < file.shape["blocks"] and block + 1 not in damaged:
+        high = int(file.rows(block + 1, 1)[0][0]) - 1
+    return low, high
+
+
+def _rewrite(
+    folder: Path, segment: dict[str, Any], found: list[Damage], new_id: int
+) -> list[dict[str, Any]]:
+    """The sound blocks of a segment as a new one; none when nothing is left."""
+    if any(damage.block is None for damage in found):
+        return []
+    file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
+    shape = file.shape
+    bad = {damage.block for damage in found}
+    keys, rows = [], []
+    for block in range(shape["blocks"]):
+        if block not in bad:
+            block_keys, block_rows = file.rows(block, 1)
+            keys.append(block_keys)
+            rows.append(block_rows)
+    if not keys:
+        return []
+    spec = {**shape, "id": new_id, "sequence": segment["sequence"]}
+    written = _native.core.write_segment(
+        str(folder / "ssd"), spec, np.concatenate(keys), np.concatenate(rows)
+    )
+    return [dict(written)]
+
+
+def _set_aside(folder: Path, name: str) -> None:
+    aside = folder / _ASIDE
+    files.make_folder(str(aside))
+    target = aside / os.path.basename(name)
+    if (folder / name).exists() and not target.exists():
+        os.link(folder / name, target)
+        files.sync_folder(str(aside))

@@ -1,0 +1,242 @@
+"""What a store holds: figures, digests, single rows, all rows."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paddlebox import _native
+from paddlebox.errors import StoreError
+from paddlebox.store import compaction, files
+from paddlebox.store.dense import dense_digest
+from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.table import Table
+from paddlebox.upkeep.store_files import newest, reading, table_of
+
+_DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
+
+
+def stat(folder: Path) -> dict[str, Any]:
+    """Figures of a store; bytes are of files."""
+    with reading(folder) as manifest:
+        head = newest(manifest)
+        records = [manifest.version(number) for number in manifest.versions()]
+        journal = manifest.journal()
+        held = [lease for lease in manifest.leases() if lease.pid != os.getpid()]
+        shape = compaction.shape(head.segments, head.live_rows)
+        opened = [
+            _native.core.SegmentFile(str(folder / "ssd" / s["file"]), s).shape
+            for s in head.segments
+        ]
+        disk = os.statvfs(folder)
+        return {
+            "store": str(folder),
+            "version": head.version,
+            "pass_number": head.pass_number,
+            "day": head.day,
+            "created_at": head.created_at,
+            "live_rows": head.live_rows,
+            "stored_rows": sum(s["rows"] for s in head.segments),
+            "segments": len(head.segments),
+            "stored_bytes": shape.bytes,
+            "space_ratio": round(shape.space_ratio, 4),
+            "depth": shape.depth,
+            "memory_bytes": sum(s["memory_bytes"] for s in opened),
+            "formats": sorted({s["version"] for s in opened}),
+            "life_events": len(head.events),
+            "used_bytes": files.used_bytes(str(folder)),
+            "free_bytes": disk.f_bavail * disk.f_frsize,
+            "bytes_written": dict(head.bytes_written),
+            "bytes_written_by_day": _by_day(journal),
+            "versions": [_version(folder, record, records) for record in records],
+            "leases": [{"pid": lease.pid, "version": lease.version} for lease in held],
+        }
+
+
+def _by_day(journal: Sequence[dict[str, Any]]) -> dict[str, int]:
+    days: dict[str, int] = {}
+    for entry in journal:
+        day = datetime.datetime.fromisoformat(entry["created_at"]).date().isoformat()
+        days[day] = days.get(day, 0) + entry["bytes"]
+    return days
+
+
+def _version(
+    folder: Path, record: VersionRecord, records: Sequence[VersionRecord]
+) -> dict[str, Any]:
+    others = [other for other in records if other.version != record.version]
+    alone = files.only_in(str(folder), [record], others)
+    return {
+        "version": record.version,
+        "kind": record.kind,
+        "pass_number": record.pass_number,
+        "day": record.day,
+        "created_at": record.created_at,
+        "live_rows": record.live_rows,
+        "segments": len(record.segments),
+        "bytes_kept_alone": sum(os.path.getsize(folder / name) for name in alone),
+    }
+
+
+def _open(folder: Path, version: int | None) -> Table:
+    with Manifest.open_reader(folder) as manifest:
+        record = newest(manifest) if version is None else manifest.version(version)
+    return table_of(folder, record, read_only=True, version=record.version)
+
+
+def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
+    """Canonical digests of a version's rows and dense state."""
+    with _open(folder, version) as table:
+        assert table.head is not None
+        return {
+            "version": table.head.version,
+            "sparse_digest": table.digest(),
+            "dense_digest": dense_digest(table.load_dense()),
+        }
+
+
+def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
+    """A row by the names of docs/formats/row.md."""
+    words = row.view(np.uint32)
+    embed = 7 + layout["embed_state"]
+    embedx = embed + layout["embedx_dim"]
+    return {
+        "slot": int(words[0] & 0xFFFF),
+        "has_embedx": bool((words[0] >> 16) & 1),
+        "show": float(row[1]),
+        "click": float(row[2]),
+        "delta_score": float(row[3]),
+        "last_seen_day": int(words[4]),
+        "life_seq": int(words[5]),
+        "embed_w": float(row[6]),
+        "embed_state": row[7:embed].tolist(),
+        "embedx_w": row[embed:embedx].tolist(),
+        "embedx_state": row[embedx:].tolist(),
+    }
+
+
+def lookup(
+    folder: Path, feasigns: Sequence[int], version: int | None = None
+) -> list[dict[str, Any]]:
+    """The rows of some feasigns, with all life events applied, and the segments with a copy."""
+    with _open(folder, version) as table:
+        assert table.head is not None
+        layout = dict(table._native.layout)
+        found = []
+        for feasign in feasigns:
+            key = int(_native.core.mix(feasign))
+            here, rows = table._native.lookup(np.array([feasign], np.uint64))
+            found.append(
+                {
+                    "feasign": feasign,
+                    "key": f"{key:#018x}",
+                    "found": bool(here[0]),
+                    "row": row_fields(layout, rows[0]) if here[0] else None,
+                    "copies": _copies(folder, table.head, key),
+                }
+            )
+        return found
+
+
+def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any]]:
+    copies = []
+    for segment in sorted(record.segments, key=lambda s: -s["sequence"]):
+        if not segment["min_key"] <= key <= segment["max_key"]:
+            continue
+        file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
+        block = file.find(key)
+        if block is not None:
+            copies.append(
+                {"file": segment["file"], "sequence": segment["sequence"], "block": block}
+            )
+    return copies
+
+
+def dump(folder: Path, out: Path, version: int | None = None, slot: int | None = None) -> int:
+    """Writes the rows of a version as Parquet, in the order of keys and in bounded memory; returns
+    how many.
+
+    Args:
+        slot: only rows of this slot.
+
+    Raises: StoreError when out cannot be written.
+    """
+    with _open(folder, version) as table:
+        layout = dict(table._native.layout)
+        schema = _schema()
+        written = 0
+        temporary = out.with_name(f"{out.name}.tmp")
+        try:
+            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+                def write(feasigns: np.ndarray, rows: np.ndarray) -> None:
+                    nonlocal written
+                    if slot is not None:
+                        kept = (rows.view(np.uint32)[:, 0] & 0xFFFF) == slot
+                        feasigns, rows = feasigns[kept], rows[kept]
+                    writer.write_table(_columns(layout, feasigns, rows, schema))
+                    written += len(feasigns)
+
+                table._native.visit_chunks(_DUMP_ROWS, write)
+            temporary.rename(out)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{out}: cannot be written: {error}") from error
+        return written
+
+
+def _schema() -> pa.Schema:
+    floats = pa.list_(pa.float32())
+    return pa.schema(
+        [
+            ("feasign", pa.uint64()),
+            ("slot", pa.uint16()),
+            ("has_embedx", pa.bool_()),
+            ("show", pa.float32()),
+            ("click", pa.float32()),
+            ("delta_score", pa.float32()),
+            ("last_seen_day", pa.uint32()),
+            ("life_seq", pa.uint32()),
+            ("embed_w", pa.float32()),
+            ("embed_state", floats),
+            ("embedx_w", floats),
+            ("embedx_state", floats),
+        ]
+    )
+
+
+def _columns(
+    layout: dict[str, int], feasigns: np.ndarray, rows: np.ndarray, schema: pa.Schema
+) -> pa.Table:
+    words = rows.view(np.uint32)
+    embed = 7 + layout["embed_state"]
+    embedx = embed + layout["embedx_dim"]
+
+    def lists(begin: int, end: int) -> pa.Array:
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * (end - begin)
+        flat = np.ascontiguousarray(rows[:, begin:end]).reshape(-1)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+    return pa.table(
+        [
+            pa.array(feasigns),
+            pa.array((words[:, 0] & 0xFFFF).astype(np.uint16)),
+            pa.array(((words[:, 0] >> 16) & 1).astype(bool)),
+            *(pa.array(np.ascontiguousarray(rows[:, column])) for column in (1, 2, 3)),
+            *(pa.array(np.ascontiguousarray(words[:, column])) for column in (4, 5)),
+            pa.array(np.ascontiguousarray(rows[:, 6])),
+            lists(7, embed),
+            lists(embed, embedx),
+            lists(embedx, rows.shape[1]),
+        ],
+        schema=schema,
+    )

@@ -1,0 +1,114 @@
+"""Checking every byte of a store that has a checksum, and every reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paddlebox import _native
+from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
+from paddlebox.store import files
+from paddlebox.store.dense import read_dense
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord, unframe
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One thing that is not as it was written."""
+
+    file: str  # inside the store
+    message: str
+    segment: int | None = None  # id
+    block: int | None = None  # None: the whole file
+    offset: int | None = None  # bytes
+    first_row: int | None = None
+    rows: int | None = None  # in the block, or in the segment
+
+
+@dataclass
+class Findings:
+    damage: list[Damage] = field(default_factory=list)
+    unreferenced: list[str] = field(default_factory=list)  # harmless: what a crash left
+    versions: list[int] = field(default_factory=list)
+    segments: int = 0
+    bytes: int = 0  # of segments that were read
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> Findings:
+    """Reads all of a store and goes on past what is damaged.
+
+    Args:
+        progress: called with (segments done, segments in all).
+    """
+    found = Findings()
+    records = _records(folder, found)
+    found.versions = sorted(record.version for record in records)
+    segments = {s["id"]: s for record in records for s in record.segments}
+    for done, segment in enumerate(segments.values()):
+        found.damage += segment_damage(folder, segment)
+        found.segments += 1
+        found.bytes += segment["bytes"]
+        if progress is not None:
+            progress(done + 1, len(segments))
+    for record in records:
+        found.damage += dense_damage(folder, record)
+    found.unreferenced = [
+        name
+        for name in files.unreferenced(str(folder), records)
+        if not name.startswith("MANIFEST-") or not _damaged(found, name)
+    ]
+    return found
+
+
+def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]:
+    """What is damaged in one segment."""
+    name = os.path.join("ssd", descriptor["file"])
+    number = int(descriptor["id"])
+    try:
+        segment = _native.core.SegmentFile(str(folder / name), descriptor)
+    except (StoreError, ValueError) as error:
+        yield Damage(name, str(error), segment=number, rows=int(descriptor["rows"]))
+        return
+    for block in segment.check():
+        yield Damage(name, segment=number, **block)
+
+
+def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
+    """What is damaged in the dense state of a version."""
+    try:
+        read_dense(Path(files.dense_folder(str(folder), record.dense_version)), record.dense)
+    except (PaddleBoxError, ValueError, KeyError) as error:
+        yield Damage(file=os.path.join("dense", f"{record.dense_version:012d}"), message=str(error))
+
+
+def _records(folder: Path, found: Findings) -> list[VersionRecord]:
+    """The versions that LMDB and the MANIFEST files agree on; else those of sound files."""
+    records: dict[int, VersionRecord] = {}
+    try:
+        with Manifest.open_reader(folder) as manifest:
+            for number in manifest.versions():
+                try:
+                    records[number] = manifest.version(number)
+                except CorruptionError as error:
+                    found.damage.append(Damage(file="manifest", message=str(error)))
+    except StoreError as error:
+        found.damage.append(Damage(file="manifest", message=str(error)))
+    if not records:
+        for number in files.manifest_versions(str(folder)):
+            path = files.manifest_path(str(folder), number)
+            try:
+                records[number] = VersionRecord.from_payload(unframe(files.read(path), path), path)
+            except StoreError as error:
+                found.damage.append(Damage(file=os.path.basename(path), message=str(error)))
+    return [records[number] for number in sorted(records)]
+
+
+def _damaged(found: Findings, name: str) -> bool:
+    return any(name in (damage.file, os.path.basename(damage.file)) for damage in found.damage)

@@ -1,0 +1,10 @@
+"""Looks after a store: python tools/store.py stat runs/deepfm_synthetic"""
+
+import sys
+import warnings
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.upkeep.cli import main
+
+    sys.exit(main())
