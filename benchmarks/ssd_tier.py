@@ -164,7 +164,8 @@ class Bench:
             f"{series}: write amplification {self.upkeep[series]['write_amplification']:.2f}, "
             f"space {upkeep.worst_space:.2f}, memory {upkeep.worst_memory:.2f} bytes a row, "
             f"{upkeep.merges} merges, at most {upkeep.most_segments} segments, depth "
-            f"{upkeep.worst_depth}"
+            f"{upkeep.worst_depth}; write {upkeep.write_s:.1f} s, merge {upkeep.merge_s:.1f} s, "
+            f"plan {upkeep.plan_s:.1f} s, commit {upkeep.commit_s:.1f} s"
         )
 
     def ask(self, subject: Subject, chosen: Indices, absent: Words | None = None) -> Batch:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,11 @@ class Upkeep:
     worst_memory: float = 0.0  # bytes a live row
     most_segments: int = 0
     worst_depth: int = 0  # segments over a point of the key space
+    # Where the time of the passes went.
+    write_s: float = 0.0
+    plan_s: float = 0.0
+    merge_s: float = 0.0
+    commit_s: float = 0.0
 
 
 class Own:
@@ -64,51 +72,54 @@ class Own:
         return keys, rows
 
     def load(self, batch: Any) -> None:
-        written = self._tier.write(*batch)
-        self._commit([*self._segments, *written])
         self._rows = len(batch[0])
+        written = self._tier.write(*batch)
+        self._commit("pass", [*self._segments, *written])
         self.upkeep.bytes_loaded += _bytes_of(written)
 
     def write(self, batch: Any) -> None:
-        written = self._tier.write(*batch)
-        self._commit([*self._segments, *written])
+        with self._timed("write_s"):
+            written = self._tier.write(*batch)
+        self._commit("pass", [*self._segments, *written])
         self.upkeep.bytes_of_passes += _bytes_of(written)
         self._compact()
         self._watch()
 
     def _compact(self) -> None:
         while True:
-            merges = compaction.plan(self._segments, self._rows, self._policy, _COMMIT_BYTES)
+            with self._timed("plan_s"):
+                merges = compaction.plan(self._segments, self._rows, self._policy, _COMMIT_BYTES)
             if not merges:
                 return
-            with ThreadPoolExecutor(self._threads) as pool:
+            with self._timed("merge_s"), ThreadPoolExecutor(self._threads) as pool:
                 made = list(pool.map(self._merge, merges))
             removed = [number for merge in merges for number in merge.inputs]
             added = [segment for merge in made for segment in merge["segments"]]
             gone = set(removed)
-            self._commit([*(s for s in self._segments if s["id"] not in gone), *added])
+            kept = [segment for segment in self._segments if segment["id"] not in gone]
+            self._commit("compaction", [*kept, *added])
             self._tier.replace_segments(removed, added)
-            self._manifest.remove_unreferenced()
             self.upkeep.bytes_compacted += sum(int(merge["bytes_written"]) for merge in made)
             self.upkeep.merges += len(merges)
 
     def _merge(self, merge: compaction.Merge) -> dict[str, Any]:
         return dict(self._tier.merge(list(merge.inputs), urgent=True))
 
-    def _commit(self, segments: list[dict[str, Any]]) -> None:
-        head = self._manifest.head()
-        parent = head.version if head is not None else 0
-        self._manifest.commit(
-            VersionRecord(
-                version=parent + 1,
-                parent=parent,
-                segments=segments,
-                layout={"row_bytes": ROW_BYTES},
-                pass_number=parent + 1,
+    def _commit(self, kind: str, segments: list[dict[str, Any]]) -> None:
+        with self._timed("commit_s"):
+            head = self._manifest.head() or VersionRecord(0, 0, [], {"row_bytes": ROW_BYTES}, 0)
+            number = head.pass_number + (kind == "pass")
+            self._manifest.commit(
+                head.following(kind, segments=segments, live_rows=self._rows, pass_number=number)
             )
-        )
-        self._manifest.prune(1)
+            self._manifest.prune(1)  # removes the files that no version names any more
         self._segments = segments
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        setattr(self.upkeep, name, getattr(self.upkeep, name) + time.perf_counter() - started)
 
     def _watch(self) -> None:
         upkeep, counters = self.upkeep, self._tier.counters()
