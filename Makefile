@@ -6,6 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
 
@@ -21,7 +22,7 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench \
+.PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
   lint lint-python types format-check width format tidy layers clean
 
 help: ## this list
@@ -82,9 +83,20 @@ sanitize-asan sanitize-tsan: sanitize-%:
 fuzz: ## every fuzz program for FUZZ_SECONDS (60)
 	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 
-bench: setup ## every benchmark, one after another; each prints a table and writes JSON
+# The peers of the benchmarks live apart from what everybody installs; a .pth brings .venv in.
+$(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt
+	$(BIN)/python -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
+	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
+	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	@touch $@
+
+bench-setup: $(STAMPS)/bench ## .venv-bench: the stores that the benchmarks compare with
+
+bench: bench-setup ## every benchmark, one after another; each prints a table and writes JSON
 	@status=0; for script in benchmarks/*.py; do echo "== $$script"; \
-	  $(BIN)/python $$script || status=1; done; exit $$status
+	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
 
 lint: lint-python types format-check width layers tidy ## every static check
 

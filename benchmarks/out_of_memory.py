@@ -1,0 +1,521 @@
+"""What does a table four times the memory cost the training?
+
+    python benchmarks/out_of_memory.py
+
+Two processes train the same model on the same passes: one under a memory limit of a quarter of its
+table, with a store on disk, a commit after every pass and the compaction at work; the other all in
+memory, without a store. They take turns of a few passes, and the one whose turn it is not is
+stopped. At the end both must hold the same bytes.
+
+The table (4.8 GB: 16 M rows of 300 bytes, D = 64) is made first, by pushing a gradient to every row
+in passes without a network. A sample has 26 slots of one feasign: 2 wide ones (a user, an item),
+drawn uniformly from all rows, so that what a pass needs was last touched long ago, and 24 narrow
+ones of 2,000 values by a power law. That is 2.8 rows to stage for each sample, more than a day of
+real click logs needs. The network is an MLP 400-400-400, batches are of 512.
+
+The limit is a cgroup's (v1 or v2, the page cache included). Where none can be made it is
+RLIMIT_DATA, which leaves the page cache out; the settings in the JSON say which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import report
+
+WIDE_SLOTS = 2
+NARROW_SLOTS = 24
+NARROW_VOCABULARY = 2_000
+FRESH_SHARE = 0.02  # of wide draws: feasigns that have no row yet
+EMBEDX_DIM = 64
+ROWS_A_MAKING_PASS = 240_000
+ROWS_A_PUSH = 12_000  # small, so that Paddle's allocator keeps little of it
+KEY_BYTES = 8
+MIB = 1 << 20
+SHARE_OF_SPEED = 0.85
+SHARE_FROM_SSD = 0.5
+TABLE_TO_LIMIT = 4.0
+LEAST_TABLE_BYTES = 4e9
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both processes are told. Paths as texts: it travels as JSON."""
+
+    folder: str
+    rows: int  # made before the training
+    samples: int  # a pass
+    passes: int
+    batch_size: int
+    seed: int
+    mem_bytes: int
+    hbm_bytes: int
+    store: bool
+
+
+# ---- data
+
+
+def wide_feasigns(slot: int, index: Words) -> Words:
+    return (np.uint64(slot + 1) << np.uint64(40)) + index
+
+
+def write_pass(path: Path, work: Work, number: int) -> None:
+    """One pass as MultiSlot text: label, then each slot's one feasign."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rng = np.random.default_rng((work.seed, number))
+    size, vocabulary = work.samples, work.rows // WIDE_SLOTS
+    columns: list[Any] = []
+    for slot in range(WIDE_SLOTS):
+        index = rng.integers(0, round(vocabulary * (1 + FRESH_SHARE)), size, dtype=np.uint64)
+        columns.append(wide_feasigns(slot, index))
+    skew = np.zeros(size)
+    for slot in range(WIDE_SLOTS, WIDE_SLOTS + NARROW_SLOTS):
+        index = (NARROW_VOCABULARY * rng.random(size) ** 3).astype(np.uint64)
+        columns.append(wide_feasigns(slot, index))
+        skew += np.sin(index.astype(np.float64))  # something that can be learnt
+    labels = (rng.random(size) < 1 / (1 + np.exp(1.0 - 0.3 * skew))).astype(np.int8)
+    texts = [pa.array(column).cast(pa.string()) for column in (labels, *columns)]
+    lines = pc.binary_join_element_wise(pa.scalar("1"), *_spaced(pa, texts), " ")
+    ended = pc.binary_join_element_wise(lines, pa.scalar(""), "\n")
+    path.write_bytes(ended.buffers()[2])
+
+
+def _spaced(pa: Any, texts: list[Any]) -> Iterator[Any]:
+    """The columns with the count of each, "1", between them."""
+    for position, text in enumerate(texts):
+        if position:
+            yield pa.scalar("1")
+        yield text
+
+
+def write_data(folder: Path, work: Work) -> None:
+    names = [f"wide{slot}" for slot in range(WIDE_SLOTS)]
+    names += [f"narrow{slot}" for slot in range(NARROW_SLOTS)]
+    slots = [{"name": "click", "type": "label"}, *({"name": n, "type": "sparse"} for n in names)]
+    (folder / "slots.yaml").write_text(json.dumps({"slots": slots}))
+    for number in range(work.passes):
+        write_pass(folder / f"pass-{number:03}.txt", work, number)
+
+
+def config_of(work: Work) -> dict[str, Any]:
+    return {
+        "name": "out_of_memory",
+        "seed": work.seed,
+        "table": {"embedx_dim": EMBEDX_DIM, "embedx_threshold": 0.0},
+        "hbm": {"budget_bytes": work.hbm_bytes},
+        "mem": {"budget_bytes": work.mem_bytes},
+        "ssd": {"max_segment_bytes": 64 * MIB},
+        "data": {
+            "format": "multislot",
+            "slots": f"{work.folder}/slots.yaml",
+            "train_files": [f"{work.folder}/pass-*.txt"],
+            "files_per_pass": 1,
+            "batch_size": work.batch_size,
+        },
+        "model": {"type": "dnn", "hidden": [400, 400, 400]},
+        "optimizer": {"type": "adam", "learning_rate": 0.0001},
+    }
+
+
+# ---- a process that trains; it answers each command with one line of JSON
+
+
+class Trainer:
+    def __init__(self, work: Work) -> None:
+        from paddlebox.config import load_config, load_slots
+        from paddlebox.launch import cpu
+
+        self.work = work
+        path = Path(work.folder) / f"config-{'store' if work.store else 'memory'}.yaml"
+        path.write_text(json.dumps(config_of(work)))
+        self.config = load_config(path)
+        cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
+        warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
+        from paddlebox.store.table import Table
+        from paddlebox.train import session
+
+        if work.store:
+            self.table = session.open_table(self.config, Path(work.folder) / "store")
+        else:
+            self.table = Table(
+                self.config.table,
+                seed=work.seed,
+                hbm_budget_bytes=work.hbm_bytes,
+                mem_budget_bytes=work.mem_bytes,
+                threads=len(os.sched_getaffinity(0)),
+            )
+        self.slots = load_slots(self.config.data.slots)
+        self.passes = session.plan_passes(self.config)
+        self.dataset = session.create_dataset(self.config, self.slots, self.table)
+
+    def make_rows(self) -> dict[str, Any]:
+        """Gives every wide feasign a row that a gradient has reached, pass by pass."""
+        from paddlebox import ops
+        from paddlebox.store.table import sorted_unique_keys
+        from paddlebox.train.program import build_runner
+
+        started = time.perf_counter()
+        vocabulary = self.work.rows // WIDE_SLOTS
+        columns = 3 + EMBEDX_DIM
+        step = min(self.table.max_pass_rows, ROWS_A_MAKING_PASS) // WIDE_SLOTS
+        # Shows and clicks of one each, so that embedx is there, and some gradient.
+        gradient = np.random.default_rng(self.work.seed).standard_normal(
+            (ROWS_A_PUSH, columns), np.float32
+        )
+        gradient *= 0.01 / len(gradient)
+        gradient[:, :2] = 1.0
+        made = 0
+        for begin in range(0, vocabulary, step):
+            index = np.arange(begin, min(begin + step, vocabulary), dtype=np.uint64)
+            feasigns = np.concatenate([wide_feasigns(slot, index) for slot in range(WIDE_SLOTS)])
+            self.table.begin(self.table.stage(sorted_unique_keys(feasigns)))
+            for at in range(0, len(feasigns), ROWS_A_PUSH):
+                pushed = feasigns[at : at + ROWS_A_PUSH].view(np.int64)
+                ops.push_box_sparse(
+                    ops.paddle.to_tensor(pushed), ops.paddle.to_tensor(gradient[: len(pushed)])
+                )
+            self.table.end()
+            made += len(feasigns)
+            self.table.commit_in_background(pass_number=made)
+        self.table.wait_commit()
+        self.runner = build_runner(self.config, self.slots)
+        self.dataset.dense_state = self.runner.dense_state
+        self._preload()
+        return {
+            "rows": made,
+            "row_bytes": self.table.row_bytes,
+            "seconds": time.perf_counter() - started,
+            "anonymous_bytes": anonymous_bytes(),
+        }
+
+    def _preload(self) -> None:
+        if self.passes:
+            self.dataset.set_filelist(self.passes[0].files)
+            self.dataset.preload_into_memory()
+
+    def train(self, count: int) -> dict[str, Any]:
+        """The next passes, as a training run goes through them: the one after is staged meanwhile,
+        the one before is committed meanwhile."""
+        from paddlebox.train.loop import run_pass
+
+        started = time.perf_counter()
+        samples, hits = 0, dict.fromkeys(("hbm", "mem", "ssd", "new"), 0)
+        waits: dict[str, float] = {}
+        for _ in range(count):
+            self.passes.pop(0)
+            self.dataset.begin_pass()
+            self._preload()
+            stats = self.dataset.stats
+            samples += run_pass(self.dataset, self.runner.train_step).samples
+            self.dataset.end_pass()
+            self.dataset.release_memory()
+            for tier, rows in stats.hits.items():
+                hits[tier] += rows
+            for stage, seconds in stats.wait_s.items():
+                waits[stage] = waits.get(stage, 0.0) + seconds
+        seconds = time.perf_counter() - started
+        return {
+            "samples": samples,
+            "seconds": seconds,
+            "hits": hits,
+            "wait_s": waits,
+            "anonymous_bytes": anonymous_bytes(),
+        }
+
+    def finish(self) -> dict[str, Any]:
+        from paddlebox.store.dense import dense_digest
+
+        self.table.wait_commit()
+        counters = self.table.counters()
+        digest = f"{self.table.digest()} {dense_digest(self.runner.dense_state())}"
+        self.dataset.close()
+        self.table.close()
+        return {
+            "digest": digest,
+            "counters": counters,
+            "resident_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+
+def serve(work: Work) -> int:
+    trainer = Trainer(work)
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
+        "make_rows": trainer.make_rows,
+        "train": trainer.train,
+        "finish": trainer.finish,
+    }
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        print(json.dumps(commands[name](*arguments)), flush=True)
+    return 0
+
+
+def anonymous_bytes() -> int:
+    """Resident memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon:")).split()[1])
+
+
+# ---- the memory limit
+
+
+class MemoryLimit:
+    """A cgroup of our own below this process's, or else RLIMIT_DATA."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.bytes = limit_bytes
+        self.kind = "RLIMIT_DATA"
+        self._folder: Path | None = None
+        self._peak_file = ""
+        for kind, parent, limit_file, peak_file in _cgroups():
+            folder = parent / f"paddlebox-{os.getpid()}"
+            try:
+                folder.mkdir()
+                (folder / limit_file).write_text(str(limit_bytes))
+                (folder / peak_file).read_text()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                continue
+            self.kind, self._folder, self._peak_file = kind, folder, peak_file
+            break
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[str]:
+        if self._folder is not None:
+            # The shell moves itself, so that nothing the program does is charged elsewhere.
+            enter = 'echo $$ > "$0" && exec "$@"'
+            command = ["sh", "-c", enter, str(self._folder / "cgroup.procs"), *command]
+            return subprocess.Popen(command, **options)
+
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_DATA, (self.bytes, self.bytes))
+
+        return subprocess.Popen(command, preexec_fn=limit, **options)
+
+    def peak_bytes(self, resident: int) -> int:
+        """The cgroup's own peak; without one, the process's peak of resident memory."""
+        if self._folder is None:
+            return resident
+        return int((self._folder / self._peak_file).read_text())
+
+    def remove(self) -> None:
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+
+
+def _cgroups() -> Iterator[tuple[str, Path, str, str]]:
+    """Where a cgroup may be made: kind, parent, file of the limit, file of the peak."""
+    root = Path("/sys/fs/cgroup")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            for parent in (root / "memory" / path.lstrip("/"), root / "memory"):
+                if parent.is_dir():
+                    yield "cgroup v1", parent, "memory.limit_in_bytes", "memory.max_usage_in_bytes"
+        elif controllers == "" and (root / "cgroup.controllers").is_file():
+            yield "cgroup v2", root / path.lstrip("/"), "memory.max", "memory.peak"
+
+
+# ---- the parent
+
+
+class Child:
+    """A training process, stopped but for when it is asked something."""
+
+    def __init__(self, name: str, work: Work, limit: MemoryLimit | None) -> None:
+        self.name = name
+        command = [sys.executable, __file__, "--work", json.dumps(asdict(work))]
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+            "cwd": report.ROOT,
+            "env": {"GLOG_minloglevel": "2", **os.environ, "PYTHONPATH": str(report.ROOT)},
+        }
+        start = limit.start if limit is not None else subprocess.Popen
+        self._process = start(command, **pipes)
+
+    def ask(self, *command: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._process.send_signal(signal.SIGSTOP)
+                return dict(json.loads(line))
+        code = self._process.wait()
+        why = "killed for want of memory, perhaps" if code == -signal.SIGKILL else "see its errors"
+        sys.exit(f"{self.name}: ended with code {code} at {command[0]}: {why}")
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    table_bytes = options.rows * (KEY_BYTES + 4 * (9 + EMBEDX_DIM))
+    limit = MemoryLimit(max(table_bytes // 4, options.least_limit_mib * MIB))
+    common = Work(
+        folder=str(folder),
+        rows=options.rows // WIDE_SLOTS * WIDE_SLOTS,
+        samples=options.samples,
+        passes=options.turns * options.passes_per_turn,
+        batch_size=512,
+        seed=options.seed,
+        mem_bytes=64 * MIB,
+        hbm_bytes=256 * MIB,
+        store=True,
+    )
+    say(f"limit {limit.bytes / MIB:,.0f} MiB ({limit.kind}); writing {common.passes} passes")
+    write_data(folder, common)
+    roomy = Work(**{**asdict(common), "store": False, "mem_bytes": 2 * table_bytes + 512 * MIB})
+    children: list[Child] = []
+    turns: dict[str, list[dict[str, Any]]] = {"store": [], "memory": []}
+    made, ended = {}, {}
+    try:
+        children += [Child("store", common, limit), Child("memory", roomy, None)]
+        for child in children:
+            made[child.name] = child.ask("make_rows")
+            rate = made[child.name]["rows"] / made[child.name]["seconds"]
+            say(
+                f"{child.name}: {made[child.name]['rows']:,} rows made at {rate:,.0f}/s, anonymous "
+                f"{made[child.name]['anonymous_bytes'] / MIB:,.0f} MiB"
+            )
+        for number in range(options.turns):
+            for child in children:
+                turn = child.ask("train", options.passes_per_turn)
+                turns[child.name].append(turn)
+                waits = " ".join(f"{k}={v:.2f}s" for k, v in turn["wait_s"].items())
+                say(
+                    f"turn {number}, {child.name}: {turn['samples'] / turn['seconds']:,.0f} "
+                    f"samples/s, rows {turn['hits']}, waited {waits}, anonymous "
+                    f"{turn['anonymous_bytes'] / MIB:,.0f} MiB"
+                )
+        for child in children:
+            ended[child.name] = child.ask("finish")
+            say(f"{child.name}: digest {ended[child.name]['digest']}")
+        peak = limit.peak_bytes(ended["store"]["resident_peak_bytes"])
+    finally:
+        for child in children:
+            child.close()
+        limit.remove()
+    # The first turn warms up: narrow slots are new, thread pools and allocators fill.
+    measured = {name: done[1:] for name, done in turns.items()}
+    rates = {
+        name: report.spread([turn["samples"] / turn["seconds"] for turn in done])
+        for name, done in measured.items()
+    }
+    ratio = statistics.median(
+        store["samples"] / store["seconds"] / (memory["samples"] / memory["seconds"])
+        for store, memory in zip(measured["store"], measured["memory"], strict=True)
+    )
+    hits = {
+        tier: sum(turn["hits"][tier] for turn in measured["store"])
+        for tier in ("hbm", "mem", "ssd", "new")
+    }
+    from_ssd = hits["ssd"] / sum(hits.values())
+    row_bytes = KEY_BYTES + made["store"]["row_bytes"]
+    table_bytes = made["store"]["rows"] * row_bytes
+    same = float(ended["store"]["digest"] == ended["memory"]["digest"])
+    figures = {
+        "limit": {"kind": limit.kind, "bytes": limit.bytes, "peak_bytes": peak},
+        "table_bytes": table_bytes,
+        "samples_per_s": rates,
+        "ratio_turn_by_turn": ratio,
+        "rows_staged": hits,
+        "turns": turns,
+        "made": made,
+        "ended": ended,
+    }
+    goals = [
+        report.Goal("samples/s, of all in memory", ratio, SHARE_OF_SPEED, ratio >= SHARE_OF_SPEED),
+        report.Goal("same digest", same, 1.0, same == 1.0),
+        report.Goal("rows staged from SSD", from_ssd, SHARE_FROM_SSD, from_ssd >= SHARE_FROM_SSD),
+        report.Goal("peak memory, of the limit", peak / limit.bytes, 1.0, peak <= limit.bytes),
+        report.Goal(
+            "table, times the limit",
+            table_bytes / limit.bytes,
+            TABLE_TO_LIMIT,
+            table_bytes / limit.bytes >= TABLE_TO_LIMIT,
+        ),
+        report.Goal(
+            "table, bytes", table_bytes, LEAST_TABLE_BYTES, table_bytes >= LEAST_TABLE_BYTES
+        ),
+    ]
+    return figures, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=16_000_000)
+    parser.add_argument("--samples", type=int, default=60_000, help="a pass")
+    parser.add_argument("--turns", type=int, default=7, help="the first warms up")
+    parser.add_argument("--passes-per-turn", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a trial: 1.6 M rows, 3 turns")
+    parser.add_argument(
+        "--least-limit-mib", type=int, default=1000, help="for small tables: Paddle needs half"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, default=Path("build/bench"), help="up to 11 GB; removed afterwards"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/out_of_memory.json"))
+    parser.add_argument("--work", help=argparse.SUPPRESS)  # of a child: what it is told
+    options = parser.parse_args()
+    if options.work:
+        return serve(Work(**json.loads(options.work)))
+    if options.quick:
+        options.rows, options.turns = min(options.rows, 1_600_000), min(options.turns, 3)
+    if options.turns < 2 or options.passes_per_turn < 1 or options.rows < 1000:
+        parser.error("expected --turns of 2 or more, --passes-per-turn of 1, --rows of 1,000")
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(dir=options.scratch)).resolve()
+    try:
+        figures, goals = measure(options, folder)
+    finally:
+        shutil.rmtree(folder)
+    figures["seconds"] = time.perf_counter() - started
+    hidden = {"out", "work", "scratch"}
+    settings = {name: value for name, value in vars(options).items() if name not in hidden}
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

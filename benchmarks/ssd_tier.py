@@ -1,0 +1,388 @@
+"""Is the SSD tier as fast as the disk allows, and how does it compare with RocksDB and LMDB?
+
+    make bench-setup && .venv-bench/bin/python benchmarks/ssd_tier.py
+
+20 M rows of 88 bytes (8 of key, 80 of row) in each store, after a life: loaded, then 40 passes that
+each rewrite 5 % of the rows durably, compaction included in the time; then cold batches of 0.1, 1,
+5 and 30 % of the keys, with absent ones too; then 40 passes and batches of which 80 % of the keys
+come from the last 3 passes. The stores take turns, pass by pass and batch by batch. The tier alone
+also lives through passes of 1 and 30 %. The raw disk is measured in the same run, by direct I/O
+over a file as large as the packed rows.
+
+Peers: RocksDB (direct I/O, Bloom filters, MultiGet, SST ingest) and LMDB (getmulti, putmulti), each
+with the number of threads that reads fastest here. A peer that is slow does fewer passes
+(--peer-seconds a series); its rate is that of the passes it did, and the tier's ratio to it is over
+the same passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from peers.disk import PAGE, RawDisk, drop_cache
+from peers.own import Own
+from peers.stores import Lmdb, RocksDb, Store
+from peers.workload import KEY_BYTES, ROW_BYTES, Indices, Life, Population, Words, row_bytes_of
+
+PACKED = KEY_BYTES + ROW_BYTES
+SHARES = (0.001, 0.01, 0.05, 0.3)
+PASS_SHARE = 0.05
+OTHER_SHARES = (0.01, 0.3)  # of the passes that the tier lives through alone
+PEER_THREADS = (1, 4, 16)
+ROWS_PER_PAGE = PAGE // PACKED
+# Series, as the first word of a batch's or a pass's seed.
+PASSES, BATCHES, TRIAL = 1, 2, 3
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+@dataclass
+class Subject:
+    """A store and what it has lived through."""
+
+    store: Store
+    life: Life
+    pass_rows: dict[str, list[int]] = field(default_factory=dict)  # by series
+    pass_seconds: dict[str, list[float]] = field(default_factory=dict)
+    # (series, share) -> rows/s and what the disk would allow for the same batches
+    batches: dict[tuple[str, float], list[Batch]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+
+@dataclass(frozen=True)
+class Batch:
+    keys: int
+    seconds: float
+    rows_per_page: float  # needed rows a needed page, were the live rows packed in key order
+
+    @property
+    def rate(self) -> float:
+        return self.keys / self.seconds
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.threads = len(os.sched_getaffinity(0))
+        say(f"making {options.rows:,} keys")
+        self.population = Population(options.rows, options.seed)
+        self.disk = RawDisk(folder, self.population.packed_bytes)
+        self.load_rates: dict[str, list[float]] = {}
+        self.peer_threads: dict[str, dict[int, float]] = {}
+        self.upkeep: dict[str, dict[str, Any]] = {}
+        self.absent_reads: list[float] = []
+        self.cache = drop_cache([])
+
+    def measure_disk(self) -> None:
+        self.disk.measure()
+        say(
+            f"raw disk ({self.disk.how}): read {self.disk.samples['read'][-1] / 1e6:,.0f} MB/s, "
+            f"write {self.disk.samples['write'][-1] / 1e6:,.0f} MB/s, "
+            f"random {self.disk.samples['random'][-1] / PAGE:,.0f} pages/s"
+        )
+
+    # ---- phases
+
+    def load(self, store: Store) -> Subject:
+        """A new store with all rows, as written by no pass yet."""
+        keys = self.population.keys
+        batch = store.packed(keys, row_bytes_of(keys, np.zeros(len(keys), np.uint16)))
+        started = time.perf_counter()
+        store.load(batch)
+        seconds = time.perf_counter() - started
+        self.load_rates.setdefault(store.name, []).append(len(keys) / seconds)
+        say(f"{store.name}: loaded at {len(keys) / seconds / 1e6:.2f} M rows/s")
+        return Subject(store, Life(self.population))
+
+    def choose_threads(self, subject: Subject) -> None:
+        """The number of threads with which this peer reads fastest."""
+        if not isinstance(subject.store, (RocksDb, Lmdb)):
+            return
+        rates = self.peer_threads[subject.name] = {}
+        for threads in PEER_THREADS:
+            subject.store.threads = threads
+            chosen = subject.life.draw(self.population.rng(TRIAL, threads), PASS_SHARE, False)
+            rates[threads] = self.ask(subject, chosen).rate
+        subject.store.threads = max(rates, key=lambda threads: rates[threads])
+        say(f"{subject.name}: reads with {subject.store.threads} threads")
+
+    def live(self, subjects: Sequence[Subject], series: str, share: float, recency: bool) -> None:
+        """The passes of a series, the stores taking turns."""
+        for number in range(self.options.passes):
+            for subject in subjects:
+                seconds = subject.pass_seconds.setdefault(series, [])
+                is_peer = not isinstance(subject.store, Own)
+                if is_peer and sum(seconds) > self.options.peer_seconds:
+                    continue
+                rng = self.population.rng(PASSES, round(share * 1000), int(recency), number)
+                keys, rows = subject.life.next_pass(rng, share, recency)
+                batch = subject.store.packed(keys, rows)
+                del rows
+                started = time.perf_counter()
+                subject.store.write(batch)
+                seconds.append(time.perf_counter() - started)
+                subject.pass_rows.setdefault(series, []).append(len(keys))
+            if (number + 1) % 10 == 0 or number + 1 == self.options.passes:
+                rates = ", ".join(
+                    f"{s.name} {_pass_rate(s, series) / 1e6:.2f} M rows/s "
+                    f"({len(s.pass_seconds[series])} passes)"
+                    for s in subjects
+                )
+                say(f"{series}: pass {number + 1}: {rates}")
+        for subject in subjects:
+            if isinstance(subject.store, Own):
+                self.take_upkeep(subject.store, series, sum(subject.pass_rows[series]))
+
+    def take_upkeep(self, store: Own, series: str, rows: int) -> None:
+        upkeep = store.upkeep
+        written = upkeep.bytes_of_passes + upkeep.bytes_compacted
+        self.upkeep[series] = {
+            **asdict(upkeep),
+            "passes_rows": rows,
+            "write_amplification": written / (rows * PACKED),
+        }
+        store.upkeep = type(upkeep)()  # the next series counts for itself
+        say(
+            f"{series}: write amplification {self.upkeep[series]['write_amplification']:.2f}, "
+            f"space {upkeep.worst_space:.2f}, memory {upkeep.worst_memory:.2f} bytes a row, "
+            f"{upkeep.merges} merges, at most {upkeep.most_segments} segments, depth "
+            f"{upkeep.worst_depth}; write {upkeep.write_s:.1f} s, merge {upkeep.merge_s:.1f} s, "
+            f"plan {upkeep.plan_s:.1f} s, commit {upkeep.commit_s:.1f} s"
+        )
+
+    def ask(self, subject: Subject, chosen: Indices, absent: Words | None = None) -> Batch:
+        """One cold batch, timed, and every answer looked at."""
+        keys = self.population.keys[chosen]
+        asked, here = keys, np.ones(len(keys), np.bool_)
+        if absent is not None:
+            asked = np.concatenate([keys, absent])
+            order = np.argsort(asked, kind="stable")
+            asked, here = asked[order], order < len(keys)
+        prepared = subject.store.prepared(asked)
+        started = time.perf_counter()
+        answer = subject.store.read(prepared)
+        seconds = time.perf_counter() - started
+        found, rows = subject.store.unpacked(answer)
+        if not np.array_equal(found, here) or not np.array_equal(rows, subject.life.rows(chosen)):
+            sys.exit(f"{subject.name}: wrong answer: {int(found.sum())} of {len(keys)} rows found")
+        pages = max(len(np.unique(chosen // ROWS_PER_PAGE)), 1)
+        return Batch(len(asked), seconds, len(keys) / pages)
+
+    def cold(self, subjects: Sequence[Subject], series: str, recency: bool) -> None:
+        for share in SHARES:
+            for repeat in range(self.options.repeats):
+                for subject in subjects:
+                    rng = self.population.rng(BATCHES, round(share * 1000), int(recency), repeat)
+                    chosen = subject.life.draw(rng, share, recency)
+                    batch = self.ask(subject, chosen)
+                    subject.batches.setdefault((series, share), []).append(batch)
+            self.tell_batches(subjects, series, share)
+
+    def absent(self, subjects: Sequence[Subject]) -> None:
+        """Batches with half, and with all of their keys absent."""
+        count = round(PASS_SHARE * len(self.population))
+        for series, share in (("half absent", 0.5), ("all absent", 1.0)):
+            for repeat in range(self.options.repeats):
+                for subject in subjects:
+                    rng = self.population.rng(BATCHES, 0, round(2 * share), repeat)
+                    chosen = np.zeros(0, np.int64)
+                    if share < 1:
+                        chosen = subject.life.draw(rng, PASS_SHARE / 2, False)
+                    absent = self.population.absent(rng, round(share * count))
+                    before = subject.store.counters() if isinstance(subject.store, Own) else {}
+                    batch = self.ask(subject, chosen, absent)
+                    subject.batches.setdefault((series, PASS_SHARE), []).append(batch)
+                    if isinstance(subject.store, Own) and share == 1:
+                        after = subject.store.counters()
+                        read = after["absent_read"] - before["absent_read"]
+                        self.absent_reads.append(read / len(absent))
+            self.tell_batches(subjects, series, PASS_SHARE)
+
+    def tell_batches(self, subjects: Sequence[Subject], series: str, share: float) -> None:
+        rates = ", ".join(f"{s.name} {self.rate(s, series, share) / 1e6:.3f}" for s in subjects)
+        say(f"{series}, {share:.1%}: M rows/s: {rates}")
+
+    def rate(self, subject: Subject, series: str, share: float) -> float:
+        return statistics.median(batch.rate for batch in subject.batches[series, share])
+
+    def limit(self, subject: Subject, series: str, share: float) -> float:
+        """Rows/s that the disk's rates allow: a scan of the packed rows, or, for small batches, the
+        better of that and one random read a needed page."""
+        batches = subject.batches[series, share]
+        scan = statistics.median(batch.keys for batch in batches) / (
+            self.population.packed_bytes / self.disk.read_rate
+        )
+        if share > 0.01:
+            return scan
+        rows_per_page = statistics.median(batch.rows_per_page for batch in batches)
+        return max(scan, self.disk.random_rate * rows_per_page)
+
+    # ---- the run
+
+    def run(self) -> tuple[dict[str, Any], list[report.Goal]]:
+        self.measure_disk()
+        own = self.load(Own(self.folder, self.threads))
+        subjects = [own]
+        if not self.options.skip_peers:
+            subjects.append(self.load(RocksDb(self.folder, 1, self.threads)))
+            subjects.append(self.load(Lmdb(self.folder, 1, len(self.population))))
+        for subject in subjects:
+            self.choose_threads(subject)
+        self.live(subjects, "5% uniform", PASS_SHARE, False)
+        self.measure_disk()
+        self.cold(subjects, "uniform", False)
+        self.absent(subjects)
+        self.live(subjects, "5% recency", PASS_SHARE, True)
+        self.measure_disk()
+        self.cold(subjects, "recency", True)
+        sizes = {subject.name: subject.store.disk_bytes() for subject in subjects}
+        for subject in subjects:
+            subject.store.close()
+        for share in OTHER_SHARES:
+            alone = self.load(Own(self.folder, self.threads))
+            self.live([alone], f"{share:.0%} uniform", share, False)
+            self.ask(alone, alone.life.draw(self.population.rng(TRIAL), share, False))
+            alone.store.close()
+            own.pass_rows.update(alone.pass_rows)
+            own.pass_seconds.update(alone.pass_seconds)
+        return self.figures(subjects, sizes), self.goals(own, subjects[1:])
+
+    def figures(self, subjects: Sequence[Subject], sizes: dict[str, int]) -> dict[str, Any]:
+        return {
+            "raw_disk": {
+                "how": self.disk.how,
+                "read_bytes_per_s": report.spread(self.disk.samples["read"]),
+                "write_bytes_per_s": report.spread(self.disk.samples["write"]),
+                "random_pages_per_s": report.spread(
+                    [rate / PAGE for rate in self.disk.samples["random"]]
+                ),
+            },
+            "page_cache": f"{self.cache} before each cold batch; paddlebox and rocksdb read direct",
+            "load_rows_per_s": self.load_rates,
+            "peer_threads": self.peer_threads,
+            "passes": {
+                subject.name: {
+                    series: {
+                        "passes": len(seconds),
+                        "rows_per_s": _pass_rate(subject, series),
+                        "seconds": report.spread(seconds),
+                    }
+                    for series, seconds in subject.pass_seconds.items()
+                }
+                for subject in subjects
+            },
+            "cold_rows_per_s": {
+                subject.name: {
+                    f"{series} {share:.1%}": {
+                        **report.spread([batch.rate for batch in batches]),
+                        "of_disk": self.rate(subject, series, share)
+                        / self.limit(subject, series, share)
+                        if "absent" not in series
+                        else None,
+                    }
+                    for (series, share), batches in subject.batches.items()
+                }
+                for subject in subjects
+            },
+            "upkeep": self.upkeep,
+            "disk_bytes": sizes,
+        }
+
+    def goals(self, own: Subject, peers: Sequence[Subject]) -> list[report.Goal]:
+        goals: list[report.Goal] = []
+
+        def at_least(name: str, value: float, bound: float) -> None:
+            goals.append(report.Goal(name, value, bound, value >= bound))
+
+        def at_most(name: str, value: float, bound: float) -> None:
+            goals.append(report.Goal(name, value, bound, value <= bound))
+
+        for series in ("uniform", "recency"):
+            for share in SHARES:
+                part = self.rate(own, series, share) / self.limit(own, series, share)
+                at_least(f"cold {series} {share:.1%}, of what the disk allows", part, 0.70)
+        written = statistics.median(self.load_rates[own.name]) * PACKED
+        at_least("bulk write, of the raw disk", written / self.disk.write_rate, 0.70)
+        factors = {"rocksdb": (4.0, 3.0), "lmdb": (2.0, 3.0)}
+        for peer in peers:
+            for series, bound in zip(("uniform", "recency"), factors[peer.name], strict=True):
+                ratio = self.rate(own, series, PASS_SHARE) / self.rate(peer, series, PASS_SHARE)
+                at_least(f"cold {series} 5%, times {peer.name}", ratio, bound)
+            for series in ("5% uniform", "5% recency"):
+                done = len(peer.pass_seconds[series])
+                ratio = _pass_rate(own, series, done) / _pass_rate(peer, series, done)
+                at_least(f"passes {series}, times {peer.name}", ratio, 8.0)
+            absent = "all absent"
+            ratio = self.rate(own, absent, PASS_SHARE) / self.rate(peer, absent, PASS_SHARE)
+            at_least(f"absent keys, times {peer.name}", ratio, 10.0)
+        at_most("absent keys that cause a read", max(self.absent_reads), 0.01)
+        for series, upkeep in self.upkeep.items():
+            amplification = 4.0 if series.startswith("1%") else 3.0
+            space = 1.7 if series.startswith("30%") else 1.4
+            at_most(f"write amplification, {series}", upkeep["write_amplification"], amplification)
+            at_most(f"space, {series}", upkeep["worst_space"], space)
+        memory = max(upkeep["worst_memory"] for upkeep in self.upkeep.values())
+        at_most("memory, bytes a live row", memory, 2.0)
+        return goals
+
+
+def _pass_rate(subject: Subject, series: str, passes: int | None = None) -> float:
+    """Rows/s over the first passes of a series, or all."""
+    rows, seconds = subject.pass_rows[series][:passes], subject.pass_seconds[series][:passes]
+    return sum(rows) / sum(seconds) if seconds else math.nan
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=3, help="of each cold batch")
+    parser.add_argument("--peer-seconds", type=float, default=90, help="a series, for each peer")
+    parser.add_argument("--quick", action="store_true", help="a trial: 2 M rows, 8 passes")
+    parser.add_argument("--skip-peers", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--scratch", type=Path, default=Path("build/bench"), help="up to 15 GB; removed afterwards"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ssd_tier.json"))
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.passes = min(options.rows, 2_000_000), min(options.passes, 8)
+    if options.rows < 10_000 or options.passes < 1 or options.repeats < 1:
+        parser.error("expected --rows of 10,000 or more, --passes and --repeats of 1 or more")
+    if not options.skip_peers:
+        try:
+            import rocksdict  # noqa: F401
+        except ModuleNotFoundError:
+            print("skipped: rocksdict is not installed (make bench-setup, or --skip-peers)")
+            return 0
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        figures, goals = Bench(options, Path(folder)).run()
+    figures["seconds"] = time.perf_counter() - started
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    settings["scratch"] = str(options.scratch)
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
