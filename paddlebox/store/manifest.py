@@ -63,7 +63,7 @@ def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int] | None]:
             return int(payload), None
         fields = json.loads(payload)
         return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise CorruptionError(f"{where}: not a head: {error!r}") from error
 
 

@@ -77,10 +77,41 @@ class VersionRecord:
             if found == 1:
                 fields = _from_format_1(fields)
             if found in (1, FORMAT):
-                return cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+                return cls(**fields)._checked()
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptionError(f"{where}: not a version record: {error!r}") from error
         raise _later(where, found)
+
+
+    def _checked(self) -> VersionRecord:
+        """Itself, if its fields are of their types; ValueError otherwise."""
+        for name, kind in _TYPES.items():
+            if type(getattr(self, name)) is not kind:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {kind.__name__}")
+        for segment in self.segments:
+            for name in _SEGMENT_NUMBERS:
+                if type(segment[name]) is not int or segment[name] < 0:
+                    raise ValueError(f"{name} of a segment is {segment[name]!r}")
+            if not isinstance(segment["file"], str) or "/" in segment["file"]:
+                raise ValueError(f"file of a segment is {segment['file']!r}")
+        return self
+
+
+_TYPES = {
+    "version": int,
+    "parent": int,
+    "segments": list,
+    "layout": dict,
+    "pass_number": int,
+    "kind": str,
+    "day": int,
+    "live_rows": int,
+    "events": list,
+    "bytes_written": dict,
+    "dense": dict,
+    "dense_version": int,
+}
+_SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 
 
 def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
