@@ -229,6 +229,7 @@ class Trainer:
         from paddlebox.train.loop import run_pass
 
         started = time.perf_counter()
+        before = self.table.counters()["ssd_merge_bytes_written"]
         samples, hits = 0, dict.fromkeys(("hbm", "mem", "ssd", "new"), 0)
         waits: dict[str, float] = {}
         for _ in range(count):
@@ -244,11 +245,13 @@ class Trainer:
             for stage, seconds in stats.wait_s.items():
                 waits[stage] = waits.get(stage, 0.0) + seconds
         seconds = time.perf_counter() - started
+        merged = self.table.counters()["ssd_merge_bytes_written"] - before
         return {
             "samples": samples,
             "seconds": seconds,
             "hits": hits,
             "wait_s": waits,
+            "merge_bytes_written": merged,
             "anonymous_bytes": anonymous_bytes(),
         }
 
@@ -432,7 +435,8 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
                 say(
                     f"turn {number}, {child.name}: {turn['samples'] / turn['seconds']:,.0f} "
                     f"samples/s, rows {turn['hits']}, waited {waits}, anonymous "
-                    f"{turn['anonymous_bytes'] / MIB:,.0f} MiB"
+                    f"{turn['anonymous_bytes'] / MIB:,.0f} MiB, merged "
+                    f"{turn['merge_bytes_written'] / MIB:,.0f} MiB"
                 )
         for child in children:
             ended[child.name] = child.ask("finish")
