@@ -355,7 +355,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--passes", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3, help="of each cold batch")
-    parser.add_argument("--peer-seconds", type=float, default=90, help="a series, for each peer")
+    parser.add_argument("--peer-seconds", type=float, default=60, help="a series, for each peer")
     parser.add_argument("--quick", action="store_true", help="a trial: 2 M rows, 8 passes")
     parser.add_argument("--skip-peers", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
