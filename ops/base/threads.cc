@@ -1,6 +1,9 @@
 #include "base/threads.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -67,8 +70,14 @@ struct ThreadPool::Impl {
   std::vector<std::thread> workers;
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
-  for (int i = 1; i < threads; ++i) impl_->workers.emplace_back([this] { impl_->Work(); });
+ThreadPool::ThreadPool(int threads, int nice) : impl_(std::make_unique<Impl>()) {
+  for (int i = 1; i < threads; ++i) {
+    impl_->workers.emplace_back([this, nice] {
+      // On Linux a priority is a thread's own. A refusal costs order, not results.
+      if (nice != 0) (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
+      impl_->Work();
+    });
+  }
 }
 
 ThreadPool::~ThreadPool() {

@@ -10,8 +10,9 @@ namespace pbx {
 
 class ThreadPool {
  public:
-  // threads >= 1. With 1 everything runs on the caller's thread and no thread is made.
-  explicit ThreadPool(int threads);
+  // threads >= 1. With 1 everything runs on the caller's thread and no thread is made. nice: added
+  // to the priority of the threads that are made.
+  explicit ThreadPool(int threads, int nice = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

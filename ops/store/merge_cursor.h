@@ -1,5 +1,5 @@
-// MergeCursor: the rows of several segments in one ascending order of keys, all copies of a key
-// together, the newest first.
+// MergeCursor: the rows of several segments with keys in [low, high], each key once with its newest
+// row, in ascending order.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace pbx {
 class MergeCursor {
  public:
   // segments: any order; they outlive the cursor.
-  explicit MergeCursor(std::vector<const SegmentReader*> segments);
+  explicit MergeCursor(std::vector<const SegmentReader*> segments, uint64_t low = 0,
+                       uint64_t high = UINT64_MAX);
   MergeCursor(const MergeCursor&) = delete;
   MergeCursor& operator=(const MergeCursor&) = delete;
 
@@ -36,6 +37,8 @@ class MergeCursor {
       return left != right ? left > right : a < b;
     }
   };
+
+  Status Settle();
 
   std::vector<SegmentCursor> cursors_;                            // oldest first
   std::priority_queue<size_t, std::vector<size_t>, Later> heap_;  // all but at_ and those at an end

@@ -88,14 +88,12 @@ Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
                     (version == 1 ? shape.bloom_lines > 0 : shape.filter.Sane()) && reserved == 0 &&
                     shape.min_key <= shape.max_key;
   if (!sane || shape.file_bytes() != file_bytes) {
-    const uint64_t filter_bytes =
-        version == 1 ? uint64_t{64} * shape.bloom_lines : shape.filter.bytes();
     return Error(Code::kCorruption,
                  "segment %s: its footer tells of %" PRIu64
-                 " rows of %u bytes in blocks of %u bytes and a filter of %" PRIu64
-                 " bytes, which makes no file of %" PRIu64 " bytes",
-                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes, filter_bytes,
-                 file_bytes);
+                 " rows of %u bytes in blocks of %u bytes, a filter of %u bits and %u windows, "
+                 "which makes no file of %" PRIu64 " bytes",
+                 name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes, shape.filter.bits,
+                 shape.filter.windows, file_bytes);
   }
   return shape;
 }

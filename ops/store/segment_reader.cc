@@ -10,6 +10,7 @@ namespace pbx {
 namespace {
 
 constexpr size_t kCursorBytes = Buffer::kHugePage;  // direct I/O likes huge pages
+constexpr size_t kMinCursorBytes = 256u << 10;
 
 uint64_t Load64(const char* at) {
   uint64_t value;
@@ -239,6 +240,13 @@ Status SegmentReader::ReadBlocks(size_t first, size_t count, char* out) const {
   return Status::Ok();
 }
 
+SegmentCursor::SegmentCursor(const SegmentReader* segment, uint64_t low, uint64_t high)
+    : segment_(segment),
+      low_(std::max(low, segment->shape().min_key)),
+      high_(std::min(high, segment->shape().max_key)),
+      key_(low_),
+      done_(low_ > high_) {}
+
 const char* SegmentCursor::row() const {
   const SegmentShape& shape = segment_->shape();
   return buffer_.data() + (block_ - first_block_) * shape.block_bytes + shape.rows_offset() +
@@ -247,32 +255,53 @@ const char* SegmentCursor::row() const {
 
 Status SegmentCursor::LoadBlocks() {
   const SegmentShape& shape = segment_->shape();
-  first_block_ = block_;
-  blocks_ = std::min<size_t>(std::max<size_t>(1, kCursorBytes / shape.block_bytes),
-                             shape.blocks() - block_);
   if (buffer_.size() == 0) {
-    auto buffer = Buffer::Allocate(blocks_ * shape.block_bytes);
+    // Many cursors of a merge are on small segments: an eighth of one at a time is enough.
+    const size_t last = segment_->BlockOf(high_, block_);
+    const size_t wanted =
+        std::clamp((last + 1 - block_) * shape.block_bytes / 8, kMinCursorBytes, kCursorBytes);
+    auto buffer =
+        Buffer::Allocate(std::max<size_t>(1, wanted / shape.block_bytes) * shape.block_bytes);
     if (!buffer.ok()) return buffer.status();
     buffer_ = std::move(buffer.value());
   }
+  first_block_ = block_;
+  blocks_ = std::min<size_t>(buffer_.size() / shape.block_bytes, shape.blocks() - block_);
   return segment_->ReadBlocks(first_block_, blocks_, buffer_.data());
 }
 
+void SegmentCursor::End() {
+  done_ = true;
+  buffer_ = Buffer();
+}
+
 Status SegmentCursor::Next() {
+  if (!loaded()) {
+    block_ = segment_->BlockOf(low_, 0);
+    while (segment_->MayBeBefore(low_, block_)) --block_;
+    PBX_RETURN_IF_ERROR(LoadBlocks());
+    key_ = SegmentReader::KeyAt(buffer_.data(), 0);
+  } else {
+    PBX_RETURN_IF_ERROR(Step());
+  }
+  while (!done_ && key_ < low_) PBX_RETURN_IF_ERROR(Step());
+  if (!done_ && key_ > high_) End();
+  return Status::Ok();
+}
+
+Status SegmentCursor::Step() {
   const SegmentShape& shape = segment_->shape();
-  const bool first = !loaded();
-  if (!first && ++index_ == shape.rows_in_block(block_)) {
+  if (++index_ == shape.rows_in_block(block_)) {
     index_ = 0;
     if (++block_ == shape.blocks()) {
-      done_ = true;
-      buffer_ = Buffer();
+      End();
       return Status::Ok();
     }
+    if (block_ == first_block_ + blocks_) PBX_RETURN_IF_ERROR(LoadBlocks());
   }
-  if (first || block_ == first_block_ + blocks_) PBX_RETURN_IF_ERROR(LoadBlocks());
   const char* block = buffer_.data() + (block_ - first_block_) * shape.block_bytes;
   const uint64_t key = SegmentReader::KeyAt(block, index_);
-  if (!first && key <= key_) {
+  if (key <= key_) {
     return Error(Code::kCorruption,
                  "segment %s: keys do not ascend at block %zu, row %zu: 0x%016" PRIx64
                  " after 0x%016" PRIx64,

@@ -83,26 +83,29 @@ class SegmentReader {
   FuseFilter filter_;
 };
 
-// SegmentCursor: the rows of a segment in order, read in requests of about a MiB. It holds no buffer
-// before its first Next and after its end.
+// SegmentCursor: the rows of a segment with keys in [low, high], in order, read in requests of up to
+// 2 MiB. It holds no buffer before its first Next and after its end.
 class SegmentCursor {
  public:
-  explicit SegmentCursor(const SegmentReader* segment)
-      : segment_(segment), key_(segment->shape().min_key) {}
+  explicit SegmentCursor(const SegmentReader* segment, uint64_t low = 0,
+                         uint64_t high = UINT64_MAX);
 
-  // The current key; before the first Next, the key that it will stand on.
+  // The current key; before the first Next a bound: no key that is to come is below it.
   uint64_t key() const { return key_; }
   const char* row() const;
   // False: row() needs Next first.
   bool loaded() const { return buffer_.size() > 0; }
   bool done() const { return done_; }
-  // Steps to the next row; the first call to the first row.
+  // Steps to the next row; the first call to the first row. REQUIRES: not done().
   Status Next();
 
  private:
   Status LoadBlocks();
+  Status Step();
+  void End();
 
   const SegmentReader* segment_;
+  uint64_t low_, high_;
   Buffer buffer_;
   size_t first_block_ = 0;  // of buffer_
   size_t blocks_ = 0;       // in buffer_

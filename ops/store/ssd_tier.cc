@@ -26,7 +26,16 @@ namespace {
 // young ones are made stricter: together they read for at most 1 % of the absent keys.
 constexpr uint32_t kBaseFilterBits = 8;
 constexpr uint32_t kYoungFilterBits = 12;
+constexpr int kMergeNice = 10;             // training goes first
 constexpr uint64_t kRowsPerGlance = 4096;  // rows a merge copies before it looks around
+
+// What the ranges of a merge have in common.
+struct MergePlan {
+  std::vector<const SegmentReader*> readers;
+  uint64_t sequence = 0;
+  uint32_t filter_bits = 0;
+  bool bottom = false;  // no segment beside the inputs may hold an older copy
+};
 
 bool Newer(const std::shared_ptr<const SegmentReader>& a,
            const std::shared_ptr<const SegmentReader>& b) {
@@ -65,7 +74,11 @@ class FirstError {
 
 struct SsdTier::Impl {
   Impl(const SsdOptions& settings, ThreadPool* threads)
-      : options(settings), pool(threads), writers(2 * threads->threads()), reader(threads) {}
+      : options(settings),
+        pool(threads),
+        writers(2 * threads->threads()),
+        mergers(threads->threads() + 2, kMergeNice),
+        reader(threads) {}
 
   std::shared_ptr<const Segments> Current() const {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -93,10 +106,13 @@ struct SsdTier::Impl {
   Status WaitForReaders(const MergeRequest& request);
   Status MergeInto(const MergeRequest& request, const Segments& inputs, const Segments& all,
                    MergeResult* result);
+  Status MergeRange(const MergeRequest& request, const MergePlan& plan, uint64_t low, uint64_t high,
+                    MergeResult* result);
 
   const SsdOptions options;
   ThreadPool* const pool;
   ThreadPool writers;  // a commit must not queue behind a long read
+  ThreadPool mergers;  // half of a merge waits for the disk
   BatchReader reader;
 
   std::mutex prepare;        // one Prepare at a time
@@ -323,28 +339,51 @@ Result<MergeResult> SsdTier::Merge(const MergeRequest& request) {
 Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inputs,
                                 const Segments& all, MergeResult* result) {
   const uint64_t oldest = inputs.back()->shape().sequence;
-  const uint64_t newest = inputs.front()->shape().sequence;
+  MergePlan plan;
+  plan.sequence = inputs.front()->shape().sequence;
   uint64_t min_key = UINT64_MAX, max_key = 0;
-  std::vector<const SegmentReader*> readers;
   for (const auto& input : inputs) {
     min_key = std::min(min_key, input->shape().min_key);
     max_key = std::max(max_key, input->shape().max_key);
     result->bytes_read += input->shape().fence_offset();
-    readers.push_back(input.get());
+    plan.readers.push_back(input.get());
   }
   PBX_RETURN_IF_ERROR(CheckClosed(request, inputs, min_key, max_key));
-  const bool bottom = std::none_of(all.begin(), all.end(), [&](const auto& segment) {
+  plan.bottom = std::none_of(all.begin(), all.end(), [&](const auto& segment) {
     return segment->shape().sequence < oldest && Overlap(segment->shape(), min_key, max_key);
   });
-  const uint32_t filter_bits = bottom ? kBaseFilterBits : kYoungFilterBits;
+  plan.filter_bits = plan.bottom ? kBaseFilterBits : kYoungFilterBits;
   const int bits = CutBits(BytesOf(inputs), min_key, max_key,
                            RangeBits(BytesOf(all), options.max_segment_bytes));
-  const uint64_t most =
-      SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, filter_bits);
+  const uint64_t first = RangeOf(min_key, bits);
+  const uint64_t ranges = RangeOf(max_key, bits) - first + 1;
+  std::vector<MergeResult> parts(ranges);
+  FirstError error;
+  mergers.ParallelFor(ranges, [&](size_t i) {
+    if (error.any()) return;
+    const uint64_t low = bits == 0 ? 0 : (first + i) << (64 - bits);
+    const uint64_t high = bits == 0 ? UINT64_MAX : low + (1ull << (64 - bits)) - 1;
+    error.Report(i, MergeRange(request, plan, low, high, &parts[i]));
+  });
+  for (const MergeResult& part : parts) {
+    result->segments.insert(result->segments.end(), part.segments.begin(), part.segments.end());
+    result->rows_in += part.rows_in;
+    result->rows_out += part.rows_out;
+    result->rows_dropped += part.rows_dropped;
+    result->bytes_written += part.bytes_written;
+  }
+  PBX_RETURN_IF_ERROR(error.status());
+  return SyncFolder(options.folder);
+}
 
-  MergeCursor cursor(std::move(readers));
+// The rows with keys in [low, high], as one file, or as several that are within the limit.
+Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& plan, uint64_t low,
+                                 uint64_t high, MergeResult* result) {
+  const uint64_t most =
+      SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, plan.filter_bits);
+  MergeCursor cursor(plan.readers, low, high);
   std::unique_ptr<SegmentWriter> writer;
-  uint64_t range = 0, in_file = 0;
+  uint64_t in_file = 0;
   const auto finish = [&]() -> Status {
     if (writer == nullptr) return Status::Ok();
     auto descriptor = writer->Finish();
@@ -364,19 +403,17 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
       std::copy_n(copied, row.size(), row.data());
       if (request.life(row.data())) {
         copied = row.data();
-      } else if (bottom) {
+      } else if (plan.bottom) {
         ++result->rows_dropped;
         continue;
       }
     }
-    if (writer != nullptr && (in_file == most || RangeOf(cursor.key(), bits) != range)) {
-      PBX_RETURN_IF_ERROR(finish());
-    }
+    if (writer != nullptr && in_file == most) PBX_RETURN_IF_ERROR(finish());
     if (writer == nullptr) {
-      auto created = SegmentWriter::Create(options.folder, SpecOf(TakeIds(1), newest, filter_bits));
+      auto created = SegmentWriter::Create(options.folder,
+                                           SpecOf(TakeIds(1), plan.sequence, plan.filter_bits));
       if (!created.ok()) return created.status();
       writer = std::move(created.value());
-      range = RangeOf(cursor.key(), bits);
       in_file = 0;
     }
     PBX_RETURN_IF_ERROR(writer->Append(cursor.key(), copied));
@@ -384,8 +421,7 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
     ++result->rows_out;
   }
   result->rows_in = cursor.copies();
-  PBX_RETURN_IF_ERROR(finish());
-  return SyncFolder(options.folder);
+  return finish();
 }
 
 // ---- The whole tier
