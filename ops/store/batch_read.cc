@@ -12,7 +12,7 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kRequestBytes = 256u << 10;  // larger ones are no faster
+constexpr size_t kRequestBytes = 512u << 10;  // 256 KiB were 10 % slower, a MiB no faster
 constexpr uint64_t kTileBytes = 8u << 20;  // of blocks: filters and requests of a tile stay in L2
 constexpr size_t kMinTileKeys = 64;
 // Requests in flight over all threads: a solid-state disk needs some 64 small ones to be busy.
