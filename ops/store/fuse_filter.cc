@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
+
+#include "base/buffer.h"
 
 namespace pbx {
 namespace {
@@ -34,12 +37,24 @@ void Set(char* table, uint32_t bits, uint64_t i, uint32_t value) {
 // that position what the other two lack. False when some keys share all their positions.
 class Peeler {
  public:
-  Peeler(const FuseShape& shape, size_t n)
-      : key_xor_(shape.positions()), count_(shape.positions()), order_(n), alone_at_(n) {}
+  // False: there is no memory for it.
+  bool Allocate(const FuseShape& shape, size_t n) {
+    positions_ = shape.positions();
+    n_ = n;
+    // Not from the heap: as much as this, in a thread now and then, would stay in its arena.
+    auto memory = Buffer::Allocate(9 * (positions_ + n));
+    if (!memory.ok()) return false;
+    memory_ = std::move(memory.value());
+    key_xor_ = reinterpret_cast<uint64_t*>(memory_.data());
+    order_ = key_xor_ + positions_;
+    count_ = reinterpret_cast<uint8_t*>(order_ + n);
+    alone_at_ = count_ + positions_;
+    return true;
+  }
 
   bool Peel(const FuseHash& hash, const uint64_t* keys, size_t n) {
-    std::fill(key_xor_.begin(), key_xor_.end(), 0);
-    std::fill(count_.begin(), count_.end(), uint8_t{0});
+    std::fill_n(key_xor_, positions_, uint64_t{0});
+    std::fill_n(count_, positions_, uint8_t{0});
     for (size_t i = 0; i < n; ++i) {
       const FuseHash::Place place = hash.Of(keys[i]);
       for (unsigned k = 0; k < 3; ++k) {
@@ -50,7 +65,7 @@ class Peeler {
       }
     }
     std::vector<uint32_t> alone;
-    for (size_t at = 0; at < count_.size(); ++at) {
+    for (size_t at = 0; at < positions_; ++at) {
       if (count_[at] >> 2 == 1) alone.push_back(static_cast<uint32_t>(at));
     }
     size_t peeled = 0;
@@ -75,7 +90,7 @@ class Peeler {
   }
 
   void Fill(const FuseHash& hash, uint32_t bits, char* table) const {
-    for (size_t i = order_.size(); i-- > 0;) {
+    for (size_t i = n_; i-- > 0;) {
       const FuseHash::Place place = hash.Of(order_[i]);
       uint32_t value = place.fingerprint;
       for (unsigned k = 0; k < 3; ++k) {
@@ -88,10 +103,12 @@ class Peeler {
  private:
   static constexpr uint8_t kMaxCount = 252;  // keys at a position, times 4: one more would overflow
 
-  std::vector<uint64_t> key_xor_;  // (positions) of the keys there
-  std::vector<uint8_t> count_;     // (positions) 4 x keys there, xor which of its three each is
-  std::vector<uint64_t> order_;    // keys as they were taken off
-  std::vector<uint8_t> alone_at_;  // which of its three positions each had to itself
+  Buffer memory_;
+  size_t positions_ = 0, n_ = 0;
+  uint64_t* key_xor_ = nullptr;  // (positions) of the keys there
+  uint8_t* count_ = nullptr;     // (positions) 4 x keys there, xor which of its three each is
+  uint64_t* order_ = nullptr;    // (n) keys as they were taken off
+  uint8_t* alone_at_ = nullptr;  // (n) which of its three positions each had to itself
 };
 
 }  // namespace
@@ -135,8 +152,9 @@ FuseHash::FuseHash(const FuseShape& shape, uint64_t min_key, uint64_t max_key)
 
 FuseShape BuildFuseFilter(const uint64_t* keys, size_t n, uint32_t bits, std::vector<char>* table) {
   FuseShape shape = FuseShapeFor(n, bits);
-  Peeler peeler(shape, n);
-  for (uint32_t attempt = 0; attempt < kOrderedSeeds + kHashedSeeds; ++attempt) {
+  Peeler peeler;
+  const uint32_t attempts = peeler.Allocate(shape, n) ? kOrderedSeeds + kHashedSeeds : 0;
+  for (uint32_t attempt = 0; attempt < attempts; ++attempt) {
     shape.seed = attempt;
     shape.by_hash = attempt >= kOrderedSeeds ? 1 : 0;
     const FuseHash hash(shape, keys[0], keys[n - 1]);

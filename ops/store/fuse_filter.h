@@ -86,7 +86,7 @@ FuseShape FuseShapeFor(uint64_t n, uint32_t bits);
 
 // Builds the filter of keys, (n) strictly ascending, n >= 1, with fingerprints of `bits` (8 or 12).
 // Returns its shape; *table becomes (shape.bytes()). The same keys give the same bytes. If no seed
-// works (never seen) the shape has bits = 0.
+// works (never seen), or there is no memory, the shape has bits = 0.
 FuseShape BuildFuseFilter(const uint64_t* keys, size_t n, uint32_t bits, std::vector<char>* table);
 
 }  // namespace pbx

@@ -97,6 +97,7 @@ def _prepare(config: Config) -> None:
     log.setLevel(logging.INFO)
     for line in cpu.apply(config.trainer.program, config.trainer.dense_threads):
         log.info("%s", line)
+    cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
     spoken = io.StringIO()

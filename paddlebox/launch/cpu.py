@@ -22,6 +22,7 @@ percent, and it pins the calling thread, whose children (feeder, store) then all
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -32,6 +33,7 @@ from typing import NamedTuple
 from paddlebox.config import Program
 from paddlebox.errors import ConfigError, PassError
 
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of malloc.h
 _MAX_DENSE_THREADS = 4  # the gain from 2 to 4 is small already; more was never worth its cores
 
 
@@ -93,6 +95,18 @@ def parse_quota(cpu_max: str) -> float | None:
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) == 0:
         return None
     return int(parts[0]) / int(parts[1])
+
+
+def keep_heaps_small() -> bool:
+    """Makes the C library give large arrays back to the system; False where it is not glibc.
+
+    By default glibc gives each thread a heap, and once a large array was freed keeps arrays of its
+    size there for ever: measured, 960 MiB of anonymous memory beside merges where this leaves 450.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, 1 << 20) and mallopt(_M_ARENA_MAX, 4))
 
 
 def local_world_size(env: Mapping[str, str]) -> int:

@@ -175,3 +175,9 @@ def test_apply_sets_the_environment_of_this_process_on_this_machine() -> None:
     threads, pir = ran.stdout.split()
     assert 1 <= int(threads) <= 4
     assert pir == "0"
+
+
+def test_large_arrays_go_back_to_the_system() -> None:
+    # In a child: the setting is the process's for good.
+    code = "from paddlebox.launch.cpu import keep_heaps_small; assert keep_heaps_small()"
+    subprocess.run([sys.executable, "-c", code], check=True)
