@@ -85,10 +85,12 @@ def regression(train: list[str], test: list[str]) -> dict[str, float]:
     }
 
 
-def deepfm(folder: Path, seed: int, overrides: list[str]) -> dict[str, float]:
-    """AUC and logloss of one training run."""
-    run_dir = folder / f"run-{seed}"
-    files = [f"data.train_files=[{folder}/train.txt]", f"data.test_files=[{folder}/test.txt]"]
+def deepfm(
+    folder: Path, seed: int, overrides: list[str], run: str = "run", train: str = "train.txt"
+) -> dict[str, float]:
+    """AUC and logloss of one training run on folder/train (a name or pattern)."""
+    run_dir = folder / f"{run}-{seed}"
+    files = [f"data.train_files=[{folder}/{train}]", f"data.test_files=[{folder}/test.txt]"]
     arguments = ["-c", CONFIG, "--run-dir", str(run_dir), "-o", f"seed={seed}", *files, *overrides]
     started = time.perf_counter()
     outputs = {}
@@ -113,6 +115,18 @@ def deepfm(folder: Path, seed: int, overrides: list[str]) -> dict[str, float]:
     }
 
 
+def criteo_split() -> tuple[list[str], list[str]] | None:
+    """The lines that train and those that judge; None, with the reason printed, without data."""
+    source = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data")) / "criteo" / "train.tsv.gz"
+    if not source.is_file():
+        print(f"skipped: {source} is not there; PADDLEBOX_DATA names the folder of real data")
+        return None
+    with gzip.open(source, "rt") as file:
+        lines = file.readlines()
+    cut = len(lines) * 4 // 5
+    return lines[:cut], lines[cut:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
@@ -124,14 +138,10 @@ def main() -> int:
     except ModuleNotFoundError:
         print("skipped: scikit-learn is not installed (pip install 'paddlebox[bench]')")
         return 0
-    source = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data")) / "criteo" / "train.tsv.gz"
-    if not source.is_file():
-        print(f"skipped: {source} is not there; PADDLEBOX_DATA names the folder of real data")
+    split = criteo_split()
+    if split is None:
         return 0
-    with gzip.open(source, "rt") as file:
-        lines = file.readlines()
-    cut = len(lines) * 4 // 5
-    train, test = lines[:cut], lines[cut:]
+    train, test = split
 
     peer = regression(train, test)
     print(

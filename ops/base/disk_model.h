@@ -16,16 +16,17 @@ class DiskModel {
   void Observe(uint64_t requests, uint64_t bytes, double seconds) {
     if (requests == 0 || bytes < kMinBytes || seconds <= 0) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Least squares of seconds over (requests, bytes), every batch scaled to the same weight; what
-    // is old fades. The prior keeps it defined when all batches are alike.
-    const double n = static_cast<double>(requests) / seconds;
-    const double b = static_cast<double>(bytes) / seconds;
-    for (double* sum : {&nn_, &nb_, &bb_, &n_, &b_}) *sum *= kFade;
-    nn_ += n * n;
-    nb_ += n * b;
-    bb_ += b * b;
-    n_ += n;
-    b_ += b;
+    // Least squares of seconds over (requests, bytes), both in units of the prior's cost. A batch
+    // counts by what kind it is, not by how large or slow; what is old fades.
+    const double n = static_cast<double>(requests) * kPriorC;
+    const double b = static_cast<double>(bytes) * kPriorS;
+    const double unit = 1 / (n + b);
+    for (double* sum : {&nn_, &nb_, &bb_, &nt_, &bt_}) *sum *= kFade;
+    nn_ += n * n * unit * unit;
+    nb_ += n * b * unit * unit;
+    bb_ += b * b * unit * unit;
+    nt_ += n * seconds * unit * unit;
+    bt_ += b * seconds * unit * unit;
   }
 
   double request_seconds() const { return Solve().c; }
@@ -48,19 +49,17 @@ class DiskModel {
 
   Cost Solve() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Ridge towards the prior: each coefficient is measured in units of its prior, so that one
-    // weight fits both.
-    constexpr double kRidge = 0.1;
-    const double a11 = nn_ * kPriorC * kPriorC + kRidge, a12 = nb_ * kPriorC * kPriorS,
-                 a22 = bb_ * kPriorS * kPriorS + kRidge;
-    const double y1 = n_ * kPriorC + kRidge, y2 = b_ * kPriorS + kRidge;
-    const double det = a11 * a22 - a12 * a12;
-    const double x1 = (y1 * a22 - y2 * a12) / det, x2 = (a11 * y2 - a12 * y1) / det;
+    // A little towards the prior, which keeps it defined when all batches are alike.
+    constexpr double kRidge = 0.05;
+    const double a11 = nn_ + kRidge, a22 = bb_ + kRidge;
+    const double y1 = nt_ + kRidge, y2 = bt_ + kRidge;
+    const double det = a11 * a22 - nb_ * nb_;
+    const double x1 = (y1 * a22 - y2 * nb_) / det, x2 = (a11 * y2 - nb_ * y1) / det;
     return {std::clamp(x1, 0.1, 100.0) * kPriorC, std::clamp(x2, 0.05, 20.0) * kPriorS};
   }
 
   mutable std::mutex mutex_;
-  double nn_ = 0, nb_ = 0, bb_ = 0, n_ = 0, b_ = 0;
+  double nn_ = 0, nb_ = 0, bb_ = 0, nt_ = 0, bt_ = 0;
 };
 
 }  // namespace pbx

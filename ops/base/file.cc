@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -54,6 +55,10 @@ std::mutex fault_mutex;
 int64_t fault_bytes = -1;  // bytes that may still be written; negative: no fault
 int fault_error = 0;
 
+std::atomic<bool> read_fault_armed{false};
+ReadFault read_fault = ReadFault::kNone;
+int64_t reads_before_fault = 0;
+
 // How many of `size` bytes may be written; fewer than size means the write then fails with *error.
 size_t AllowedBytes(size_t size, int* error) {
   const std::lock_guard<std::mutex> lock(fault_mutex);
@@ -70,6 +75,27 @@ void InjectWriteFault(int64_t bytes, int error) {
   const std::lock_guard<std::mutex> lock(fault_mutex);
   fault_bytes = bytes;
   fault_error = error;
+}
+
+void InjectReadFault(ReadFault fault, int64_t after) {
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  read_fault = fault;
+  reads_before_fault = after;
+  read_fault_armed = fault != ReadFault::kNone;
+}
+
+ReadFault TakeReadFault() {
+  if (!read_fault_armed.load(std::memory_order_relaxed)) return ReadFault::kNone;
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  if (read_fault == ReadFault::kNone || reads_before_fault-- > 0) return ReadFault::kNone;
+  const ReadFault taken = read_fault;
+  if (taken == ReadFault::kIoError) {
+    reads_before_fault = 0;
+  } else {
+    read_fault = ReadFault::kNone;
+    read_fault_armed = false;
+  }
+  return taken;
 }
 
 RandomAccessFile::RandomAccessFile(std::string path, int fd, uint64_t size, bool direct)
@@ -102,8 +128,16 @@ Result<std::unique_ptr<RandomAccessFile>> RandomAccessFile::Open(const std::stri
 Status RandomAccessFile::ReadPlain(uint64_t offset, size_t size, char* out, size_t* done) const {
   *done = 0;
   while (*done < size) {
-    const ssize_t got = pread(fd_, out + *done, size - *done, static_cast<off_t>(offset + *done));
+    const ReadFault fault = TakeReadFault();
+    if (fault == ReadFault::kInterrupted) continue;
+    if (fault == ReadFault::kIoError) return SystemError(path_, "read", 0, EIO);
+    size_t wanted = size - *done;
+    if (fault == ReadFault::kShort)
+      wanted = (wanted / 2 + kIoAlignment) / kIoAlignment * kIoAlignment;
+    const ssize_t got =
+        pread(fd_, out + *done, std::min(wanted, size - *done), static_cast<off_t>(offset + *done));
     if (got < 0 && errno == EINTR) continue;
+    if (fault == ReadFault::kFlippedBit && got > 0) out[*done + static_cast<size_t>(got) / 2] ^= 4;
     if (got < 0) return SystemError(path_, "read", 0, errno);
     if (got == 0) break;
     *done += static_cast<size_t>(got);

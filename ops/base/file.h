@@ -83,4 +83,17 @@ Status SyncFolder(const std::string& folder);
 // this process, with errno `error` (e.g. ENOSPC). A negative `bytes` switches the fault off.
 void InjectWriteFault(int64_t bytes, int error);
 
+// For tests: what happens to a read of RandomAccessFile or AsyncReader in this process.
+enum class ReadFault {
+  kNone,
+  kIoError,      // it, and every later one, fails with EIO
+  kInterrupted,  // EINTR, once
+  kShort,        // half of it comes, once
+  kFlippedBit,   // it comes with a bit changed, once
+};
+// The read after the next `after` ones suffers the fault. kNone switches faults off.
+void InjectReadFault(ReadFault fault, int64_t after = 0);
+// For the places that read: the fault of this read.
+ReadFault TakeReadFault();
+
 }  // namespace pbx

@@ -93,10 +93,11 @@ class IoUringReader : public AsyncReader {
       // Also while there is something to take: else the disk would idle until all is taken.
       if (empty || queued_ >= kBatch) PBX_RETURN_IF_ERROR(Enter(empty ? 1u : 0u));
       if (empty) continue;
-      const io_uring_cqe cqe = cqes_[head & cq_mask_];
+      io_uring_cqe cqe = cqes_[head & cq_mask_];
       __atomic_store_n(cq_head_, head + 1, __ATOMIC_RELEASE);
       const auto slot = static_cast<size_t>(cqe.user_data);
       Reading& reading = reads_[slot];
+      Suffer(TakeReadFault(), reading, &cqe);
       if (cqe.res == -EINTR || cqe.res == -EAGAIN) {
         Queue(slot);
         continue;
@@ -128,6 +129,14 @@ class IoUringReader : public AsyncReader {
     ReadRequest request;
     size_t done = 0;
   };
+
+  static void Suffer(ReadFault fault, const Reading& reading, io_uring_cqe* cqe) {
+    if (fault == ReadFault::kNone || cqe->res <= 0) return;
+    if (fault == ReadFault::kInterrupted) cqe->res = -EINTR;
+    if (fault == ReadFault::kIoError) cqe->res = -EIO;
+    if (fault == ReadFault::kShort) cqe->res /= 2;
+    if (fault == ReadFault::kFlippedBit) reading.request.out[cqe->res / 2] ^= 4;
+  }
 
   static Status Refused(const char* action) {
     return Error(Code::kIOError, "io_uring: the kernel refuses to %s: %s", action,

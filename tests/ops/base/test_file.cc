@@ -2,10 +2,14 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "../store/scratch.h"
+#include "base/buffer.h"
+#include "base/hash.h"
 #include "check.h"
 
 namespace pbx {
@@ -76,6 +80,74 @@ TEST(absent_files_and_folders_are_told_apart_from_other_errors) {
   CHECK_CODE(RandomAccessFile::Open(scratch.path()).status(), Code::kIOError);
   CHECK_CODE(AtomicFileWriter::Create(scratch / "none/a").status(), Code::kNotFound);
   CHECK_CODE(SyncFolder(scratch / "none"), Code::kNotFound);
+}
+
+TEST(a_direct_file_reads_any_range) {
+  const test::Scratch scratch;
+  std::string content;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const uint64_t word = Mix(i);
+    content.append(reinterpret_cast<const char*>(&word), 8);
+  }
+  content += "tail";  // no multiple of a page
+  const std::string path = scratch / "file";
+  test::WriteAll(path, content);
+  const auto file = RandomAccessFile::Open(path, IoMode::kDirect);
+  CHECK_OK(file.status());
+  for (const auto& [offset, size] : {std::pair<size_t, size_t>{0, 4096},
+                                     {1, 1},
+                                     {4095, 2},
+                                     {4096, 8192},
+                                     {5000, 15000},
+                                     {content.size() - 4, 4},
+                                     {0, content.size()},
+                                     {content.size(), 0}}) {
+    std::string out(size, 'x');
+    CHECK_OK(file.value()->Read(offset, size, out.data()));
+    CHECK(out == content.substr(offset, size));
+  }
+  char out[64];
+  CHECK_CODE(file.value()->Read(content.size() - 10, 11, out), Code::kCorruption);
+}
+
+TEST(direct_writes_go_by_whole_pages) {
+  const test::Scratch scratch;
+  auto file = AtomicFileWriter::Create(scratch / "file", IoMode::kDirect);
+  CHECK_OK(file.status());
+  auto memory = Buffer::Allocate(8192);
+  std::fill_n(memory.value().data(), 8192, 'd');
+  CHECK_OK(file.value()->Append(memory.value().data(), 8192));
+  if (RandomAccessFile::Open(scratch / "file.tmp", IoMode::kDirect).value()->direct()) {
+    CHECK_CODE(file.value()->Append(memory.value().data(), 100), Code::kInvalidArgument);
+    CHECK_CODE(file.value()->Append(memory.value().data() + 1, 4096), Code::kInvalidArgument);
+  }
+  CHECK_OK(file.value()->Commit());
+  CHECK(test::ReadAll(scratch / "file") == std::string(8192, 'd'));
+}
+
+TEST(reads_survive_interruptions_and_tell_errors) {
+  const test::Scratch scratch;
+  test::WriteAll(scratch / "file", std::string(20000, 'r'));
+  const auto file = RandomAccessFile::Open(scratch / "file");
+  std::string out(20000, 'x');
+  for (const ReadFault fault : {ReadFault::kInterrupted, ReadFault::kShort}) {
+    out.assign(20000, 'x');
+    InjectReadFault(fault);
+    CHECK_OK(file.value()->Read(0, 20000, out.data()));
+    CHECK(out == std::string(20000, 'r'));
+  }
+  InjectReadFault(ReadFault::kIoError, 1);
+  CHECK_OK(file.value()->Read(0, 10, out.data()));
+  CHECK_CODE(file.value()->Read(0, 10, out.data()), Code::kIOError);
+  InjectReadFault(ReadFault::kNone);
+  CHECK_OK(file.value()->Read(0, 10, out.data()));
+}
+
+TEST(more_open_files_than_the_hard_limit_are_refused_with_advice) {
+  CHECK_OK(EnsureOpenFiles(1));
+  const Status status = EnsureOpenFiles(size_t{1} << 40);
+  CHECK_CODE(status, Code::kIOError);
+  CHECK(test::Contains(status.message(), "ulimit -Hn"));
 }
 
 }  // namespace

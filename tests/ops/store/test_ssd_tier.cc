@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -398,6 +399,43 @@ TEST(replacing_a_segment_that_is_not_there_changes_nothing) {
   CHECK_OK(WriteKeys(tier.get(), Keys(0, 100), 0));
   CHECK_CODE(tier->Replace({1, 2}, {}), Code::kInvalidArgument);
   CHECK_EQ(tier->segments(), size_t{1});
+}
+
+TEST(a_read_gets_past_interruptions_and_tells_every_other_fault) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(SmallRanges(scratch), &pool);
+  const Model model = Stack(tier.get());
+  const auto keys = Keys(0, 25000);
+  std::vector<char> rows(keys.size() * kRowBytes);
+  for (const int64_t after : {0, 3, 10}) {
+    for (const ReadFault fault : {ReadFault::kInterrupted, ReadFault::kShort}) {
+      InjectReadFault(fault, after);
+      CheckReads(tier.get(), keys, model);
+    }
+    for (const auto& [fault, code] : {std::pair{ReadFault::kIoError, Code::kIOError},
+                                      {ReadFault::kFlippedBit, Code::kCorruption}}) {
+      InjectReadFault(fault, after);
+      std::vector<uint8_t> found(keys.size());
+      const Status status = tier->Read(keys.data(), keys.size(), rows.data(), found.data());
+      CHECK_CODE(status, code);
+      CHECK(test::Contains(status.message(), scratch.path()));
+      InjectReadFault(ReadFault::kNone);
+    }
+  }
+  CheckReads(tier.get(), keys, model);
+}
+
+TEST(a_merge_tells_a_damaged_block_and_leaves_no_file) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(SmallRanges(scratch), &pool);
+  Stack(tier.get());
+  const std::vector<uint64_t> inputs = IdsOfFiles(scratch);
+  InjectReadFault(ReadFault::kFlippedBit, 5);
+  CHECK_CODE(tier->Merge({inputs, false, nullptr}).status(), Code::kCorruption);
+  InjectReadFault(ReadFault::kNone);
+  CHECK_EQ(scratch.files(), inputs.size());
 }
 
 TEST(an_empty_batch_is_nothing) {
