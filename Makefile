@@ -80,8 +80,9 @@ sanitize: sanitize-asan sanitize-tsan ## the core's tests under address, undefin
 sanitize-asan sanitize-tsan: sanitize-%:
 	@$(CORE_TESTS) run VARIANT=$*
 
-fuzz: ## every fuzz program for FUZZ_SECONDS (60)
+fuzz: setup ## every fuzz program for FUZZ_SECONDS (60)
 	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
+	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
 
 # The peers of the benchmarks live apart from what everybody installs; a .pth brings .venv in.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt

@@ -103,6 +103,9 @@ class Compactor:
         self._cancel()
         self._thread.join()
         self._pool.shutdown()
+        if self._error is not None:  # nobody asked since: the store is whole, but not merged
+            log.error("compaction failed: %s", self._error)
+            self._error = None
 
     def _work(self) -> None:
         while True:

@@ -136,6 +136,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
         table.wait_commit()
+        wear = _wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
             "passes": len(lines),
@@ -144,6 +145,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
             "version": table.head.version if table.head is not None else 0,
             "last_pass": lines[-1] if lines else None,
             "store": table.counters(),
+            "written_a_day": wear,
             "sparse_digest": table.digest(),
             "dense_digest": dense_digest(runner.dense_state()),
             "config_hash": config.fingerprint(),
@@ -187,6 +189,7 @@ def _train_pass(
     following: PlannedPass | None,
 ) -> dict[str, Any]:
     before = table.counters()
+    waited = table.compaction_wait_s
     started = time.perf_counter()
     dataset.begin_pass()
     if following is not None:
@@ -218,9 +221,30 @@ def _train_pass(
         "wait_s": stats.wait_s,
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
+        "compaction_wait_s": table.compaction_wait_s - waited,
+        "ssd": {
+            name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
+            for name in ("rows_found", "blocks_read", "bytes_read", "bytes_written")
+        },
     }
     _log_pass(planned, result, line)
     return line
+
+
+def _wear(config: Config, table: Table, seconds: float) -> dict[str, Any]:
+    """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
+    for."""
+    counters = table.counters()
+    written = counters["ssd_bytes_written"] + counters["ssd_merge_bytes_written"]
+    a_day = written / max(seconds, 1e-9) * 86400
+    rated = config.ssd.drive_bytes_per_day
+    if rated and a_day > rated:
+        log.warning(
+            "at this pace %.3g bytes a day are written, ssd.drive_bytes_per_day is %.3g",
+            a_day,
+            rated,
+        )
+    return {"bytes": round(a_day), "of_rated": a_day / rated if rated else None}
 
 
 def _log_pass(planned: PlannedPass, result: PassResult, line: dict[str, Any]) -> None:

@@ -13,9 +13,10 @@ import paddle
 import pytest
 
 from paddlebox import ops
+from paddlebox._native import core
 from paddlebox.config import TableConfig
 from paddlebox.config.schema import RowPrecision
-from paddlebox.errors import OutOfSpaceError, PassError, StoreError
+from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store.compaction import Policy, shape
 from paddlebox.store.table import Table, sorted_unique_keys
 
@@ -216,3 +217,34 @@ def test_16_bit_rows_end_the_same_through_every_tier(tmp_path: Path, precision: 
                 train(table, feasigns_of(number), number)
             digests.append(table.digest())
     assert digests[0] == digests[1]
+
+
+def test_a_full_disk_under_a_merge_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s", compaction=None) as table:
+        for number in range(1, 4):
+            train(table, feasigns_of(number), number)
+        digest, version = table.digest(), table.head.version  # type: ignore[union-attr]
+        core.inject_write_fault(50_000, 28)
+        try:
+            with pytest.raises(OutOfSpaceError, match=r"seg-.*no space to write"):
+                table.compact(full=True)
+        finally:
+            core.inject_write_fault(-1, 0)
+        assert table.digest() == digest
+        assert table.head.version == version  # type: ignore[union-attr]
+        table.compact(full=True)
+        assert table.digest() == digest
+
+
+def test_an_error_in_the_background_reaches_the_next_pass(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s", compaction=OFTEN) as table:
+        for number in range(1, 3):
+            train(table, feasigns_of(number), number)
+        table.compact()
+        victim = tmp_path / "s" / "ssd" / table.head.segments[0]["file"]  # type: ignore[union-attr]
+        with open(victim, "r+b") as file:
+            file.seek(100)
+            file.write(b"damaged!")
+        with pytest.raises(CorruptionError, match="block 0"):
+            for number in range(3, 12):
+                train(table, np.arange(50_000 + number * 5000, 54_000 + number * 5000), number)
