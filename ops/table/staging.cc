@@ -1,0 +1,277 @@
+// Staging: bringing the rows of a pass up from the tiers, and giving them back.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/sorted_merge.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+
+constexpr size_t kRowsPerTask = 4096;
+
+void MarkOrigin(const std::vector<uint8_t>& found, Origin origin, std::vector<Origin>* origins) {
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != 0 && (*origins)[i] == Origin::kNew) (*origins)[i] = origin;
+  }
+}
+
+// Copies the rows of `from` that exist and are among keys. rows: (n, row_bytes).
+void CopyExisting(const PassTable& from, const std::vector<uint64_t>& keys, char* rows,
+                  std::vector<uint8_t>* found) {
+  const std::vector<uint64_t>& theirs = from.table->keys();
+  const size_t row_bytes = from.table->row_bytes();
+  ForEachCommon(keys.data(), keys.size(), theirs.data(), theirs.size(), [&](size_t i, size_t j) {
+    if ((*found)[i] != 0 || !from.Exists(j)) return;
+    std::memcpy(rows + i * row_bytes, from.table->row(j), row_bytes);
+    (*found)[i] = 1;
+  });
+}
+
+}  // namespace
+
+Status Table::CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const {
+  if (n > max_pass_rows()) {
+    return Error(Code::kOutOfSpace,
+                 "hbm.budget_bytes: a pass of %zu rows needs %" PRIu64
+                 " bytes (three pass tables of "
+                 "%" PRIu64 " bytes a row), the budget is %" PRIu64,
+                 n, 3 * n * PassTable::BytesPerRow(row_bytes()),
+                 PassTable::BytesPerRow(row_bytes()), config_.hbm_budget_bytes);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (keys[i] <= (i == 0 ? 0 : keys[i - 1])) {
+      return Error(Code::kInvalidArgument,
+                   "pass keys: entry %zu is not above the one before it (or is padding)", i);
+    }
+  }
+  if (purpose == Purpose::kTrain && config_.read_only) {
+    return Error(Code::kFailedPrecondition, "table '%s' is read-only: it takes no training pass",
+                 config_.name.c_str());
+  }
+  return Status::Ok();
+}
+
+void Table::CreateRow(PassTable* pass, size_t id) const {
+  float* row = reinterpret_cast<float*>(pass->table->row(id));
+  accessor::Create(config_.accessor, pass->table->keys()[id],
+                   pass->slots.empty() ? uint16_t{0} : pass->slots[id], row);
+  SetWord(row, RowLayout::kLifeSeq, static_cast<uint32_t>(events_.size()));
+}
+
+// Applies the life events that the rows of `found` have missed; one that is dead is not found.
+void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
+  if (events_.empty()) return;
+  staging_pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (found[i] == 0) continue;
+      if (pass->origin[i] == Origin::kNew) {
+        found[i] = 0;  // awaited from a pass that ended without it: made anew, with the newest seq
+        continue;
+      }
+      if (life::Apply(config_.accessor, events_.data(), events_.size(),
+                      reinterpret_cast<float*>(pass->table->row(i)))) {
+        continue;
+      }
+      found[i] = 0;
+      pass->origin[i] = Origin::kDead;
+    }
+  });
+}
+
+Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, size_t n,
+                                Purpose purpose, uint32_t day) {
+  const bool train = purpose == Purpose::kTrain;
+  PBX_RETURN_IF_ERROR(CheckStage(keys, n, purpose));
+  auto pass = std::make_shared<PassTable>();
+  pass->purpose = purpose;
+  pass->day = day;
+  const std::vector<uint64_t> wanted(keys, keys + n);
+  Result<std::unique_ptr<HbmTier>> built = HbmTier::Build(row_bytes(), wanted);
+  if (!built.ok()) return built.status();
+  pass->table = std::move(built.value());
+  pass->origin.assign(n, Origin::kNew);
+  pass->touched.assign(n, 0);
+  if (slots != nullptr) pass->slots.assign(slots, slots + n);
+  char* rows = n == 0 ? nullptr : pass->table->row(0);
+  // Where the tiers hold packed rows they are read beside the table first.
+  Buffer packed;
+  if (!codec_.identity()) {
+    auto memory = Buffer::Allocate(n * stored_row_bytes());
+    if (!memory.ok()) return memory.status();
+    packed = std::move(memory.value());
+  }
+  char* stored = codec_.identity() ? rows : packed.data();
+
+  std::vector<uint8_t> found(n, 0);
+  {
+    std::unique_lock<std::mutex> lock(residency_);
+    // Rows that are on their way into a table cannot be looked at.
+    if (!train) staged_.wait(lock, [&] { return staging_ == nullptr; });
+    if (abandoned_) {
+      return Error(Code::kFailedPrecondition,
+                   "table '%s': a pass was abandoned; reopen the table at its last commit",
+                   config_.name.c_str());
+    }
+    if (train && (staged_train_ != nullptr || staging_ != nullptr)) {
+      return Error(Code::kFailedPrecondition, "pass %d is staged already: begin_pass it first",
+                   staged_train_ != nullptr ? staged_train_->stamp : staging_->stamp);
+    }
+    if (!train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
+      return Error(Code::kFailedPrecondition,
+                   "pass %d trains: an evaluation can be staged after its end_pass",
+                   training_->stamp);
+    }
+    if (train && training_ != nullptr && training_->purpose == Purpose::kTrain) {
+      const std::vector<uint64_t>& held = training_->table->keys();
+      ForEachCommon(wanted.data(), n, held.data(), held.size(), [&](size_t i, size_t) {
+        pass->awaited.push_back(static_cast<uint32_t>(i));
+        found[i] = 1;
+        // Made all the same: the pass that holds it may end without having created it.
+        CreateRow(pass.get(), i);
+      });
+    }
+    for (const std::shared_ptr<PassTable>& holder : {frozen_, train ? nullptr : staged_train_}) {
+      if (holder != nullptr) CopyExisting(*holder, wanted, rows, &found);
+    }
+    MarkOrigin(found, Origin::kHbm, &pass->origin);
+    PBX_RETURN_IF_ERROR(train ? mem_->Take(keys, n, stored, found.data())
+                              : mem_->Read(keys, n, stored, found.data()));
+    MarkOrigin(found, Origin::kMem, &pass->origin);
+    pass->stamp = next_stamp_++;
+    // From here on the rows belong to this pass, also while the SSD is read without the lock.
+    if (train) staging_ = pass;
+  }
+
+  std::vector<uint8_t> known = found;
+  const Status read = ssd_ == nullptr ? Status::Ok() : ssd_->Read(keys, n, stored, found.data());
+
+  const std::lock_guard<std::mutex> lock(residency_);
+  if (train) staging_ = nullptr;
+  staged_.notify_all();
+  // Rows that were taken from MEM are on SSD too, or there was nothing to read.
+  PBX_RETURN_IF_ERROR(read);
+  if (abandoned_) {
+    return Error(Code::kFailedPrecondition,
+                 "table '%s': a pass was abandoned; reopen the table at its last commit",
+                 config_.name.c_str());
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] != 0 && known[i] == 0) pass->origin[i] = Origin::kSsd;
+  }
+  if (!codec_.identity()) {
+    staging_pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        if (pass->origin[i] != Origin::kMem && pass->origin[i] != Origin::kSsd) continue;
+        codec_.Unpack(stored + i * stored_row_bytes(),
+                      reinterpret_cast<float*>(pass->table->row(i)));
+      }
+    });
+  }
+  BringUpToDate(pass.get(), found.data());
+  return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
+}
+
+Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
+                                         const std::vector<uint8_t>& found) {
+  StagedPass staged;
+  staged.stamp = pass->stamp;
+  staged.rows = pass->rows();
+  staged.row_of_key.resize(found.size());
+  std::iota(staged.row_of_key.begin(), staged.row_of_key.end(), 0);
+  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
+  staging_pool_->ParallelRanges(found.size(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      if (found[i] == 0) CreateRow(pass.get(), i);
+    }
+  });
+  staged_train_ = pass;
+  return staged;
+}
+
+// Only what exists gets a row: absent feasigns read as zeros through id -1.
+Result<StagedPass> Table::FinishEvaluation(const std::shared_ptr<PassTable>& pass,
+                                           const std::vector<uint8_t>& found) {
+  const std::vector<uint64_t>& keys = pass->table->keys();
+  StagedPass staged;
+  staged.stamp = pass->stamp;
+  staged.row_of_key.resize(keys.size());
+  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
+  std::vector<uint64_t> present;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    staged.row_of_key[i] = found[i] != 0 ? static_cast<int32_t>(present.size()) : -1;
+    if (found[i] != 0) present.push_back(keys[i]);
+  }
+  Result<std::unique_ptr<HbmTier>> compact = HbmTier::Build(row_bytes(), std::move(present));
+  if (!compact.ok()) return compact.status();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i] == 0) continue;
+    std::memcpy(compact.value()->row(static_cast<size_t>(staged.row_of_key[i])),
+                pass->table->row(i), row_bytes());
+  }
+  pass->table = std::move(compact.value());
+  pass->origin.assign(pass->rows(), Origin::kMem);
+  pass->touched.assign(pass->rows(), 0);
+  staged.rows = pass->rows();
+  staged_evaluate_.push_back(pass);
+  return staged;
+}
+
+Status Table::DropStaged(int32_t stamp) {
+  const std::lock_guard<std::mutex> lock(residency_);
+  if (staged_train_ != nullptr && staged_train_->stamp == stamp) {
+    PBX_RETURN_IF_ERROR(ReturnToMem(*staged_train_, {training_.get(), frozen_.get()}));
+    staged_train_ = nullptr;
+    return Status::Ok();
+  }
+  const auto it = std::find_if(staged_evaluate_.begin(), staged_evaluate_.end(),
+                               [&](const auto& pass) { return pass->stamp == stamp; });
+  if (it == staged_evaluate_.end()) {
+    return Error(Code::kFailedPrecondition, "pass %d is not staged", stamp);
+  }
+  staged_evaluate_.erase(it);
+  return Status::Ok();
+}
+
+// Gives a pass's existing rows back to MEM, but for those that another pass table holds.
+Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders) {
+  const std::vector<uint64_t>& keys = pass.table->keys();
+  std::vector<uint8_t> held(keys.size(), 0);
+  for (const PassTable* holder : holders) {
+    if (holder == nullptr || holder->purpose != Purpose::kTrain) continue;
+    const std::vector<uint64_t>& theirs = holder->table->keys();
+    ForEachCommon(keys.data(), keys.size(), theirs.data(), theirs.size(),
+                  [&](size_t i, size_t) { held[i] = 1; });
+  }
+  std::vector<uint64_t> back;
+  std::vector<const char*> rows;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (held[i] != 0 || !pass.Exists(i)) continue;
+    back.push_back(keys[i]);
+    rows.push_back(pass.table->row(i));
+  }
+  const auto packed = PackRows(&rows);
+  PBX_RETURN_IF_ERROR(packed.status());
+  return mem_->Insert(back.data(), rows.data(), back.size(), ssd_ != nullptr);
+}
+
+// Packs rows where the tiers hold packed ones: the pointers then lead into what is returned.
+Result<Buffer> Table::PackRows(std::vector<const char*>* rows) {
+  if (codec_.identity()) return Buffer();
+  auto packed = Buffer::Allocate(rows->size() * stored_row_bytes());
+  if (!packed.ok()) return packed;
+  char* out = packed.value().data();
+  staging_pool_->ParallelRanges(rows->size(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      char* to = out + i * stored_row_bytes();
+      codec_.Pack(reinterpret_cast<const float*>((*rows)[i]), to);
+      (*rows)[i] = to;
+    }
+  });
+  return packed;
+}
+
+}  // namespace pbx
