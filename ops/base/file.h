@@ -30,8 +30,8 @@ class RandomAccessFile {
                                                         IoMode mode = IoMode::kBuffered);
   ~RandomAccessFile();
 
-  // Reads exactly size bytes at offset, of any alignment; fewer available is Corruption (the file is
-  // shorter than its header said).
+  // Reads exactly size bytes at offset, of any alignment; fewer available is Corruption (the file
+  // is shorter than its header said).
   Status Read(uint64_t offset, size_t size, char* out) const;
 
   uint64_t size() const { return size_; }

@@ -83,8 +83,8 @@ class SegmentReader {
   FuseFilter filter_;
 };
 
-// SegmentCursor: the rows of a segment with keys in [low, high], in order, read in requests of up to
-// 2 MiB. It holds no buffer before its first Next and after its end.
+// SegmentCursor: the rows of a segment with keys in [low, high], in order, read in requests of up
+// to 2 MiB. It holds no buffer before its first Next and after its end.
 class SegmentCursor {
  public:
   explicit SegmentCursor(const SegmentReader* segment, uint64_t low = 0,

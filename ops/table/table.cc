@@ -5,8 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "row/feasign.h"
-
 namespace pbx {
 namespace {
 
