@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "base/file.h"
 #include "check.h"
 #include "scratch.h"
+#include "store/segment_reader.h"
 
 namespace pbx {
 namespace {
@@ -424,6 +426,43 @@ TEST(a_read_gets_past_interruptions_and_tells_every_other_fault) {
     }
   }
   CheckReads(tier.get(), keys, model);
+}
+
+TEST(a_segment_of_version_1_is_read_and_a_merge_rewrites_it) {
+  const Scratch scratch;
+  const std::string here = __FILE__;
+  const std::string golden =
+      test::ReadAll(here.substr(0, here.rfind("ops/store/")) + "golden/segment_v1.seg");
+  test::WriteAll(scratch / SegmentFileName(1), golden);
+  SegmentDescriptor old;
+  old.id = old.sequence = 1;
+  old.file = SegmentFileName(1);
+  old.rows = 3;
+  old.min_key = 0x10;
+  old.max_key = UINT64_MAX;
+  old.bytes = golden.size();
+  std::memcpy(&old.footer_crc, golden.data() + golden.size() - 12, 4);
+  SsdOptions options = Options(scratch);
+  options.row_bytes = 4;
+  options.layout_fingerprint = 0x0102030405060708;
+  ThreadPool pool(1);
+  const auto tier = OpenTier(options, &pool, {old});
+  const auto check = [&] {
+    const uint64_t keys[4] = {0x10, 0x2000, 0x3000, UINT64_MAX};
+    char rows[17] = "................";
+    uint8_t found[4] = {};
+    CHECK_OK(tier->Read(keys, 4, rows, found));
+    CHECK_EQ(std::string(rows), std::string("abcdefgh....ijkl"));
+  };
+  check();
+  const auto merged = tier->Merge({{1}, false, nullptr});
+  CHECK_OK(merged.status());
+  CHECK_OK(tier->Replace({1}, merged.value().segments));
+  check();
+  const auto reader =
+      SegmentReader::OpenAnyLayout(scratch / merged.value().segments[0].file, nullptr);
+  CHECK_EQ(reader.value()->shape().version, SegmentShape::kVersion);
+  CHECK_EQ(reader.value()->shape().sequence, 1u);
 }
 
 TEST(a_merge_tells_a_damaged_block_and_leaves_no_file) {
