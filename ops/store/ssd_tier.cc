@@ -359,12 +359,19 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
   const uint64_t ranges = RangeOf(max_key, bits) - first + 1;
   std::vector<MergeResult> parts(ranges);
   FirstError error;
-  mergers.ParallelFor(ranges, [&](size_t i) {
+  const auto merge = [&](size_t i) {
     if (error.any()) return;
     const uint64_t low = bits == 0 ? 0 : (first + i) << (64 - bits);
     const uint64_t high = bits == 0 ? UINT64_MAX : low + (1ull << (64 - bits)) - 1;
     error.Report(i, MergeRange(request, plan, low, high, &parts[i]));
-  });
+  };
+  // The pool serves one merge after the other, so small ones, of which several run side by side,
+  // stay on their callers' threads.
+  if (ranges < static_cast<uint64_t>(mergers.threads())) {
+    for (size_t i = 0; i < ranges; ++i) merge(i);
+  } else {
+    mergers.ParallelFor(ranges, merge);
+  }
   for (const MergeResult& part : parts) {
     result->segments.insert(result->segments.end(), part.segments.begin(), part.segments.end());
     result->rows_in += part.rows_in;

@@ -16,7 +16,7 @@ from paddlebox.store.compaction import Merge
 log = logging.getLogger("paddlebox")
 
 _BATCH_BYTES = 512 << 20  # of inputs merged before they are committed: about a second of work
-_PARALLEL_MERGES = 2  # the end of one beside the beginning of the next: each has threads of its own
+_PARALLEL_MERGES = min(8, len(os.sched_getaffinity(0)))
 _NICE = 10  # training goes first
 
 
