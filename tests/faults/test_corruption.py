@@ -171,6 +171,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 def test_damaged_pages_of_lmdb_never_give_other_rows(sound: Sound, store: Path) -> None:
     # LMDB trusts its pages, so a child reads: it may fail, or even die, but not tell other rows.
     chance = random.Random(4)
