@@ -33,7 +33,8 @@ namespace {
 constexpr size_t kMaxInput = size_t{1} << 16;
 constexpr size_t kPool = 256;          // inputs that further mutations start from, beside the seeds
 constexpr unsigned kHangSeconds = 60;  // over the time asked for, before SIGALRM ends a hang
-constexpr char kInputFile[] = "fuzz_input";
+// "<program>.input": programs that run side by side in one folder have one each.
+std::string input_file;
 
 class Random {
  public:
@@ -132,16 +133,16 @@ void RunTarget(const std::string& input) {
   LLVMFuzzerTestOneInput(block.get(), input.size());
 }
 
-// The shared mapping of kInputFile: what is stored there is in the file even when the process dies.
+// The shared mapping of input_file: what is stored there is in the file even when the process dies.
 char* MapInputFile() {
-  const int fd = open(kInputFile, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open(input_file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const size_t bytes = sizeof(uint64_t) + kMaxInput;
   void* mapped = MAP_FAILED;
   if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0) {
     mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (mapped == MAP_FAILED) {
-    std::perror(kInputFile);
+    std::perror(input_file.c_str());
     std::exit(2);
   }
   close(fd);
@@ -201,13 +202,14 @@ void Fuzz(const Options& options) {
   }
   const double took = std::chrono::duration<double>(now() - start).count();
   std::printf("%llu executions in %.1f s, clean\n", static_cast<unsigned long long>(runs), took);
-  unlink(kInputFile);
+  unlink(input_file.c_str());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
+  input_file = std::string(argv[0]) + ".input";
   if (AddFuzzSeeds != nullptr) AddFuzzSeeds(&options.seeds);
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
