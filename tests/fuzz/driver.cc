@@ -2,10 +2,10 @@
 // compilers that have none. It knows nothing of coverage; it relies on good seeds and on speed.
 //
 //   fuzz_x [--seconds N] [--seed S] [--format F] [seed file ...]
-//   fuzz_x --replay fuzz_input
+//   fuzz_x --replay fuzz_x.input
 //
 // --format F keeps the first byte modulo 4 at F, where targets choose what to do with the rest.
-// The input being run is kept in ./fuzz_input (8 bytes of size, then the bytes), which outlives any
+// The input being run is kept in fuzz_x.input beside it (8 bytes of size, then the bytes), which outlives any
 // kind of death, also a kill; it is removed after a clean end.
 #include <fcntl.h>
 #include <sys/mman.h>
