@@ -5,8 +5,8 @@
 //   fuzz_x --replay fuzz_x.input
 //
 // --format F keeps the first byte modulo 4 at F, where targets choose what to do with the rest.
-// The input being run is kept in fuzz_x.input beside it (8 bytes of size, then the bytes), which outlives any
-// kind of death, also a kill; it is removed after a clean end.
+// The input being run is kept in fuzz_x.input beside it (8 bytes of size, then the bytes), which
+// outlives any kind of death, also a kill; it is removed after a clean end.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
