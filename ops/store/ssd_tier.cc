@@ -75,7 +75,6 @@ class FirstError {
 struct SsdTier::Impl {
   Impl(const SsdOptions& settings, ThreadPool* threads)
       : options(settings),
-        pool(threads),
         writers(2 * threads->threads()),
         mergers(threads->threads() + 2, kMergeNice),
         reader(threads) {}
@@ -110,7 +109,6 @@ struct SsdTier::Impl {
                     MergeResult* result);
 
   const SsdOptions options;
-  ThreadPool* const pool;
   ThreadPool writers;  // a commit must not queue behind a long read
   ThreadPool mergers;  // half of a merge waits for the disk
   BatchReader reader;
