@@ -9,34 +9,32 @@
 
 namespace pbx {
 
-// ln(x) for finite x > 0, in double inside: the float result is within 0.5001 ulp. With x = m *
-// 2^e, m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)), a series in s^2 <= 0.0295 cut
-// at s^15 (error below 1e-13). No branches: it vectorises. NaN and infinity give NaN.
-PBX_HOST_DEVICE inline float Log(float x) {
-  const double wide = x;
-  uint64_t bits;
-  memcpy(&bits, &wide, 8);
+// ln(x) for finite x > 0, within 1 ulp. With x = m * 2^e, m in [sqrt(1/2), sqrt(2)), f = m - 1 is
+// exact, and ln(1 + f) = f - f^2 / 2 + f^3 * p(f) with a polynomial fitted over that interval (the
+// coefficients of Cephes' logf). No branches and no division: it vectorises. A form in double, half
+// an ulp better, took a third of a pull. NaN and infinity give NaN.
+PBX_INLINE float Log(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
   // Moves the cut between exponents from 1 to sqrt(1/2).
-  const uint64_t moved = bits - 0x3fe6a09e667f3bcdULL;
-  // Exponents of floats fit an int32, and int32 to double is one instruction on every path.
-  const int32_t exponent = static_cast<int32_t>(static_cast<int64_t>(moved) >> 52);
-  const uint64_t mantissa = bits - (moved & 0xfff0000000000000ULL);
-  double m;
-  memcpy(&m, &mantissa, 8);
-  const double s = (m - 1.0) / (m + 1.0);
-  const double z = s * s;
-  double series = 1.0 / 15.0;
-  series = series * z + 1.0 / 13.0;
-  series = series * z + 1.0 / 11.0;
-  series = series * z + 1.0 / 9.0;
-  series = series * z + 1.0 / 7.0;
-  series = series * z + 1.0 / 5.0;
-  series = series * z + 1.0 / 3.0;
-  series = series * z + 1.0;
+  const uint32_t moved = bits - 0x3f3504f3u;
+  const float exponent = static_cast<float>(static_cast<int32_t>(moved) >> 23);
+  const uint32_t mantissa = bits - (moved & 0xff800000u);
+  float m;
+  memcpy(&m, &mantissa, 4);
+  const float f = m - 1.0f;
+  const float z = f * f;
+  // The polynomial in pairs, and pairs of pairs: four steps that wait for each other, not nine.
+  const float z2 = z * z;
+  const float low = (3.3333331174e-1f + -2.4999993993e-1f * f) +
+                    (2.0000714765e-1f + -1.6668057665e-1f * f) * z;
+  const float high = (1.4249322787e-1f + -1.2420140846e-1f * f) +
+                     (1.1676998740e-1f + -1.1514610310e-1f * f) * z;
+  const float p = (low + high * z2) + 7.0376836292e-2f * (z2 * z2);
+  // ln 2 in two parts, of which the first times an exponent is exact.
+  const float small = (p * (f * z) + exponent * -2.12194440e-4f) - 0.5f * z;
   // 0, but NaN for a NaN or an infinity, whose bits would pass for an ordinary number above.
-  const double not_finite = wide * 0.0;
-  return static_cast<float>(2.0 * s * series + static_cast<double>(exponent) * 0.6931471805599453 +
-                            not_finite);
+  return (f + small) + exponent * 0.693359375f + x * 0.0f;
 }
 
 }  // namespace pbx

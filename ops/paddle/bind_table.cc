@@ -1,6 +1,9 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
@@ -15,22 +18,32 @@ namespace {
 RuleConfig RuleFrom(const py::dict& fields) {
   RuleConfig rule;
   const std::string kind = fields["rule"].cast<std::string>();
-  if (kind == "naive") {
-    rule.kind = RuleKind::kNaive;
-  } else if (kind == "adagrad") {
-    rule.kind = RuleKind::kAdaGrad;
-  } else if (kind == "adam") {
-    rule.kind = RuleKind::kAdam;
-  } else {
-    ThrowIfError(
-        Error(Code::kInvalidArgument, "rule '%s': expected naive, adagrad or adam", kind.c_str()));
+  static constexpr std::pair<const char*, RuleKind> kKinds[] = {
+      {"naive", RuleKind::kNaive},
+      {"adagrad", RuleKind::kAdaGrad},
+      {"std_adagrad", RuleKind::kStdAdaGrad},
+      {"adagrad_v2", RuleKind::kAdaGradV2},
+      {"adam", RuleKind::kAdam},
+      {"shared_adam", RuleKind::kSharedAdam},
+      {"ftrl", RuleKind::kFtrl}};
+  const auto* const found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                         [&](const auto& known) { return kind == known.first; });
+  if (found == std::end(kKinds)) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "rule '%s': expected naive, adagrad, std_adagrad, adagrad_v2, adam, "
+                       "shared_adam or ftrl",
+                       kind.c_str()));
   }
+  rule.kind = found->second;
   rule.learning_rate = fields["learning_rate"].cast<float>();
   rule.initial_range = fields["initial_range"].cast<float>();
   rule.initial_g2sum = fields["initial_g2sum"].cast<float>();
   rule.beta1 = fields["beta1"].cast<float>();
   rule.beta2 = fields["beta2"].cast<float>();
   rule.epsilon = fields["epsilon"].cast<float>();
+  rule.beta = fields["beta"].cast<float>();
+  rule.l1 = fields["l1"].cast<float>();
+  rule.l2 = fields["l2"].cast<float>();
   rule.min_bound = fields["min_bound"].cast<float>();
   rule.max_bound = fields["max_bound"].cast<float>();
   return rule;
@@ -90,6 +103,16 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.max_segment_bytes = fields["max_segment_bytes"].cast<uint64_t>();
   config.threads = fields["threads"].cast<int>();
   config.read_only = fields["read_only"].cast<bool>();
+  config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
+  const std::string on_bad_grad = fields["on_bad_grad"].cast<std::string>();
+  if (on_bad_grad == "skip") {
+    config.on_bad_grad = OnBadGrad::kSkip;
+  } else if (on_bad_grad == "clip") {
+    config.on_bad_grad = OnBadGrad::kClip;
+  } else if (on_bad_grad != "error") {
+    ThrowIfError(Error(Code::kInvalidArgument, "on_bad_grad '%s': expected error, skip or clip",
+                       on_bad_grad.c_str()));
+  }
   config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
   config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());
   return config;
@@ -207,6 +230,13 @@ py::dict Counters(const Table& table) {
   py::dict out;
   out["rows_pulled"] = c.rows_pulled;
   out["rows_pushed"] = c.rows_pushed;
+  out["ids_pushed"] = c.ids_pushed;
+  out["pull_ns"] = c.pull_ns;
+  out["push_ns"] = c.push_ns;
+  out["plan_ns"] = c.plan_ns;
+  out["bytes_pulled"] = c.bytes_pulled;
+  out["bytes_pushed"] = c.bytes_pushed;
+  out["bad_grads"] = c.bad_grads;
   out["mem_rows"] = c.mem_rows;
   out["mem_bytes"] = c.mem_bytes;
   out["mem_evicted"] = c.mem_evicted;

@@ -20,6 +20,7 @@ namespace pbx {
 
 // Flags of word 0.
 constexpr uint16_t kHasEmbedx = 1;  // embedx was created; before that it reads as zeros
+constexpr uint16_t kTouched = 2;    // only while a pass trains: a push has changed the row
 
 struct RowLayout {
   int embedx_dim = 8;    // D
@@ -41,18 +42,21 @@ struct RowLayout {
 };
 
 // Views of the integer words; rows are arrays of float everywhere else.
-PBX_HOST_DEVICE inline uint32_t GetWord(const float* row, int word) {
+PBX_INLINE uint32_t GetWord(const float* row, int word) {
   uint32_t value;
   memcpy(&value, row + word, 4);
   return value;
 }
-PBX_HOST_DEVICE inline void SetWord(float* row, int word, uint32_t value) {
+PBX_INLINE void SetWord(float* row, int word, uint32_t value) {
   memcpy(row + word, &value, 4);
 }
-PBX_HOST_DEVICE inline uint16_t SlotOf(const float* row) {
+PBX_INLINE uint16_t SlotOf(const float* row) {
   return static_cast<uint16_t>(GetWord(row, 0) & 0xffffu);
 }
-PBX_HOST_DEVICE inline bool HasEmbedx(const float* row) {
+PBX_INLINE void SetFlag(float* row, uint16_t flag) {
+  SetWord(row, 0, GetWord(row, 0) | (uint32_t{flag} << 16));
+}
+PBX_INLINE bool HasEmbedx(const float* row) {
   return ((GetWord(row, 0) >> 16) & kHasEmbedx) != 0;
 }
 

@@ -9,7 +9,10 @@
 //   [2] M
 //   [3 .. 3+U)          row ids, ascending
 //   [3+U .. 3+2U+1)     starts: occurrences of row u are segments[starts[u] .. starts[u+1])
-//   [3+2U+1 .. +M)      segments, ascending within a row
+//   [3+2U+1 .. +M)      segments, ascending within a row; the first of each row has kFirst added
+//
+// kFirst lets a push walk the occurrences without looking at the starts: rows with one, two, three
+// occurrences follow each other at random, and a loop over each costs a wrong guess of the branch.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +22,8 @@
 #include "base/status.h"
 
 namespace pbx {
+
+constexpr int32_t kFirst = INT32_MIN;  // the highest bit
 
 struct PlanView {
   int32_t stamp = 0;

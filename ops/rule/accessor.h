@@ -23,7 +23,7 @@ struct AccessorConfig {
 
 namespace accessor {
 
-PBX_HOST_DEVICE inline float Score(const AccessorConfig& config, float show, float click) {
+PBX_INLINE float Score(const AccessorConfig& config, float show, float click) {
   return (show - click) * config.nonclk_coeff + click * config.click_coeff;
 }
 
@@ -43,34 +43,53 @@ PBX_HOST_DEVICE inline void Create(const AccessorConfig& config, uint64_t key, u
   for (int i = 0; i < layout.words(); ++i) row[i] = 0.0f;
   SetWord(row, 0, slot);
   row[RowLayout::kEmbed] = InitialWeight(config.seed, key, 0, config.embed.initial_range);
-  rule::InitState(config.embed, 1, row + layout.embed_state_at());
+  rule::InitState(config.embed, 1, row + RowLayout::kEmbed, row + layout.embed_state_at());
 }
 
-// Applies one merged push. g: (1 + D) gradient of the sum loss, embed_w first.
-// The push that creates embedx only initialises it, as PaddleBox does: its gradient was taken at
-// zeros that the row did not own.
-PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, float show,
-                                 float click, const float* g, uint32_t day, float* row) {
+// What a push's gradients are divided by. PaddleBox divides by zero where a push has no show.
+PBX_INLINE float ScaleOf(const AccessorConfig& config, float show) {
+  return config.show_scale && show > 0.0f ? show : 1.0f;
+}
+
+// Gives the row its embedx: initial weights and a fresh state.
+PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t key, float* row) {
+  const RowLayout& layout = config.layout;
+  float* embedx = row + layout.embedx_at();
+  for (int i = 0; i < layout.embedx_dim; ++i) {
+    embedx[i] =
+        InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1, config.embedx.initial_range);
+  }
+  rule::InitState(config.embedx, layout.embedx_dim, embedx, row + layout.embedx_state_at());
+  SetFlag(row, kHasEmbedx);
+}
+
+// Applies one merged push. g, embedx_g: (1), (dim) gradients of the sum loss; dim: the layout's
+// embedx_dim, given apart so that it can be a constant. True: the row has reached the score at
+// which embedx is created, which is the caller's to do: the push that creates embedx only
+// initialises it, as PaddleBox does, because its gradient was taken at zeros that the row did not
+// own.
+PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
+                            const float* g, const float* embedx_g, uint32_t day, float* row) {
   const RowLayout& layout = config.layout;
   row[RowLayout::kShow] += show;
   row[RowLayout::kClick] += click;
   row[RowLayout::kDeltaScore] += Score(config, show, click);
   SetWord(row, RowLayout::kDay, day);
-  // PaddleBox divides by zero where a push has no show.
-  const float scale = config.show_scale && show > 0.0f ? show : 1.0f;
+  const float scale = ScaleOf(config, show);
   rule::Update(config.embed, 1, g, scale, row + RowLayout::kEmbed, row + layout.embed_state_at());
-  float* embedx = row + layout.embedx_at();
-  float* state = row + layout.embedx_state_at();
   if (HasEmbedx(row)) {
-    rule::Update(config.embedx, layout.embedx_dim, g + 1, scale, embedx, state);
-  } else if (Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >=
-             config.embedx_threshold) {
-    for (int i = 0; i < layout.embedx_dim; ++i) {
-      embedx[i] = InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1,
-                                config.embedx.initial_range);
-    }
-    rule::InitState(config.embedx, layout.embedx_dim, state);
-    SetWord(row, 0, GetWord(row, 0) | (uint32_t{kHasEmbedx} << 16));
+    float* embedx = row + layout.embedx_at();
+    rule::Update(config.embedx, dim, embedx_g, scale, embedx, embedx + dim);
+    return false;
+  }
+  return Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >= config.embedx_threshold;
+}
+
+// g: (1 + D), embed_w first.
+PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, float show,
+                                 float click, const float* g, uint32_t day, float* row) {
+  if (PushWeights(config, config.layout.embedx_dim, show, click, g, g + 1, day, row)) {
+    CreateEmbedx(config, key, row);
   }
 }
 

@@ -1,23 +1,34 @@
 // AdaGrad as PaddleBox has it (its default): one sum of squares G for the whole embedding.
 //   g' = g / scale;  w_i -= lr * g'_i * sqrt(G0 / (G0 + G));  then G += mean_i(g'_i^2)
 // State: [G], 0 at first. The step uses the old G.
+//
+// What is per embedding and what is per weight are functions of their own: the kernels compute the
+// first for many rows at once.
 #pragma once
 
 #include "rule/rule.h"
 
 namespace pbx::rule {
 
-PBX_HOST_DEVICE inline int AdaGradStateSize(int /*d*/) { return 1; }
-PBX_HOST_DEVICE inline void AdaGradInitState(const RuleConfig& /*config*/, int /*d*/,
-                                             float* state) {
+PBX_INLINE int AdaGradStateSize(int /*d*/) { return 1; }
+PBX_INLINE void AdaGradInitState(const RuleConfig& /*config*/, int /*d*/, const float* /*w*/,
+                                 float* state) {
   state[0] = 0.0f;
 }
-PBX_HOST_DEVICE inline void AdaGradUpdate(const RuleConfig& config, int d, const float* g,
-                                          float scale, float* w, float* state) {
+// What each g_i is multiplied by. old: G before the push.
+PBX_INLINE float AdaGradStep(const RuleConfig& config, float old, float scale) {
   const float g0 = config.initial_g2sum;
-  const float step = config.learning_rate * std::sqrt(g0 / (g0 + state[0])) / scale;
+  return config.learning_rate * std::sqrt(g0 / (g0 + old)) / scale;
+}
+// G after the push. squares: the sum of g_i^2.
+PBX_INLINE float AdaGradGrown(float old, float squares, float scale, int d) {
+  return old + squares / (scale * scale) / static_cast<float>(d);
+}
+PBX_INLINE void AdaGradUpdate(const RuleConfig& config, int d, const float* g, float scale,
+                              float* w, float* state) {
+  const float step = AdaGradStep(config, state[0], scale);
   for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - step * g[i]);
-  state[0] += SumOfSquares(g, d) / (scale * scale) / static_cast<float>(d);
+  state[0] = AdaGradGrown(state[0], SumOfSquares(g, d), scale, d);
 }
 
 }  // namespace pbx::rule

@@ -7,14 +7,14 @@
 
 namespace pbx::rule {
 
-PBX_HOST_DEVICE inline int AdamStateSize(int d) { return 2 * d + 2; }
-PBX_HOST_DEVICE inline void AdamInitState(const RuleConfig& config, int d, float* state) {
+PBX_INLINE int AdamStateSize(int d) { return 2 * d + 2; }
+PBX_INLINE void AdamInitState(const RuleConfig& config, int d, const float* /*w*/, float* state) {
   for (int i = 0; i < 2 * d; ++i) state[i] = 0.0f;
   state[2 * d] = config.beta1;
   state[2 * d + 1] = config.beta2;
 }
-PBX_HOST_DEVICE inline void AdamUpdate(const RuleConfig& config, int d, const float* g,
-                                       float /*scale*/, float* w, float* state) {
+PBX_INLINE void AdamUpdate(const RuleConfig& config, int d, const float* g, float /*scale*/,
+                           float* w, float* state) {
   float* m = state;
   float* v = state + d;
   float* power = state + 2 * d;

@@ -6,11 +6,11 @@
 
 namespace pbx::rule {
 
-PBX_HOST_DEVICE inline int NaiveStateSize(int /*d*/) { return 0; }
-PBX_HOST_DEVICE inline void NaiveInitState(const RuleConfig& /*config*/, int /*d*/,
-                                           float* /*state*/) {}
-PBX_HOST_DEVICE inline void NaiveUpdate(const RuleConfig& config, int d, const float* g,
-                                        float /*scale*/, float* w, float* /*state*/) {
+PBX_INLINE int NaiveStateSize(int /*d*/) { return 0; }
+PBX_INLINE void NaiveInitState(const RuleConfig& /*config*/, int /*d*/, const float* /*w*/,
+                               float* /*state*/) {}
+PBX_INLINE void NaiveUpdate(const RuleConfig& config, int d, const float* g, float /*scale*/,
+                            float* w, float* /*state*/) {
   for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - config.learning_rate * g[i]);
 }
 

@@ -14,11 +14,16 @@
 
 namespace pbx {
 
+// What becomes of a row whose merged gradient, show or click is not finite.
+enum class BadGrad {
+  kSkip,  // the row stays as it is
+  kClip,  // NaN counts as 0, an infinity as the nearest finite bound; show and click as 0
+};
+
 // Rows of an open pass table.
 struct RowBlock {
   char* rows = nullptr;            // (n, row_bytes)
   const uint64_t* keys = nullptr;  // (n)
-  uint8_t* touched = nullptr;      // (n) set to 1 by push
   uint32_t row_bytes = 0;
   const AccessorConfig* config = nullptr;
 };
@@ -32,10 +37,21 @@ struct GradientView {
   size_t show_click_stride = 0;
   size_t segments_per_instance = 1;
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
+  BadGrad on_bad = BadGrad::kSkip;
+  float bound = 10.0f;  // kClip: what an infinity becomes
+  // Called with each bad row, from any thread; may be null.
+  void (*report)(void* context, size_t row) = nullptr;
+  void* context = nullptr;
 };
 
 struct Kernels {
   const char* name;
+
+  // True when every id is in [-1, rows).
+  bool (*check_ids)(const int32_t* ids, size_t n, size_t rows);
+
+  // True when offsets[0 .. n] ascend.
+  bool (*check_offsets)(const int32_t* offsets, size_t n);
 
   // out: (n, P). ids: (n), -1 gives zeros.
   void (*pull)(const RowBlock& block, const int32_t* ids, size_t n, float* out);
@@ -47,7 +63,7 @@ struct Kernels {
                       size_t begin, size_t end, bool use_cvm, float* out);
 
   // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order,
-  // and applies the accessor's push. rows, starts, segments: as in row/plan.h.
+  // applies the accessor's push, and sets kTouched. rows, starts, segments: as in row/plan.h.
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);

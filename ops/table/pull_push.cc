@@ -1,5 +1,6 @@
 // The open pass of a Table: checks first, then one kernel call over ranges of work.
 #include <algorithm>
+#include <chrono>
 #include <cinttypes>
 #include <numeric>
 
@@ -12,6 +13,36 @@ namespace {
 // Below this much work a second thread costs more than it brings.
 constexpr size_t kSegmentsPerTask = 1024;
 constexpr size_t kRowsPerTask = 512;
+
+// Adds the time until it goes out of scope.
+class Timed {
+ public:
+  explicit Timed(std::atomic<uint64_t>* sum)
+      : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~Timed() {
+    const auto passed = std::chrono::steady_clock::now() - start_;
+    *sum_ += static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  std::atomic<uint64_t>* sum_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+// The rows that a push reports as bad, from whichever thread.
+struct BadRows {
+  std::mutex mutex;
+  std::vector<size_t> rows;
+
+  static void Report(void* context, size_t row) {
+    auto* self = static_cast<BadRows*>(context);
+    const std::lock_guard<std::mutex> lock(self->mutex);
+    self->rows.push_back(row);
+  }
+};
 }  // namespace
 
 Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
@@ -28,7 +59,6 @@ RowBlock Table::BlockOf(PassTable* pass) const {
   RowBlock block;
   if (pass->rows() != 0) block.rows = pass->table->row(0);
   block.keys = pass->table->keys().data();
-  block.touched = pass->touched.data();
   block.row_bytes = row_bytes();
   block.config = &config_.accessor;
   return block;
@@ -43,20 +73,17 @@ Status Table::CheckStamp(int32_t stamp) const {
 }
 
 Status Table::CheckIds(const PassTable& pass, const int32_t* ids, size_t n) const {
-  const int32_t rows = static_cast<int32_t>(pass.rows());
-  int32_t low = 0, high = -1;
-  for (size_t i = 0; i < n; ++i) {
-    low = std::min(low, ids[i]);
-    high = std::max(high, ids[i]);
-  }
-  if (low >= -1 && high < rows) return Status::Ok();
-  return Error(Code::kInvalidArgument, "row ids: found %d, expected -1 to %d (rows of pass %d)",
-               low < -1 ? low : high, rows - 1, pass.stamp);
+  const size_t rows = pass.rows();
+  if (ActiveKernels().check_ids(ids, n, rows)) return Status::Ok();
+  size_t at = 0;
+  while (ids[at] >= -1 && (ids[at] < 0 || static_cast<size_t>(ids[at]) < rows)) ++at;
+  return Error(Code::kInvalidArgument,
+               "row ids: found %d at %zu, expected -1 to %lld (rows of pass %d)", ids[at], at,
+               static_cast<long long>(rows) - 1, pass.stamp);
 }
 
 Status Table::CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const {
-  bool ascending = offsets[0] == 0;
-  for (size_t i = 0; i < segments; ++i) ascending &= offsets[i] <= offsets[i + 1];
+  const bool ascending = offsets[0] == 0 && ActiveKernels().check_offsets(offsets, segments);
   if (ascending && static_cast<size_t>(offsets[segments]) == nnz) return Status::Ok();
   return Error(Code::kInvalidArgument,
                "offsets: expected %zu ascending values from 0 to %zu (the number of ids), found "
@@ -85,6 +112,7 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
 }
 
 Status Table::Pull(const int32_t* ids, size_t n, float* out) {
+  const Timed timed(&pull_ns_);
   Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
   if (!open.ok()) return open.status();
   PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, n));
@@ -100,6 +128,7 @@ Status Table::Pull(const int32_t* ids, size_t n, float* out) {
 
 Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                          size_t slots, bool use_cvm, float* out) {
+  const Timed timed(&pull_ns_);
   Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
   if (!open.ok()) return open.status();
   PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, nnz));
@@ -114,7 +143,8 @@ Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
 }
 
 Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
-                       const GradientView& gradient) {
+                       GradientView gradient) {
+  const Timed timed(&push_ns_);
   if (pass->purpose == Purpose::kEvaluate) {
     return Error(Code::kFailedPrecondition,
                  "push: pass %d is an evaluation, its rows do not change", pass->stamp);
@@ -126,11 +156,38 @@ Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, s
   const PlanView& view = viewed.value();
   const RowBlock block = BlockOf(pass);
   const Kernels& kernels = ActiveKernels();
+  BadRows bad;
+  gradient.on_bad =
+      config_.on_bad_grad == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
+  gradient.bound = config_.bad_grad_bound;
+  gradient.report = BadRows::Report;
+  gradient.context = &bad;
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
     kernels.push(block, view.rows, view.starts, view.segments, begin, end, gradient, pass->day);
   });
   rows_pushed_ += view.unique;
-  return Status::Ok();
+  ids_pushed_ += view.occurrences;
+  return bad.rows.empty() ? Status::Ok() : CountBad(*pass, &bad.rows);
+}
+
+// Rare: a push met rows whose gradients are not finite.
+Status Table::CountBad(const PassTable& pass, std::vector<size_t>* rows) {
+  std::sort(rows->begin(), rows->end());  // threads report in any order
+  const auto slot_of = [&](size_t row) {
+    return SlotOf(reinterpret_cast<const float*>(pass.table->row(row)));
+  };
+  {
+    const std::lock_guard<std::mutex> lock(bad_mutex_);
+    for (const size_t row : *rows) ++bad_grads_[slot_of(row)];
+  }
+  if (config_.on_bad_grad != OnBadGrad::kError) return Status::Ok();
+  const size_t first = rows->front();
+  return Error(Code::kFailedPrecondition,
+               "push: the gradient (or show, click) of %zu rows is NaN or infinite; the first: "
+               "feasign %" PRIu64
+               ", slot %u. Those rows are as they were, the batch's others have moved: give the "
+               "pass up, or set table.on_bad_grad to skip or clip",
+               rows->size(), FeasignOf(pass.table->keys()[first]), slot_of(first));
 }
 
 Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
@@ -144,7 +201,10 @@ Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale)
   }
   std::vector<int32_t> offsets(n + 1), plan;
   std::iota(offsets.begin(), offsets.end(), 0);  // every id is a segment of its own
-  BuildPlan(ids, offsets.data(), n, pass->stamp, &plan);
+  {
+    const Timed timed(&plan_ns_);
+    BuildPlan(ids, offsets.data(), n, pass->stamp, &plan);
+  }
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
   gradient.stride = gradient.show_click_stride =
@@ -165,6 +225,7 @@ Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   if (plan_size == 0) {
     PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, nnz));
     PBX_RETURN_IF_ERROR(CheckOffsets(offsets, segments, nnz));
+    const Timed timed(&plan_ns_);
     BuildPlan(ids, offsets, segments, pass->stamp, &made);
     plan = made.data();
     plan_size = made.size();

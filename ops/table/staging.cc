@@ -94,7 +94,6 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   if (!built.ok()) return built.status();
   pass->table = std::move(built.value());
   pass->origin.assign(n, Origin::kNew);
-  pass->touched.assign(n, 0);
   if (slots != nullptr) pass->slots.assign(slots, slots + n);
   char* rows = n == 0 ? nullptr : pass->table->row(0);
   // Where the tiers hold packed rows they are read beside the table first.
@@ -214,7 +213,6 @@ Result<StagedPass> Table::FinishEvaluation(const std::shared_ptr<PassTable>& pas
   }
   pass->table = std::move(compact.value());
   pass->origin.assign(pass->rows(), Origin::kMem);
-  pass->touched.assign(pass->rows(), 0);
   staged.rows = pass->rows();
   staged_evaluate_.push_back(pass);
   return staged;

@@ -101,17 +101,21 @@ Status Table::End(uint64_t pass_number) {
     training_ = nullptr;
   }
   if (ended->purpose == Purpose::kEvaluate) return Status::Ok();
-  if (!codec_.identity()) {
-    // Once, and before anyone copies the rows: whatever tier a row comes back through, its bits are
-    // these.
-    pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
-      for (size_t i = begin; i < end; ++i) {
-        if (ended->touched[i] == 0) continue;
-        codec_.Round(config_.accessor.seed, ended->table->keys()[i], pass_number,
-                     reinterpret_cast<float*>(ended->table->row(i)));
-      }
-    });
-  }
+  // Pushes mark the rows themselves: an array beside them would cost a miss of the cache a row.
+  ended->touched.resize(ended->rows());
+  pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      float* row = reinterpret_cast<float*>(ended->table->row(i));
+      const uint32_t word = GetWord(row, 0), touched = uint32_t{kTouched} << 16;
+      ended->touched[i] = (word & touched) != 0 ? 1 : 0;
+      if (ended->touched[i] == 0) continue;
+      SetWord(row, 0, word & ~touched);
+      // Once, and before anyone copies the rows: whatever tier a row comes back through, its bits
+      // are these.
+      if (codec_.identity()) continue;
+      codec_.Round(config_.accessor.seed, ended->table->keys()[i], pass_number, row);
+    }
+  });
   frozen_ = ended;
   const std::shared_ptr<PassTable> following = staged_train_ != nullptr ? staged_train_ : staging_;
   if (following == nullptr) return Status::Ok();
@@ -357,6 +361,16 @@ TableCounters Table::counters() const {
   TableCounters counters;
   counters.rows_pulled = rows_pulled_.load();
   counters.rows_pushed = rows_pushed_.load();
+  counters.ids_pushed = ids_pushed_.load();
+  counters.pull_ns = pull_ns_.load();
+  counters.push_ns = push_ns_.load();
+  counters.plan_ns = plan_ns_.load();
+  counters.bytes_pulled = counters.rows_pulled * row_bytes();
+  counters.bytes_pushed = 2 * counters.rows_pushed * row_bytes();
+  {
+    const std::lock_guard<std::mutex> bad(bad_mutex_);
+    counters.bad_grads = bad_grads_;
+  }
   const std::lock_guard<std::mutex> lock(residency_);
   counters.mem_rows = mem_->rows();
   counters.mem_bytes = mem_->bytes();

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,10 @@
 
 namespace pbx {
 
+// What a push does with a row whose merged gradient, show or click is not finite: it leaves the row
+// as it is and fails, or only counts it, or clips what is not finite (BadGrad::kClip).
+enum class OnBadGrad { kError, kSkip, kClip };
+
 struct TableConfig {
   std::string name = "default";
   AccessorConfig accessor;
@@ -47,6 +52,8 @@ struct TableConfig {
   int threads = 1;                            // of the store: staging, pull, push
   bool read_only = false;                     // only passes for evaluation; no byte on disk changes
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
+  OnBadGrad on_bad_grad = OnBadGrad::kError;
+  float bad_grad_bound = 10.0f;               // kClip: what an infinity becomes
   std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
 };
 
@@ -68,6 +75,10 @@ struct WrittenPass {
 struct TableCounters {
   uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
   uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
+  uint64_t ids_pushed = 0;   // occurrences merged into them
+  uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;  // of the calls, checks and waits included
+  uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
+  std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
   uint64_t mem_rows = 0, mem_bytes = 0, mem_evicted = 0;
   uint64_t ssd_rows = 0, ssd_bytes = 0, ssd_segments = 0, ssd_memory_bytes = 0;
   SsdCounters ssd;
@@ -178,7 +189,8 @@ class Table {
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
   RowBlock BlockOf(PassTable* pass) const;
   Status PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
-                  const GradientView& gradient);
+                  GradientView gradient);
+  Status CountBad(const PassTable& pass, std::vector<size_t>* rows);
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
   Status CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const;
   void CreateRow(PassTable* pass, size_t id) const;
@@ -209,7 +221,10 @@ class Table {
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;
   std::vector<LifeEvent> events_;  // events_[i] has seq i + 1
-  std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0};
+  std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0};
+  std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
+  mutable std::mutex bad_mutex_;
+  std::map<uint16_t, uint64_t> bad_grads_;
 };
 
 }  // namespace pbx

@@ -60,8 +60,18 @@ class Section(BaseModel):
 
 class Rule(StrEnum):
     ADAGRAD = "adagrad"
+    STD_ADAGRAD = "std_adagrad"
+    ADAGRAD_V2 = "adagrad_v2"
     NAIVE = "naive"
     ADAM = "adam"
+    SHARED_ADAM = "shared_adam"
+    FTRL = "ftrl"
+
+
+class OnBadGrad(StrEnum):
+    ERROR = "error"
+    SKIP = "skip"
+    CLIP = "clip"
 
 
 class Format(StrEnum):
@@ -107,9 +117,14 @@ class Program(StrEnum):
 # What each rule reads besides learning_rate, initial_range and the bounds.
 _RULE_FIELDS = {
     Rule.ADAGRAD: {"initial_g2sum"},
+    Rule.STD_ADAGRAD: {"initial_g2sum"},
+    Rule.ADAGRAD_V2: {"epsilon"},
     Rule.NAIVE: set[str](),
     Rule.ADAM: {"beta1", "beta2", "epsilon"},
+    Rule.SHARED_ADAM: {"beta1", "beta2", "epsilon"},
+    Rule.FTRL: {"beta", "l1", "l2"},
 }
+_ADAGRADS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2)
 _ADAM_LEARNING_RATE = 0.001
 
 
@@ -118,22 +133,29 @@ class RuleConfig(Section):
 
     rule: Choice[Rule] = Field(default=Rule.ADAGRAD, description="update rule")
     learning_rate: float = Field(
-        default=0.05, gt=0, description="step size; 0.001 if the rule is adam and none is given"
+        default=0.05,
+        gt=0,
+        description="step size; 0.001 if the rule is adam or shared_adam and none is given",
     )
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
     )
-    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad: G0 of sqrt(G0/(G0+G))")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="adam: decay of the first moment")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="adam: decay of the second moment")
-    epsilon: float = Field(default=1e-8, gt=0, description="adam: added to the divisor")
+    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
+    epsilon: float = Field(
+        default=1e-8, gt=0, description="adams, adagrad_v2: added to the divisor"
+    )
+    beta: float = Field(default=1.0, ge=0, description="ftrl: added to the root of n")
+    l1: float = Field(default=0.0, ge=0, description="ftrl: weights of |z| up to it are 0")
+    l2: float = Field(default=0.0, ge=0, description="ftrl: draws weights towards 0")
     min_bound: float = Field(default=-10.0, description="weights are clipped from below here")
     max_bound: float = Field(default=10.0, description="weights are clipped from above here")
 
     @model_validator(mode="before")
     @classmethod
     def _learning_rate_follows_rule(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("rule") == Rule.ADAM:
+        if isinstance(given, dict) and given.get("rule") in (Rule.ADAM, Rule.SHARED_ADAM):
             return {"learning_rate": _ADAM_LEARNING_RATE, **given}
         return given
 
@@ -153,15 +175,15 @@ class EmbedRuleConfig(RuleConfig):
     """The rule of embed_w, the one weight that every row has from the start."""
 
     initial_range: float = Field(
-        default=0.0, ge=0, description="as for embedx; with adagrad only 0 is legal"
+        default=0.0, ge=0, description="as for embedx; with an adagrad only 0 is legal"
     )
 
     @model_validator(mode="after")
     def _adagrad_starts_at_zero(self) -> EmbedRuleConfig:
-        if self.rule is Rule.ADAGRAD and self.initial_range != 0:
+        if self.rule in _ADAGRADS and self.initial_range != 0:
             raise ValueError(
-                f"initial_range is {self.initial_range}, but embed_w starts at 0 under adagrad, as "
-                "in PaddleBox; leave it out, or choose another rule"
+                f"initial_range is {self.initial_range}, but embed_w starts at 0 under "
+                f"{self.rule.value}, as in PaddleBox; leave it out, or choose another rule"
             )
         return self
 
@@ -179,7 +201,16 @@ class TableConfig(Section):
     nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
     click_coeff: float = Field(default=1.0, description="score of a click")
     show_scale: bool = Field(
-        default=True, description="divide a row's gradient by its shows (adagrad)"
+        default=True,
+        description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
+    )
+    on_bad_grad: Choice[OnBadGrad] = Field(
+        default=OnBadGrad.ERROR,
+        description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "
+        "or clip (NaN to 0, infinities to ±bad_grad_bound)",
+    )
+    bad_grad_bound: float = Field(
+        default=10.0, gt=0, description="what clip makes of an infinite gradient"
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)

@@ -29,7 +29,8 @@ Ints Naive(const Ints& ids, const Ints& offsets, int32_t stamp) {
   Ints rows, starts = {0}, segments;
   for (const auto& [row, of_row] : model) {
     rows.push_back(row);
-    segments.insert(segments.end(), of_row.begin(), of_row.end());
+    segments.push_back(of_row[0] | kFirst);
+    segments.insert(segments.end(), of_row.begin() + 1, of_row.end());
     starts.push_back(static_cast<int32_t>(segments.size()));
   }
   Ints plan = {stamp, static_cast<int32_t>(rows.size()), static_cast<int32_t>(segments.size())};
@@ -49,10 +50,10 @@ bool Refused(const Ints& plan, size_t rows, size_t segments) {
 // Segments: {5, 2} {} {5, -1, 5} {2}.
 TEST(a_plan_worked_by_hand) {
   const Ints plan = Build({5, 2, 5, -1, 5, 2}, {0, 2, 2, 5, 6}, 42);
-  const Ints expected = {42, 2, 5,         // stamp, 2 rows, 5 occurrences
-                         2,  5,            // rows
-                         0,  2, 5,         // starts
-                         0,  3, 0, 2, 2};  // segments of row 2, then of row 5
+  const Ints expected = {42,         2, 5,                  // stamp, 2 rows, 5 occurrences
+                         2,          5,                     // rows
+                         0,          2, 5,                  // starts
+                         kFirst | 0, 3, kFirst | 0, 2, 2};  // segments of row 2, then of row 5
   CHECK(plan == expected);
   const Result<PlanView> view = ViewPlan(plan.data(), plan.size(), 6, 4);
   CHECK_OK(view.status());
@@ -89,6 +90,16 @@ TEST(plans_agree_with_a_map_for_every_width_of_row_id) {
   }
 }
 
+TEST(empty_segments_in_a_row_are_counted_however_many) {
+  for (const size_t empty : {1u, 254u, 255u, 256u, 1000u}) {
+    Ints offsets = {0, 1};
+    offsets.insert(offsets.end(), empty, 1);
+    offsets.push_back(2);
+    const Ints ids = {3, 3};
+    CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+  }
+}
+
 TEST(the_largest_row_id_fits) {
   const Ints ids = {INT32_MAX, 0, INT32_MAX}, offsets = {0, 3};
   CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
@@ -103,11 +114,12 @@ TEST(a_view_refuses_what_could_not_be_walked_safely) {
     size_t at;
     int32_t value;
   };
-  // good = 42, 2, 5 | 2, 5 | 0, 2, 5 | 0, 3, 0, 2, 2
-  for (const Damage& damage : std::vector<Damage>{
-           {1, -1}, {1, 1},  {1, 3}, {1, INT32_MAX}, {2, -1}, {2, 4}, {2, INT32_MAX}, {3, -1},
-           {3, 5},  {4, 1},  {4, 2}, {5, 1},         {5, -1}, {6, 0}, {6, 5},         {6, 6},
-           {7, 4},  {8, -1}, {8, 4}, {9, -1},        {10, 3}, {12, 1}}) {
+  // good = 42, 2, 5 | 2, 5 | 0, 2, 5 | first 0, 3, first 0, 2, 2
+  for (const Damage& damage :
+       std::vector<Damage>{{1, -1},         {1, 1},  {1, 3}, {1, INT32_MAX}, {2, -1}, {2, 4},
+                           {2, INT32_MAX},  {3, -1}, {3, 5}, {4, 1},         {4, 2},  {5, 1},
+                           {5, -1},         {6, 0},  {6, 5}, {6, 6},         {7, 4},  {8, 0},
+                           {8, kFirst | 4}, {9, -1}, {9, 4}, {10, 3},        {12, 1}}) {
     Ints bad = good;
     bad[damage.at] = damage.value;
     if (Refused(bad, 6, 4)) continue;

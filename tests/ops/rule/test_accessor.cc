@@ -138,7 +138,7 @@ TEST(the_push_that_reaches_the_threshold_makes_embedx_and_the_next_one_trains_it
                accessor::InitialWeight(config.seed, kKey, i + 1, config.embedx.initial_range));
     }
     std::vector<float> fresh(static_cast<size_t>(config.layout.embedx_state) + 1);
-    rule::InitState(config.embedx, 2, fresh.data());
+    rule::InitState(config.embedx, 2, Embedx(config, row), fresh.data());
     const float* state = row.data() + config.layout.embedx_state_at();
     CHECK(std::equal(state, state + config.layout.embedx_state, fresh.begin()));
 

@@ -12,7 +12,9 @@ namespace {
 
 using Floats = std::vector<float>;
 
-constexpr RuleKind kAll[] = {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam};
+constexpr RuleKind kAll[] = {RuleKind::kNaive,     RuleKind::kAdaGrad, RuleKind::kStdAdaGrad,
+                             RuleKind::kAdaGradV2, RuleKind::kAdam,    RuleKind::kSharedAdam,
+                             RuleKind::kFtrl};
 
 RuleConfig ConfigOf(RuleKind kind) {
   RuleConfig config;
@@ -20,9 +22,11 @@ RuleConfig ConfigOf(RuleKind kind) {
   return config;
 }
 
-Floats NewState(const RuleConfig& config, int d) {
+// The state beside the initial weights w.
+Floats NewState(const RuleConfig& config, const Floats& w) {
+  const int d = static_cast<int>(w.size());
   Floats state(static_cast<size_t>(rule::StateSize(config.kind, d)), -1.0f);
-  rule::InitState(config, d, state.data());
+  rule::InitState(config, d, w.data(), state.data());
   return state;
 }
 
@@ -49,13 +53,80 @@ TEST(adagrad_worked_by_hand) {
   CHECK_EQ(state[0], 19.0f);  // 9 + (2^2 + 4^2) / 2
 }
 
+TEST(std_adagrad_worked_by_hand) {
+  RuleConfig config = ConfigOf(RuleKind::kStdAdaGrad);
+  config.learning_rate = 0.5f;
+  config.initial_g2sum = 3.0f;
+  Floats w = {1.0f, 2.0f}, state = {9.0f, 0.0f};
+  const Floats g = {4.0f, -8.0f};
+  rule::Update(config, 2, g.data(), 2.0f, w.data(), state.data());
+  // g' = (2, -4); sqrt(3 / (3 + 9)) = 1/2 for the first, sqrt(3 / 3) = 1 for the second.
+  CHECK((w == Floats{0.5f, 4.0f}));
+  CHECK((state == Floats{13.0f, 16.0f}));
+}
+
+TEST(adagrad_v2_worked_by_hand) {
+  RuleConfig config = ConfigOf(RuleKind::kAdaGradV2);
+  config.learning_rate = 0.5f;
+  config.epsilon = 1.0f;
+  Floats w = {1.0f, 2.0f}, state = {6.0f};
+  const Floats g = {4.0f, -8.0f};
+  rule::Update(config, 2, g.data(), 2.0f, w.data(), state.data());
+  // G = 6 + (2^2 + 4^2) / 2 = 16 first; then a step of 0.5 / (4 + 1) / 2 = 0.05.
+  CHECK_EQ(state[0], 16.0f);
+  CHECK_NEAR(w[0], 1 - 0.05 * 4, 1e-6);
+  CHECK_NEAR(w[1], 2 + 0.05 * 8, 1e-6);
+}
+
+TEST(shared_adam_worked_by_hand) {
+  RuleConfig config = ConfigOf(RuleKind::kSharedAdam);
+  config.learning_rate = 0.5f;
+  config.beta1 = 0.5f;
+  config.beta2 = 0.75f;
+  config.epsilon = 1.0f;
+  Floats w = {1.0f, 1.0f}, state = NewState(config, w);  // m, v, b1^t, b2^t
+  CHECK((state == Floats{0.0f, 0.0f, 0.5f, 0.75f}));
+  const Floats g = {2.0f, 0.0f};
+  rule::Update(config, 2, g.data(), 7.0f, w.data(), state.data());  // the scale is ignored
+  // The first weight as in Adam: m = 1, v = 1, lr' = 0.5; the second has m = v = 0.
+  CHECK((w == Floats{0.75f, 1.0f}));
+  // Kept: the means of (1, 0) and (1, 0).
+  CHECK((state == Floats{0.5f, 0.5f, 0.25f, 0.5625f}));
+}
+
+TEST(ftrl_worked_by_hand) {
+  RuleConfig config = ConfigOf(RuleKind::kFtrl);
+  config.learning_rate = 0.5f;
+  config.beta = 1.0f;
+  config.l1 = 1.0f;
+  config.l2 = 2.0f;
+  Floats w = {0.0f, 0.0f}, state = NewState(config, w);  // z, z, n, n
+  CHECK((state == Floats{0.0f, 0.0f, 0.0f, 0.0f}));
+  const Floats g = {8.0f, 2.0f};
+  rule::Update(config, 2, g.data(), 2.0f, w.data(), state.data());
+  // g' = (4, 1): z = (4, 1), n = (16, 1). The second is within l1.
+  // -(4 - 1) / ((1 + 4) / 0.5 + 2) = -3 / 12.
+  CHECK((state == Floats{4.0f, 1.0f, 16.0f, 1.0f}));
+  CHECK((w == Floats{-0.25f, 0.0f}));
+}
+
+TEST(ftrl_starts_from_its_initial_weights_and_not_from_zero) {
+  RuleConfig config = ConfigOf(RuleKind::kFtrl);
+  config.l1 = 0.5f;
+  Floats w = {0.25f, -0.125f}, state = NewState(config, w);
+  const Floats g = {1e-6f, 1e-6f};
+  rule::Update(config, 2, g.data(), 1.0f, w.data(), state.data());
+  CHECK_NEAR(w[0], 0.25, 1e-5);
+  CHECK_NEAR(w[1], -0.125, 1e-5);
+}
+
 TEST(adam_worked_by_hand) {
   RuleConfig config = ConfigOf(RuleKind::kAdam);
   config.learning_rate = 0.5f;
   config.beta1 = 0.5f;
   config.beta2 = 0.75f;
   config.epsilon = 1.0f;
-  Floats w = {1.0f}, state = NewState(config, 1);  // m, v, b1^t, b2^t
+  Floats w = {1.0f}, state = NewState(config, w);  // m, v, b1^t, b2^t
   CHECK((state == Floats{0.0f, 0.0f, 0.5f, 0.75f}));
   const float first = 2.0f, second = 1.0f;
   rule::Update(config, 1, &first, 7.0f, w.data(), state.data());  // the scale is ignored
@@ -72,7 +143,11 @@ TEST(states_have_the_sizes_of_their_pages) {
   for (const int d : {1, 8, 253}) {
     CHECK_EQ(rule::StateSize(RuleKind::kNaive, d), 0);
     CHECK_EQ(rule::StateSize(RuleKind::kAdaGrad, d), 1);
+    CHECK_EQ(rule::StateSize(RuleKind::kStdAdaGrad, d), d);
+    CHECK_EQ(rule::StateSize(RuleKind::kAdaGradV2, d), 1);
     CHECK_EQ(rule::StateSize(RuleKind::kAdam, d), 2 * d + 2);
+    CHECK_EQ(rule::StateSize(RuleKind::kSharedAdam, d), 4);
+    CHECK_EQ(rule::StateSize(RuleKind::kFtrl, d), 2 * d);
   }
 }
 
@@ -97,8 +172,9 @@ TEST(each_rule_follows_float64_over_random_sequences) {
   for (const RuleKind kind : kAll) {
     for (const int d : {1, 3, 8, 17}) {
       const RuleConfig config = ConfigOf(kind);
-      Floats state = NewState(config, d), w(static_cast<size_t>(d)), g(w.size());
+      Floats w(static_cast<size_t>(d)), g(w.size());
       for (float& x : w) x = Uniform(&random);
+      Floats state = NewState(config, w);
       size_t wrong = 0;
       for (int step = 0; step < 300; ++step) {
         for (float& x : g) x = Uniform(&random) * std::ldexp(1.0f, step % 12 - 6);
@@ -121,7 +197,7 @@ TEST(weights_stay_within_their_bounds) {
     config.min_bound = -0.25f;
     config.max_bound = 0.5f;
     for (const float sign : {1.0f, -1.0f}) {
-      Floats w(3, 0.0f), state = NewState(config, 3);
+      Floats w(3, 0.0f), state = NewState(config, w);
       const Floats g(3, sign);
       rule::Update(config, 3, g.data(), 1.0f, w.data(), state.data());
       for (const float x : w) CHECK_EQ(x, sign > 0 ? -0.25f : 0.5f);
@@ -132,20 +208,21 @@ TEST(weights_stay_within_their_bounds) {
 TEST(a_nan_gradient_makes_a_nan_weight_and_only_where_it_was) {
   for (const RuleKind kind : kAll) {
     const RuleConfig config = ConfigOf(kind);
-    Floats w(3, 0.5f), state = NewState(config, 3);
+    Floats w(3, 0.5f), state = NewState(config, w);
     const Floats g = {1.0f, NAN, 1.0f};
     rule::Update(config, 3, g.data(), 1.0f, w.data(), state.data());
     CHECK(std::isnan(w[1]));
-    CHECK(!std::isnan(w[0]) && !std::isnan(w[2]));
+    // AdaGradV2 takes its step from the sum that already has it.
+    if (kind != RuleKind::kAdaGradV2) CHECK(!std::isnan(w[0]) && !std::isnan(w[2]));
     // AdaGrad's one sum has taken it in: the next push shows it in every column.
-    if (kind == RuleKind::kAdaGrad) CHECK(std::isnan(state[0]));
+    if (kind == RuleKind::kAdaGrad || kind == RuleKind::kAdaGradV2) CHECK(std::isnan(state[0]));
   }
 }
 
 TEST(a_row_that_got_no_gradient_stays_as_it_is_under_every_rule) {
   for (const RuleKind kind : kAll) {
     const RuleConfig config = ConfigOf(kind);
-    Floats w = {0.5f, -0.25f}, state = NewState(config, 2);
+    Floats w = {0.5f, -0.25f}, state = NewState(config, w);
     const Floats g(2, 0.0f);
     rule::Update(config, 2, g.data(), 1.0f, w.data(), state.data());
     CHECK((w == Floats{0.5f, -0.25f}));

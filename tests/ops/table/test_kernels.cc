@@ -27,7 +27,9 @@ using test::SameBits;
 using test::Wide;
 using test::Wides;
 
-constexpr RuleKind kRules[] = {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam};
+constexpr RuleKind kRules[] = {RuleKind::kNaive,     RuleKind::kAdaGrad, RuleKind::kStdAdaGrad,
+                               RuleKind::kAdaGradV2, RuleKind::kAdam,    RuleKind::kSharedAdam,
+                               RuleKind::kFtrl};
 
 // Rows in every state, and a batch over them with padding, repeats and empty segments.
 struct Fixture {
@@ -82,9 +84,8 @@ struct Fixture {
   const float* Row(const Floats& of, size_t id) const {
     return of.data() + id * static_cast<size_t>(config.layout.words());
   }
-  RowBlock Block(Floats* of, std::vector<uint8_t>* touched) const {
-    return {reinterpret_cast<char*>(of->data()), keys.data(), touched->data(),
-            config.layout.bytes(), &config};
+  RowBlock Block(Floats* of) const {
+    return {reinterpret_cast<char*>(of->data()), keys.data(), config.layout.bytes(), &config};
   }
   GradientView Gradient() const {
     GradientView view;
@@ -109,14 +110,12 @@ struct Fixture {
 
 struct Outputs {
   Floats pulled, pooled, rows;
-  std::vector<uint8_t> touched;
 };
 
 Outputs Run(const Kernels& kernels, const Fixture& f) {
   Outputs out;
   out.rows = f.rows;
-  out.touched.assign(Fixture::kRows, 0);
-  const RowBlock block = f.Block(&out.rows, &out.touched);
+  const RowBlock block = f.Block(&out.rows);
   const size_t segments = Fixture::kInstances * Fixture::kSlots;
   out.pulled.assign(f.ids.size() * static_cast<size_t>(3 + f.dim), -9.0f);
   out.pooled.assign(segments * f.Width(), -9.0f);
@@ -209,7 +208,8 @@ size_t WrongRow(const Fixture& f, const float* before, const float* after, uint6
                                      f.config.embedx.initial_range);
     }
     Floats fresh(state.size() + 1);
-    rule::InitState(f.config.embedx, f.dim, fresh.data());
+    const Floats weights(after + layout.embedx_at(), after + layout.embedx_at() + f.dim);
+    rule::InitState(f.config.embedx, f.dim, weights.data(), fresh.data());
     std::copy(fresh.begin(), fresh.end() - 1, state.begin());
   }
   return wrong + agree(w, layout.embedx_at()) + agree(state, layout.embedx_state_at());
@@ -235,7 +235,7 @@ size_t WrongPushes(const Fixture& f, const Outputs& out) {
     }
     const float* before = f.Row(f.rows, id);
     const float* after = f.Row(out.rows, id);
-    wrong += out.touched[id] != pushed;
+    wrong += ((GetWord(after, 0) >> 16 & kTouched) != 0) != pushed;
     wrong += pushed ? WrongRow(f, before, after, f.keys[id], show, click, g)
                     : std::memcmp(before, after, f.config.layout.bytes()) != 0;
   }
@@ -245,7 +245,7 @@ size_t WrongPushes(const Fixture& f, const Outputs& out) {
 TEST(every_path_gives_the_bits_of_the_plain_one_and_they_are_right) {
   const std::vector<const Kernels*> paths = Paths();
   for (const RuleKind kind : kRules) {
-    for (const int dim : {1, 3, 8, 16, 64, 253}) {
+    for (const int dim : {1, 3, 4, 8, 16, 32, 64, 253}) {
       for (const bool use_cvm : {true, false}) {
         const Fixture f(kind, dim, use_cvm);
         const Outputs plain = Run(*paths[0], f);
@@ -257,7 +257,50 @@ TEST(every_path_gives_the_bits_of_the_plain_one_and_they_are_right) {
           CHECK(SameBits(out.pulled, plain.pulled));
           CHECK(SameBits(out.pooled, plain.pooled));
           CHECK(SameBits(out.rows, plain.rows));
-          CHECK(out.touched == plain.touched);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_row_with_a_gradient_that_is_not_finite_is_reported_and_left_or_mended) {
+  for (const RuleKind kind : {RuleKind::kAdaGrad, RuleKind::kAdam}) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      Fixture f(kind, 8, true);
+      const PlanView plan = ViewPlan(f.plan.data(), f.plan.size(), Fixture::kRows, 90).value();
+      const auto victim = static_cast<size_t>(plan.rows[5]);
+      const auto segment = static_cast<size_t>(plan.segments[plan.starts[5]] & INT32_MAX);
+      std::vector<size_t> sharing;  // rows that have this segment too
+      for (size_t u = 0; u < plan.unique; ++u) {
+        for (int32_t i = plan.starts[u]; i < plan.starts[u + 1]; ++i) {
+          if (static_cast<size_t>(plan.segments[i] & INT32_MAX) != segment) continue;
+          if (sharing.empty() || sharing.back() != static_cast<size_t>(plan.rows[u])) {
+            sharing.push_back(static_cast<size_t>(plan.rows[u]));
+          }
+        }
+      }
+      f.grad[segment * f.Width() + 4] = bad;
+      for (const Kernels* path : Paths()) {
+        for (const BadGrad policy : {BadGrad::kSkip, BadGrad::kClip}) {
+          Floats rows = f.rows;
+          std::vector<size_t> reported;
+          GradientView gradient = f.Gradient();
+          gradient.on_bad = policy;
+          gradient.context = &reported;
+          gradient.report = [](void* context, size_t row) {
+            static_cast<std::vector<size_t>*>(context)->push_back(row);
+          };
+          path->push(f.Block(&rows), plan.rows, plan.starts, plan.segments, 0, plan.unique,
+                     gradient, 20000);
+          CHECK(reported == sharing);
+          const float* after = f.Row(rows, victim);
+          const bool same = std::memcmp(after, f.Row(f.rows, victim), f.config.layout.bytes()) == 0;
+          CHECK_EQ(same, policy == BadGrad::kSkip);
+          for (const float x : rows) {
+            uint32_t bits;
+            std::memcpy(&bits, &x, 4);
+            if ((bits & 0x7f800000u) == 0x7f800000u) test::Fail(__FILE__, __LINE__, "not finite");
+          }
         }
       }
     }
@@ -270,8 +313,7 @@ TEST(a_kernel_asked_for_a_part_writes_that_part_alone) {
     const Outputs whole = Run(*path, f);
     Outputs parts;
     parts.rows = f.rows;
-    parts.touched.assign(Fixture::kRows, 0);
-    const RowBlock block = f.Block(&parts.rows, &parts.touched);
+    const RowBlock block = f.Block(&parts.rows);
     parts.pooled.assign(whole.pooled.size(), -9.0f);
     path->pull_pooled(block, f.ids.data(), f.offsets.data(), 10, 20, true, parts.pooled.data());
     for (size_t i = 0; i < parts.pooled.size(); ++i) {
