@@ -86,7 +86,8 @@ class Table:
         self.disk_budget_bytes = disk_budget_bytes
         self.policy = compaction
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
-        # Whoever opens what this store holds must agree on these.
+        # Goes into each version: tools open the store with it, and whoever trains it on must agree
+        # on what of it gives the rows' bytes their meaning.
         self._layout: dict[str, Any] = {"seed": seed, **config.model_dump(mode="json")}
         self._manifest: Manifest | None = None
         self._abandoned = False
@@ -140,18 +141,14 @@ class Table:
             if self.read_only:
                 raise StoreError(f"{self.folder}: no version has been committed yet")
             return
-        stored_layout = {"row_precision": "float32", **head.layout}  # before there was a choice
-        differing = sorted(
-            key
-            for key in {*stored_layout, *self._layout}
-            if stored_layout.get(key) != self._layout.get(key)
-        )
+        stored, wanted = _meaning(head.layout), _meaning(self._layout)
+        differing = sorted(key for key in stored if stored[key] != wanted[key])
         if differing:
-            found = {key: self._layout.get(key) for key in differing}
-            stored = {key: stored_layout.get(key) for key in differing}
             raise ConfigError(
-                f"{self.folder}: version {head.version} was written with {stored}, the config says "
-                f"{found}: rows of one would be misread by the other"
+                f"{self.folder}: version {head.version} was written with "
+                f"{ {key: stored[key] for key in differing} }, the config says "
+                f"{ {key: wanted[key] for key in differing} }: rows of one would be misread by the "
+                "other"
             )
         self._head = head
 
@@ -582,3 +579,14 @@ def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
 
 
 __all__ = ["PassError", "StagedPass", "Table", "sorted_unique_keys"]
+
+
+def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a table's config a row's bytes depend on; rates and thresholds may change."""
+    return {
+        "seed": layout.get("seed"),
+        "embedx_dim": layout.get("embedx_dim"),
+        "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
+        "embed.rule": layout.get("embed", {}).get("rule"),
+        "embedx.rule": layout.get("embedx", {}).get("rule"),
+    }
