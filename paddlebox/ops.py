@@ -199,6 +199,50 @@ def fused_pull_seqpool_cvm(
     )
 
 
+def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:
+    if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
+        raise ValueError(f"{op}: ids have dtype {ids.dtype}, expected int64 row numbers")
+    out = _run(op, {"Id": ids}, {"table": table, "size": size}, "Out", "float32")
+    out.stop_gradient = True
+    return out
+
+
+def pull_cache_value(
+    id: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    table: str = "",
+) -> Any:
+    """Rows of a replica cache, by number. Without a gradient: side tables are read only.
+
+    Args:
+        id: int64 (...) row numbers.
+        size: the cache's columns. table: its name; empty for the only one of the pass.
+
+    Returns: float32 (..., size); of (N, 1) ids (N, size), as in PaddleBox.
+
+    Raises: PassError when no such cache is open in a pass; ValueError for a wrong size or dtype, or
+        an id without a row, as one of another pass may be.
+
+    Source: PaddleBox, pull_cache_value over GpuReplicaCache.
+    """
+    return _side_rows("pull_cache_value", id, size, table)
+
+
+def lookup_input(
+    input: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    table: str = "",
+) -> Any:
+    """Rows of an input table, by the row numbers that `InputTable.rows_of` made of keys.
+
+    Arguments, result and errors as of `pull_cache_value`, but that an id without a row reads row 0,
+    which is zeros, and is counted in `InputTable.misses`.
+
+    Source: PaddleBox, lookup_input over InputTable.
+    """
+    return _side_rows("lookup_input", input, size, table)
+
+
 def _adopt_paddles_helper() -> None:
     """Makes Paddle's own `paddle.incubate.layers._pull_box_sparse` work beyond one tensor in old
     IR.

@@ -10,9 +10,10 @@
 namespace pbx {
 namespace {
 
-// As pull_box_sparse: (N, 1) gives (N, size); any other (...) gives (..., size).
+// (N, 1) gives (N, size), any other (...) gives (..., size): also (1), or the rank would hang on how
+// many ids there happen to be.
 Shape RowsShape(Shape ids, int size) {
-  if (!ids.empty() && ids.back() == 1) ids.pop_back();
+  if (ids.size() > 1 && ids.back() == 1) ids.pop_back();
   ids.push_back(size);
   return ids;
 }
