@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,6 +125,44 @@ def pull_box_sparse(
         paddle.reshape(part, [-1, size]) if width == 1 else part
         for part, width in zip(parts, widths, strict=True)
     ]
+
+
+def pull_gpups_sparse(
+    ids: Sequence[Any],
+    size: Sequence[int],
+    is_distributed: bool = False,
+    is_sparse: bool = False,
+    *,
+    anchor: Any | None = None,
+) -> list[Any]:
+    """`pull_box_sparse` of a list of slots, with a size for each, as HeterPS programs write it.
+
+    HeterPS gives slots tables of different widths. Here one table holds the rows of all slots, so
+    every size must be its 3 + D: for a narrower slot take the columns of the result that it needs.
+
+    Args:
+        ids: int64 (B, n_slot), one a slot. size: as many. is_distributed, is_sparse: accepted as
+            HeterPS has them. anchor: as of `pull_box_sparse`.
+
+    Returns: a list in the order of ids, as `pull_box_sparse` gives it.
+
+    Raises: ValueError where sizes differ from each other or from the table's columns (the latter
+        when the program runs), and what `pull_box_sparse` raises.
+
+    Source of the signature: PaddleBox, pull_gpups_sparse_op.
+    """
+    del is_distributed, is_sparse
+    if not ids or len(ids) != len(size):
+        raise ValueError(
+            f"pull_gpups_sparse: {len(ids)} slots and {len(size)} sizes, expected one size a slot"
+        )
+    for slot, columns in enumerate(size):
+        if columns != size[0]:
+            raise ValueError(
+                f"pull_gpups_sparse: slot {slot} has size {columns}, slot 0 has {size[0]}; one table "
+                "holds both, so expected the same: pull its 3 + embedx_dim columns and slice them"
+            )
+    return list(pull_box_sparse(list(ids), size[0], anchor=anchor))
 
 
 def push_box_sparse(ids: Any, grad: Any) -> Any:

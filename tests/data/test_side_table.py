@@ -300,6 +300,23 @@ class TestDataset:
             if expected == 1:
                 dataset.begin_pass()
 
+    def test_ids_travel_as_a_dense_slot(self, made, open_dataset, write_lines):
+        last = 2**24 - 1  # the largest id that a dense slot holds exactly
+        cache = made(ReplicaCache, "c", 1)
+        cache.set_values(np.arange(last + 1, dtype=np.float32)[:, None])
+        paddle.enable_static()
+        age = paddle.static.data("age", [-1, 2], "float32")
+        paddle.disable_static()
+        dataset = open_dataset(use_var=[age])
+        dataset.add_side_table(cache)
+        dataset.set_filelist([write_lines("a.txt", [f"1 1 2 7 {last} 1 7 1 3"])])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        (batch,) = dataset.batches()
+        ids = paddle.cast(paddle.to_tensor(batch["age"]), "int64")
+        assert ops.pull_cache_value(ids, 1).numpy().tolist() == [[[7], [last]]]
+        dataset.end_pass()
+
     def test_an_abandoned_pass_drops_them(self, made, open_dataset, files):
         dataset, cache = open_dataset(), made(ReplicaCache, "c", 1)
         dataset.add_side_table(cache)
