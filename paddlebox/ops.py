@@ -159,8 +159,8 @@ def pull_gpups_sparse(
     for slot, columns in enumerate(size):
         if columns != size[0]:
             raise ValueError(
-                f"pull_gpups_sparse: slot {slot} has size {columns}, slot 0 has {size[0]}; one table "
-                "holds both, so expected the same: pull its 3 + embedx_dim columns and slice them"
+                f"pull_gpups_sparse: slot {slot} has size {columns}, slot 0 has {size[0]}, "
+                "expected the same: one table holds both; pull its 3 + embedx_dim columns and slice"
             )
     return list(pull_box_sparse(list(ids), size[0], anchor=anchor))
 

@@ -40,6 +40,7 @@ std::unique_ptr<SideRows> RowsFrom(const Array<float>& values,
 std::shared_ptr<SideTable> MakeSideTable(const std::string& name, size_t dim, bool keyed,
                                          int threads, const std::vector<SideRows*>& parts) {
   std::vector<SideRows> rows;
+  rows.reserve(parts.size());
   for (SideRows* part : parts) rows.push_back(std::move(*part));
   const py::gil_scoped_release release;
   return ValueOrThrow(SideTable::Make({name, dim, keyed, threads}, std::move(rows)));
