@@ -1,8 +1,4 @@
-// What the kernels of all operators share: the guard around a body, and the checks of its inputs.
-//
-// Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
-// body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
-// into.
+// What every kernel stands on: one way out for errors, and the checks of its inputs.
 #pragma once
 
 #include <paddle/extension.h>

@@ -1,5 +1,7 @@
-// The operators over a table. Each kernel checks place, dtype and shape under Guard, then calls one
-// function of the core.
+// The operators. Each kernel checks place, dtype and shape, then calls one function of the core.
+// Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
+// body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
+// into.
 #include <paddle/extension.h>
 
 #include <string>
