@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -128,8 +128,8 @@ def pull_box_sparse(
 
 
 def pull_gpups_sparse(
-    ids: Sequence[Any],
-    size: Sequence[int],
+    ids: list[Any],
+    size: list[int],
     is_distributed: bool = False,
     is_sparse: bool = False,
     *,
@@ -162,7 +162,7 @@ def pull_gpups_sparse(
                 f"pull_gpups_sparse: slot {slot} has size {columns}, slot 0 has {size[0]}, "
                 "expected the same: one table holds both; pull its 3 + embedx_dim columns and slice"
             )
-    return list(pull_box_sparse(list(ids), size[0], anchor=anchor))
+    return list(pull_box_sparse(ids, size[0], anchor=anchor))
 
 
 def push_box_sparse(ids: Any, grad: Any) -> Any:
