@@ -14,17 +14,29 @@ __version__ = "0.1.0"
 # Name to the module that defines it; an empty attribute means the module itself.
 _LAZY = {
     "InMemoryDataset": ("paddlebox.data.dataset", "InMemoryDataset"),
+    "InputTable": ("paddlebox.data.side_table", "InputTable"),
+    "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
     "errors": ("paddlebox.errors", ""),
     "ops": ("paddlebox.ops", ""),
     "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
 }
 
-__all__ = ["InMemoryDataset", "Table", "__version__", "errors", "ops", "train_from_dataset"]
+__all__ = [
+    "InMemoryDataset",
+    "InputTable",
+    "ReplicaCache",
+    "Table",
+    "__version__",
+    "errors",
+    "ops",
+    "train_from_dataset",
+]
 
 if TYPE_CHECKING:
     from paddlebox import errors, ops
     from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.data.side_table import InputTable, ReplicaCache
     from paddlebox.store.table import Table
     from paddlebox.train.loop import train_from_dataset
 

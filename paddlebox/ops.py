@@ -127,6 +127,44 @@ def pull_box_sparse(
     ]
 
 
+def pull_gpups_sparse(
+    ids: list[Any],
+    size: list[int],
+    is_distributed: bool = False,
+    is_sparse: bool = False,
+    *,
+    anchor: Any | None = None,
+) -> list[Any]:
+    """`pull_box_sparse` of a list of slots, with a size for each, as HeterPS programs write it.
+
+    HeterPS gives slots tables of different widths. Here one table holds the rows of all slots, so
+    every size must be its 3 + D: for a narrower slot take the columns of the result that it needs.
+
+    Args:
+        ids: int64 (B, n_slot), one a slot. size: as many. is_distributed, is_sparse: accepted as
+            HeterPS has them. anchor: as of `pull_box_sparse`.
+
+    Returns: a list in the order of ids, as `pull_box_sparse` gives it.
+
+    Raises: ValueError where sizes differ from each other or from the table's columns (the latter
+        when the program runs), and what `pull_box_sparse` raises.
+
+    Source of the signature: PaddleBox, pull_gpups_sparse_op.
+    """
+    del is_distributed, is_sparse
+    if not ids or len(ids) != len(size):
+        raise ValueError(
+            f"pull_gpups_sparse: {len(ids)} slots and {len(size)} sizes, expected one size a slot"
+        )
+    for slot, columns in enumerate(size):
+        if columns != size[0]:
+            raise ValueError(
+                f"pull_gpups_sparse: slot {slot} has size {columns}, slot 0 has {size[0]}, "
+                "expected the same: one table holds both; pull its 3 + embedx_dim columns and slice"
+            )
+    return list(pull_box_sparse(ids, size[0], anchor=anchor))
+
+
 def push_box_sparse(ids: Any, grad: Any) -> Any:
     """Applies gradients to rows of the open pass: what the backward of `pull_box_sparse` does.
 
@@ -197,6 +235,50 @@ def fused_pull_seqpool_cvm(
         "Out",
         "float32",
     )
+
+
+def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:
+    if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
+        raise ValueError(f"{op}: ids have dtype {ids.dtype}, expected int64 row numbers")
+    out = _run(op, {"Id": ids}, {"table": table, "size": size}, "Out", "float32")
+    out.stop_gradient = True
+    return out
+
+
+def pull_cache_value(
+    id: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    table: str = "",
+) -> Any:
+    """Rows of a replica cache, by number. Without a gradient: side tables are read only.
+
+    Args:
+        id: int64 (...) row numbers.
+        size: the cache's columns. table: its name; empty for the only one of the pass.
+
+    Returns: float32 (..., size); of (N, 1) ids (N, size), as in PaddleBox.
+
+    Raises: PassError when no such cache is open in a pass; ValueError for a wrong size or dtype, or
+        an id without a row, as one of another pass may be.
+
+    Source: PaddleBox, pull_cache_value over GpuReplicaCache.
+    """
+    return _side_rows("pull_cache_value", id, size, table)
+
+
+def lookup_input(
+    input: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    table: str = "",
+) -> Any:
+    """Rows of an input table, by the row numbers that `InputTable.rows_of` made of keys.
+
+    Arguments, result and errors as of `pull_cache_value`, but that an id without a row reads row 0,
+    which is zeros, and is counted in `InputTable.misses`.
+
+    Source: PaddleBox, lookup_input over InputTable.
+    """
+    return _side_rows("lookup_input", input, size, table)
 
 
 def _adopt_paddles_helper() -> None:

@@ -98,4 +98,5 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindSsd(module);
   pbx::BindSegment(module);
   pbx::BindFeed(module);
+  pbx::BindSide(module);
 }

@@ -9,5 +9,6 @@ void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its ti
 void BindSsd(pybind11::module_& module);      // bind_ssd.cc: the SSD tier alone
 void BindSegment(pybind11::module_& module);  // bind_segment.cc: segment files one by one
 void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, instances, batches
+void BindSide(pybind11::module_& module);     // bind_side.cc: side tables and their text
 
 }  // namespace pbx

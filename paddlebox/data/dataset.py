@@ -31,6 +31,7 @@ from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
+from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.errors import PassError
 from paddlebox.store.table import StagedPass, Table
 
@@ -108,6 +109,7 @@ class InMemoryDataset:
         self._loading: Future[_Pass] | None = None
         self._next: _Pass | None = None
         self._current: _Pass | None = None
+        self._side_tables = SideTables()
         self.stats = PassStats()
         #: Called at end_pass for the dense state that is committed with the rows.
         self.dense_state: Callable[[], Mapping[str, np.ndarray]] | None = None
@@ -180,6 +182,17 @@ class InMemoryDataset:
         """Shuffles the passes loaded from now on, by (seed, number of the pass)."""
         self._shuffle_next = True
 
+    def add_side_table(self, table: SideTable) -> None:
+        """Lets a ReplicaCache or InputTable live with the passes: it is read when a pass is
+        preloaded, opened at begin_pass, dropped at end_pass.
+
+        Where it cannot be read, wait_preload_done raises its DataError: mend its files and call its
+        begin_feed_pass, and the pass may begin.
+        """
+        if self._loading is not None or self._next is not None or self._current is not None:
+            raise PassError(f"{table}: a pass is loaded or open: end_pass is missing")
+        self._side_tables.add(table)
+
     @property
     def label_variable(self) -> str | None:
         """The variable that is fed the label; None when use_var has none."""
@@ -210,6 +223,7 @@ class InMemoryDataset:
             raise PassError("there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
             check_use_var(self._use_var, options.slots)
+        self._side_tables.begin_feed_pass()
         self._passes_loaded += 1
         if self._shuffle_next:
             options = replace(options, shuffle_seed=self._seed + self._passes_loaded)
@@ -225,7 +239,12 @@ class InMemoryDataset:
             raise PassError("no pass is being loaded: preload_into_memory is missing")
         started = time.perf_counter()
         loading, self._loading = self._loading, None
-        made = loading.result()
+        try:
+            made = loading.result()
+        except BaseException:
+            self._side_tables.drop_feed_pass()
+            raise
+        self._side_tables.wait_feed_pass_done()
         made.stats.wait_s["load"] += time.perf_counter() - started
 
     def load_into_memory(self) -> None:
@@ -283,6 +302,7 @@ class InMemoryDataset:
         if self._loading is None and self._next is None:
             raise PassError("no pass is loaded: preload_into_memory is missing")
         self.wait_preload_done()
+        self._side_tables.begin_pass()
         with self._lock:
             self._current, self._next = self._next, None
             self._stage_when_free()
@@ -401,6 +421,7 @@ class InMemoryDataset:
         with self._lock:
             self._current = None
             self._stage_when_free()  # an evaluation may have waited for this end
+        self._side_tables.end_pass()
         if not current.train or not current.begun:
             return
         self._passes_committed += 1
@@ -418,6 +439,7 @@ class InMemoryDataset:
         current, self._current = self._current, None
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
+        self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)
 
@@ -432,6 +454,7 @@ class InMemoryDataset:
         self._closing.set()
         if self._loading is not None:
             self._loading.cancel()
+        self._side_tables.drop_feed_pass()
         self._loader.shutdown()
         self._stager.shutdown()
         for chosen in (self._next, self._current):
