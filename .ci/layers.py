@@ -19,8 +19,9 @@ CPP = {
     "table": {"store", "rule", "row", "base"},
     "feed": {"row", "base"},
     "metric": {"base"},
+    "dense": {"base"},
     "cuda": {"store", "rule", "row", "base"},
-    "paddle": {"cuda", "table", "store", "rule", "row", "feed", "metric", "base"},
+    "paddle": {"cuda", "table", "store", "rule", "row", "feed", "metric", "dense", "base"},
 }
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
