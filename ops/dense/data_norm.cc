@@ -37,29 +37,24 @@ void DataNormForward(const DataNorm& norm, const DataNormSums& sums, const float
   ForEachRun(
       norm, x,
       [&](size_t offset, size_t column, size_t width) {
-        for (size_t i = 0; i < width; ++i)
-          y[offset + i] = (x[offset + i] - means[column + i]) * scales[column + i];
-        if (norm.scale_w == nullptr) return;
-        for (size_t i = 0; i < width; ++i)
-          y[offset + i] = y[offset + i] * norm.scale_w[column + i] + norm.bias[column + i];
+        for (size_t i = 0; i < width; ++i) {
+          const size_t c = column + i;
+          y[offset + i] = (x[offset + i] - means[c]) * scales[c] * norm.scale_w[c] + norm.bias[c];
+        }
       },
       [&](size_t offset, size_t width) { Zero(y + offset, width); });
 }
 
 void DataNormBackward(const DataNorm& norm, const float* x, const float* means, const float* scales,
                       const float* dy, float* dx, float* dscale_w, float* dbias) {
-  if (norm.scale_w != nullptr) {
-    Zero(dscale_w, norm.columns);
-    Zero(dbias, norm.columns);
-  }
+  Zero(dscale_w, norm.columns);
+  Zero(dbias, norm.columns);
   ForEachRun(
       norm, x,
       [&](size_t offset, size_t column, size_t width) {
-        for (size_t i = 0; i < width; ++i) dx[offset + i] = dy[offset + i] * scales[column + i];
-        if (norm.scale_w == nullptr) return;
         for (size_t i = 0; i < width; ++i) {
           const size_t at = offset + i, c = column + i;
-          dx[at] *= norm.scale_w[c];
+          dx[at] = dy[at] * scales[c] * norm.scale_w[c];
           dbias[c] += dy[at];
           dscale_w[c] += (x[at] - means[c]) * scales[c] * dy[at];
         }

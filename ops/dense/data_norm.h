@@ -14,7 +14,7 @@ struct DataNorm {
   size_t slot_dim = 0;
   float epsilon = 1e-5f;           // added to the mean square of a batch
   float decay = 0.9999999f;        // of the sums, a step
-  const float* scale_w = nullptr;  // (C), and bias (C): y * scale_w + bias; null: neither
+  const float* scale_w = nullptr;  // (C), and bias (C): applied last; ones and zeros for neither
   const float* bias = nullptr;
 };
 
@@ -25,16 +25,17 @@ struct DataNormSums {
   const float* square_sum = nullptr;  // of distances from the mean of their time
 };
 
-// y (N, C) = (x - means) * scales, with means = sum / size and scales = sqrt(size / square_sum).
+// y (N, C) = (x - means) * scales * scale_w + bias, with means = sum / size and scales = sqrt(size / square_sum).
 void DataNormForward(const DataNorm& norm, const DataNormSums& sums, const float* x, float* y,
                      float* means, float* scales);
 
-// dx (N, C); dscale_w and dbias (C) where norm has them, else null.
+// dx (N, C); dscale_w and dbias (C).
 void DataNormBackward(const DataNorm& norm, const float* x, const float* means, const float* scales,
                       const float* dy, float* dx, float* dscale_w, float* dbias);
 
 // to = sums * decay + what the batch adds: 1, the mean of x, the mean of (x - means)^2 + epsilon;
-// nothing for a column without an instance that counts. to may be sums.
+// nothing for a column without an instance that counts. Uses neither scale_w nor bias. to may be
+// sums.
 void DataNormUpdate(const DataNorm& norm, const DataNormSums& sums, const float* x, float* size,
                     float* sum, float* square_sum);
 

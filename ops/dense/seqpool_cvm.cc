@@ -156,6 +156,25 @@ Status CheckSegments(const int32_t* offsets, size_t segments, size_t nnz) {
                ascending ? "" : ", not ascending or not from 0");
 }
 
+Status JoinSlots(const int32_t* offsets, size_t slots, size_t instances,
+                 std::vector<int32_t>* joined) {
+  joined->assign(1, 0);
+  joined->reserve(slots * instances + 1);
+  for (size_t s = 0; s < slots; ++s) {
+    const int32_t* own = offsets + s * (instances + 1);
+    const int64_t base = joined->back();
+    if (own[0] != 0 || base + own[instances] > std::numeric_limits<int32_t>::max()) {
+      return Error(
+          Code::kInvalidArgument,
+          "Offsets of slot %zu go from %d to %d after %lld rows of earlier slots: expected "
+          "from 0, and fewer than 2^31 rows in all",
+          s, own[0], own[instances], static_cast<long long>(base));
+    }
+    for (size_t b = 1; b <= instances; ++b) joined->push_back(static_cast<int32_t>(base + own[b]));
+  }
+  return Status::Ok();
+}
+
 void SeqpoolCvmForward(const SeqpoolCvm& config, const SeqpoolPlan& plan, const float* values,
                        const int32_t* offsets, size_t instances, float* out) {
   const int32_t places = config.concat;

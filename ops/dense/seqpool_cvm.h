@@ -75,6 +75,10 @@ Result<SeqpoolPlan> PlanSeqpool(const SeqpoolCvm& config, int64_t columns);
 // offsets (B * S + 1) ascend from 0 to nnz.
 Status CheckSegments(const int32_t* offsets, size_t segments, size_t nnz);
 
+// Makes one (S * B + 1) of the offsets (S, B + 1) of S slots that lie one after another, each from 0.
+Status JoinSlots(const int32_t* offsets, size_t slots, size_t instances,
+                 std::vector<int32_t>* joined);
+
 // values (nnz, D) -> out (B, S, W). REQUIRES: plan of config, CheckSegments.
 void SeqpoolCvmForward(const SeqpoolCvm& config, const SeqpoolPlan& plan, const float* values,
                        const int32_t* offsets, size_t instances, float* out);

@@ -30,7 +30,8 @@ Status ExpectFloats(const Tensor& tensor, const char* name, const Shape& shape) 
 }
 
 // ---- box_fused_seqpool_cvm
-// Values (nnz, D), Offsets (B * S + 1), Cvm (B, cvm_offset), GradMask (B) or none -> Out (B, S * W)
+// Values (nnz, D), Offsets (B * S + 1) or, with slot_major, (S * (B + 1)), Cvm (B, cvm_offset), GradMask (B) or (0) for none -> Out (B, S * W)
+// None is an empty tensor, because old-IR programs leave optional inputs out of the gradient.
 
 SeqpoolCvm SeqpoolConfig(const std::string& form, int slots, bool slot_major, bool use_cvm,
                          int cvm_offset, int max_cvm_offset, bool drop_count, bool click_not_ctr,
@@ -64,13 +65,15 @@ SeqpoolCvm SeqpoolConfig(const std::string& form, int slots, bool slot_major, bo
 struct Seqpool {
   SeqpoolCvm config;
   SeqpoolPlan plan;
+  std::vector<int32_t> joined;  // with slot_major
+  const int32_t* offsets = nullptr;
   size_t instances = 0;
   Shape out;
 };
 
 template <typename... Attrs>
 Status CheckSeqpool(const Tensor& values, const Tensor& offsets, const Tensor& cvm,
-                    const paddle::optional<Tensor>& mask, Seqpool* pool, const Attrs&... attrs) {
+                    const Tensor& mask, Seqpool* pool, const Attrs&... attrs) {
   Status status;
   pool->config = SeqpoolConfig(attrs..., &status);
   PBX_RETURN_IF_ERROR(status);
@@ -83,53 +86,58 @@ Status CheckSeqpool(const Tensor& values, const Tensor& offsets, const Tensor& c
   const int64_t instances = cvm.shape()[0];
   PBX_RETURN_IF_ERROR(ExpectFloats(cvm, "Cvm", {instances, pool->config.cvm_offset}));
   PBX_RETURN_IF_ERROR(Expect(offsets, "Offsets", DataType::INT32));
-  PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * pool->config.slots + 1}));
-  if (mask) {
-    PBX_RETURN_IF_ERROR(Expect(*mask, "GradMask", DataType::INT64));
-    PBX_RETURN_IF_ERROR(ExpectShape(*mask, "GradMask", {instances}));
-  }
+  const int64_t slots = pool->config.slots;
+  PBX_RETURN_IF_ERROR(
+      ExpectShape(offsets, "Offsets",
+                  {pool->config.slot_major ? slots * (instances + 1) : instances * slots + 1}));
+  PBX_RETURN_IF_ERROR(Expect(mask, "GradMask", DataType::INT64));
+  if (Count(mask) != 0) PBX_RETURN_IF_ERROR(ExpectShape(mask, "GradMask", {instances}));
   pool->instances = Size(instances);
-  pool->out = {instances, pool->config.slots * static_cast<int64_t>(pool->plan.width)};
-  return CheckSegments(offsets.data<int32_t>(), Count(offsets) - 1, Size(values.shape()[0]));
+  pool->out = {instances, slots * static_cast<int64_t>(pool->plan.width)};
+  pool->offsets = offsets.data<int32_t>();
+  if (pool->config.slot_major) {
+    PBX_RETURN_IF_ERROR(JoinSlots(pool->offsets, Size(slots), pool->instances, &pool->joined));
+    pool->offsets = pool->joined.data();
+  }
+  return CheckSegments(pool->offsets, pool->instances * Size(slots), Size(values.shape()[0]));
 }
 
 // The attributes are listed once, in SeqpoolConfig; these are their types.
 template <typename... Attrs>
 struct SeqpoolOperator {
   static std::vector<Tensor> Forward(const Tensor& values, const Tensor& offsets, const Tensor& cvm,
-                                     const paddle::optional<Tensor>& mask, Attrs... attrs) {
+                                     const Tensor& mask, Attrs... attrs) {
     Tensor out;
     Guard("fused_seqpool_cvm", [&]() -> Status {
       Seqpool pool;
       PBX_RETURN_IF_ERROR(CheckSeqpool(values, offsets, cvm, mask, &pool, attrs...));
       out = Empty(pool.out, values);
-      SeqpoolCvmForward(pool.config, pool.plan, values.data<float>(), offsets.data<int32_t>(),
-                        pool.instances, out.data<float>());
+      SeqpoolCvmForward(pool.config, pool.plan, values.data<float>(), pool.offsets, pool.instances,
+                        out.data<float>());
       return Status::Ok();
     });
     return {out};
   }
 
   static std::vector<Tensor> Backward(const Tensor& values, const Tensor& offsets,
-                                      const Tensor& cvm, const paddle::optional<Tensor>& mask,
-                                      const Tensor& grad, Attrs... attrs) {
+                                      const Tensor& cvm, const Tensor& mask, const Tensor& grad,
+                                      Attrs... attrs) {
     Tensor dvalues;
     Guard("fused_seqpool_cvm_grad", [&]() -> Status {
       Seqpool pool;
       PBX_RETURN_IF_ERROR(CheckSeqpool(values, offsets, cvm, mask, &pool, attrs...));
       PBX_RETURN_IF_ERROR(ExpectFloats(grad, "Out@GRAD", pool.out));
       dvalues = Empty(values.shape(), values);
-      SeqpoolCvmBackward(pool.config, pool.plan, offsets.data<int32_t>(), pool.instances,
-                         cvm.data<float>(), mask ? mask->data<int64_t>() : nullptr,
-                         grad.data<float>(), dvalues.data<float>());
+      SeqpoolCvmBackward(pool.config, pool.plan, pool.offsets, pool.instances, cvm.data<float>(),
+                         Count(mask) != 0 ? mask.data<int64_t>() : nullptr, grad.data<float>(),
+                         dvalues.data<float>());
       return Status::Ok();
     });
     return {dvalues};
   }
 
   static std::vector<Shape> InferShape(const Shape& values, const Shape& /*offsets*/,
-                                       const Shape& cvm, const paddle::optional<Shape>& /*mask*/,
-                                       Attrs... attrs) {
+                                       const Shape& cvm, const Shape& /*mask*/, Attrs... attrs) {
     Status status;
     const SeqpoolCvm config = SeqpoolConfig(attrs..., &status);
     Result<SeqpoolPlan> plan = PlanSeqpool(config, values.empty() ? -1 : values.back());
@@ -140,8 +148,7 @@ struct SeqpoolOperator {
   }
 
   static std::vector<DataType> InferDtype(const DataType& values, const DataType& /*offsets*/,
-                                          const DataType& /*cvm*/,
-                                          const paddle::optional<DataType>& /*mask*/) {
+                                          const DataType& /*cvm*/, const DataType& /*mask*/) {
     return {values};
   }
 };
@@ -150,7 +157,7 @@ using FusedSeqpoolCvm =
                     const std::vector<float>&, float, float, float, int, int, int, bool>;
 
 // ---- box_data_norm, box_data_norm_update
-// X (N, C); BatchSize, BatchSum, BatchSquareSum (C); ScaleW, Bias (C) or none
+// X (N, C); BatchSize, BatchSum, BatchSquareSum (C), ScaleW, Bias (C)
 
 Status CheckDataNorm(const Tensor& x, int slot_dim, DataNorm* norm) {
   PBX_RETURN_IF_ERROR(Expect(x, "X", DataType::FLOAT32));
@@ -176,23 +183,18 @@ Status CheckSums(const Tensor& size, const Tensor& sum, const Tensor& square_sum
   return Status::Ok();
 }
 
-Status CheckScaleAndShift(const paddle::optional<Tensor>& scale_w,
-                          const paddle::optional<Tensor>& bias, int64_t columns, DataNorm* norm) {
-  if (!scale_w && !bias) return Status::Ok();
-  if (!scale_w || !bias) {
-    return Error(Code::kInvalidArgument, "%s is missing: ScaleW and Bias come together",
-                 scale_w ? "Bias" : "ScaleW");
-  }
-  PBX_RETURN_IF_ERROR(ExpectFloats(*scale_w, "ScaleW", {columns}));
-  PBX_RETURN_IF_ERROR(ExpectFloats(*bias, "Bias", {columns}));
-  norm->scale_w = scale_w->data<float>();
-  norm->bias = bias->data<float>();
+Status CheckScaleAndShift(const Tensor& scale_w, const Tensor& bias, int64_t columns,
+                          DataNorm* norm) {
+  PBX_RETURN_IF_ERROR(ExpectFloats(scale_w, "ScaleW", {columns}));
+  PBX_RETURN_IF_ERROR(ExpectFloats(bias, "Bias", {columns}));
+  norm->scale_w = scale_w.data<float>();
+  norm->bias = bias.data<float>();
   return Status::Ok();
 }
 
 std::vector<Tensor> NormForward(const Tensor& x, const Tensor& size, const Tensor& sum,
-                                const Tensor& square_sum, const paddle::optional<Tensor>& scale_w,
-                                const paddle::optional<Tensor>& bias, int slot_dim) {
+                                const Tensor& square_sum, const Tensor& scale_w, const Tensor& bias,
+                                int slot_dim) {
   Tensor y, means, scales;
   Guard("data_norm", [&]() -> Status {
     DataNorm norm;
@@ -210,10 +212,9 @@ std::vector<Tensor> NormForward(const Tensor& x, const Tensor& size, const Tenso
   return {y, means, scales};
 }
 
-// Gradients of X, ScaleW and Bias; the last two are empty where the operator has neither.
-std::vector<Tensor> NormBackward(const Tensor& x, const paddle::optional<Tensor>& scale_w,
-                                 const paddle::optional<Tensor>& bias, const Tensor& means,
-                                 const Tensor& scales, const Tensor& grad, int slot_dim) {
+std::vector<Tensor> NormBackward(const Tensor& x, const Tensor& scale_w, const Tensor& bias,
+                                 const Tensor& means, const Tensor& scales, const Tensor& grad,
+                                 int slot_dim) {
   Tensor dx, dscale, dbias;
   Guard("data_norm_grad", [&]() -> Status {
     DataNorm norm;
@@ -224,28 +225,24 @@ std::vector<Tensor> NormBackward(const Tensor& x, const paddle::optional<Tensor>
     PBX_RETURN_IF_ERROR(ExpectFloats(scales, "Scales", {columns}));
     PBX_RETURN_IF_ERROR(ExpectFloats(grad, "Y@GRAD", x.shape()));
     dx = Empty(x.shape(), x);
-    if (scale_w) {
-      dscale = Empty(means.shape(), x);
-      dbias = Empty(means.shape(), x);
-    }
+    dscale = Empty(means.shape(), x);
+    dbias = Empty(means.shape(), x);
     DataNormBackward(norm, x.data<float>(), means.data<float>(), scales.data<float>(),
-                     grad.data<float>(), dx.data<float>(), scale_w ? dscale.data<float>() : nullptr,
-                     scale_w ? dbias.data<float>() : nullptr);
+                     grad.data<float>(), dx.data<float>(), dscale.data<float>(),
+                     dbias.data<float>());
     return Status::Ok();
   });
   return {dx, dscale, dbias};
 }
 
 std::vector<Shape> NormInferShape(const Shape& x, const Shape& size, const Shape& /*sum*/,
-                                  const Shape& /*square_sum*/,
-                                  const paddle::optional<Shape>& /*scale_w*/,
-                                  const paddle::optional<Shape>& /*bias*/, int /*slot_dim*/) {
+                                  const Shape& /*square_sum*/, const Shape& /*scale_w*/,
+                                  const Shape& /*bias*/, int /*slot_dim*/) {
   return {x, size, size};
 }
 std::vector<DataType> NormInferDtype(const DataType& x, const DataType& size,
                                      const DataType& /*sum*/, const DataType& /*square_sum*/,
-                                     const paddle::optional<DataType>& /*scale_w*/,
-                                     const paddle::optional<DataType>& /*bias*/) {
+                                     const DataType& /*scale_w*/, const DataType& /*bias*/) {
   return {x, size, size};
 }
 
@@ -465,7 +462,7 @@ std::vector<DataType> FcInferDtype(const DataType& input, const DataType& /*w*/,
    "embedx_concate_filter: bool"}
 
 PD_BUILD_OP(box_fused_seqpool_cvm)
-    .Inputs({"Values", "Offsets", "Cvm", paddle::Optional("GradMask")})
+    .Inputs({"Values", "Offsets", "Cvm", "GradMask"})
     .Outputs({"Out"})
     .Attrs(PBX_SEQPOOL_ATTRS)
     .SetKernelFn(PD_KERNEL(pbx::FusedSeqpoolCvm::Forward))
@@ -473,14 +470,13 @@ PD_BUILD_OP(box_fused_seqpool_cvm)
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::FusedSeqpoolCvm::InferDtype));
 
 PD_BUILD_GRAD_OP(box_fused_seqpool_cvm)
-    .Inputs({"Values", "Offsets", "Cvm", paddle::Optional("GradMask"), paddle::Grad("Out")})
+    .Inputs({"Values", "Offsets", "Cvm", "GradMask", paddle::Grad("Out")})
     .Outputs({paddle::Grad("Values")})
     .Attrs(PBX_SEQPOOL_ATTRS)
     .SetKernelFn(PD_KERNEL(pbx::FusedSeqpoolCvm::Backward));
 
 PD_BUILD_OP(box_data_norm)
-    .Inputs({"X", "BatchSize", "BatchSum", "BatchSquareSum", paddle::Optional("ScaleW"),
-             paddle::Optional("Bias")})
+    .Inputs({"X", "BatchSize", "BatchSum", "BatchSquareSum", "ScaleW", "Bias"})
     .Outputs({"Y", "Means", "Scales"})
     .Attrs({"slot_dim: int"})
     .SetKernelFn(PD_KERNEL(pbx::NormForward))
@@ -488,10 +484,8 @@ PD_BUILD_OP(box_data_norm)
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::NormInferDtype));
 
 PD_BUILD_GRAD_OP(box_data_norm)
-    .Inputs({"X", paddle::Optional("ScaleW"), paddle::Optional("Bias"), "Means", "Scales",
-             paddle::Grad("Y")})
-    .Outputs({paddle::Grad("X"), paddle::Optional(paddle::Grad("ScaleW")),
-              paddle::Optional(paddle::Grad("Bias"))})
+    .Inputs({"X", "ScaleW", "Bias", "Means", "Scales", paddle::Grad("Y")})
+    .Outputs({paddle::Grad("X"), paddle::Grad("ScaleW"), paddle::Grad("Bias")})
     .Attrs({"slot_dim: int"})
     .SetKernelFn(PD_KERNEL(pbx::NormBackward));
 

@@ -191,3 +191,13 @@ TEST(offsets_that_do_not_ascend_to_the_rows_are_refused) {
   CHECK_CODE(CheckSegments(down.data(), 2, 2), Code::kInvalidArgument);
   CHECK_CODE(CheckSegments(late.data(), 2, 3), Code::kInvalidArgument);
 }
+
+TEST(offsets_of_slots_are_joined_and_those_not_from_0_refused) {
+  const Offsets good = {0, 2, 3, 0, 0, 4}, late = {0, 2, 3, 1, 1, 4};
+  const Offsets huge = {0, 0, INT32_MAX, 0, 0, 1};
+  Offsets joined;
+  CHECK_OK(JoinSlots(good.data(), 2, 2, &joined));
+  CHECK(joined == Offsets({0, 2, 3, 3, 7}));
+  CHECK_CODE(JoinSlots(late.data(), 2, 2, &joined), Code::kInvalidArgument);
+  CHECK_CODE(JoinSlots(huge.data(), 2, 2, &joined), Code::kInvalidArgument);
+}
