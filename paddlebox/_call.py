@@ -37,13 +37,22 @@ def call(
     attrs: Mapping[str, Any],
     outputs: Sequence[str],
     dtype: str = "float32",
+    *,
+    gradients: Sequence[str] = (),
 ) -> list[Any]:
     """Calls or appends the operator. Inputs and attributes are in the order of its declaration.
-    Returns its outputs, in order."""
+    Returns its outputs, in order.
+
+    gradients: the inputs that its backward has gradients of, where they are several.
+    """
     if paddle.framework.in_dynamic_or_pir_mode():
         with raising_own_errors():
             out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
         return list(out) if isinstance(out, (list, tuple)) else [out]
+    inputs = {
+        name: _wanting_gradient(value) if name in gradients else value
+        for name, value in inputs.items()
+    }
     helper = paddle.base.layer_helper.LayerHelper(op)
     made = [helper.create_variable_for_type_inference(dtype) for _ in outputs]
     helper.append_op(
@@ -53,3 +62,13 @@ def call(
         attrs=dict(attrs),
     )
     return made
+
+
+def _wanting_gradient(variable: Any) -> Any:
+    """Old-IR programs build no backward of a custom operator that leaves one of several gradients
+    out, as for an input that was fed: a copy takes it."""
+    if not variable.stop_gradient:
+        return variable
+    copy = paddle.assign(variable)
+    copy.stop_gradient = False
+    return copy

@@ -46,6 +46,7 @@ def rank_attention(
         {"X": input, "RankOffset": rank_offset, "RankParam": rank_param},
         {"max_rank": max_rank, "enable_input_bp": enable_input_bp},
         ["Out"],
+        gradients=["X", "RankParam"],
     )[0]
 
 
@@ -83,6 +84,7 @@ def batch_fc(
         {"Input": input, "W": weight, "Bias": bias},
         {"batchcount": batchcount, "transpose_weight": transpose_weight},
         ["Out"],
+        gradients=["Input", "W", "Bias"],
     )[0]
     return _activated(out, act)
 
@@ -142,8 +144,16 @@ def data_norm(
         "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
     }
     attrs: dict[str, Any] = {"slot_dim": slot_dim}
-    out = call("box_data_norm", {**inputs, **scaling}, attrs, ["Y", "Means", "Scales"])[0]
+    out = call(
+        "box_data_norm",
+        {**inputs, **scaling},
+        attrs,
+        ["Y", "Means", "Scales"],
+        gradients=["X", "ScaleW", "Bias"],
+    )[0]
     if update_norm:
+        # Detached: autograd of PIR programs walks backwards from what is assigned, too.
+        inputs["X"] = input.detach()
         attrs |= {"epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
         with paddle.no_grad():
             new = call("box_data_norm_update", inputs, attrs, ["NewSize", "NewSum", "NewSquareSum"])
@@ -174,4 +184,9 @@ def _sum_parameter(name: str, columns: int, start: float, trainable: bool = Fals
 
 
 def _activated(out: Any, act: str | None) -> Any:
-    return out if act is None else getattr(paddle.nn.functional, act)(out)
+    if act is None:
+        return out
+    if paddle.framework.in_dynamic_or_pir_mode():
+        return getattr(paddle.nn.functional, act)(out)
+    # Several of Paddle's functions, tanh for one, take no old-IR variable any more.
+    return paddle.base.layer_helper.LayerHelper("activation", act=act).append_activation(out)

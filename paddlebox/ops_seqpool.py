@@ -247,7 +247,7 @@ def _seqpool(
             "fused_seqpool_cvm: expected a list with one (values, offsets) a slot and no slots, or "
             f"one pair and slots, their number; found a {type(input).__name__}, slots = {slots}"
         )
-    pairs = [input] if packed else list(input)
+    pairs: list[Any] = [input] if packed else list(input)
     if not pairs or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in pairs):
         raise ValueError("fused_seqpool_cvm: expected a pair (values, offsets) for each slot")
     widths = {p[0].shape[-1] for p in pairs}
