@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from paddlebox import ops
 from paddlebox._native import paddle
+from paddlebox.store.table import sorted_unique_keys
 from tests.operators import dense_model
 
 DIM = 3  # weights of a row
@@ -188,6 +189,39 @@ def test_an_instance_that_is_masked_sends_nothing():
     )
     out.sum().backward()
     assert values.grad.numpy().tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_over_pulled_rows_it_trains_as_the_fused_pull_does(open_table):
+    """Jagged ids go in as (1, nnz): the push then scales by 1, so the gradient is that of a sum."""
+    random = np.random.default_rng(5)
+    keys = np.arange(1, 9, dtype=np.uint64)
+    ids = random.integers(1, 9, 11)
+    offsets = tensor([0, 2, 5, 5, 8, 10, 11], np.int32)  # B = 3, S = 2
+    cvm = tensor([[1, 1], [1, 0], [1, 1]])
+    gradients = random.normal(size=(4, 3, 2 * 7)).astype("f4")
+    rows = {}
+    for fused in (True, False):
+        table = open_table({"name": f"fused{fused}"})
+        table.begin(table.stage(sorted_unique_keys(keys)))
+        anchor = ops.create_anchor()
+        for gradient in gradients:
+            if fused:
+                out = ops.fused_pull_seqpool_cvm(
+                    tensor(ids, np.int64), offsets, cvm, tensor([0], np.int32), anchor, slots=2,
+                    embedx_dim=4, table=table.config.name,
+                )  # fmt: skip
+                out.backward(tensor(gradient))
+            else:
+                pulled = ops.pull_box_sparse(tensor([ids], np.int64), 7, anchor=anchor)
+                packed = (paddle.reshape(pulled, [-1, 7]), offsets)
+                out = ops.fused_seqpool_cvm(packed, "SUM", cvm, slots=2)
+                out.backward(tensor(gradient * 3))  # times B: of a mean to of a sum
+        everything = tensor(keys, np.int64)
+        rows[fused] = ops.pull_box_sparse(everything, 7, anchor=anchor).numpy()
+        table._native.abandon()
+        table.close()
+    assert (rows[True][:, 0] == 4 * np.bincount(ids, minlength=9)[1:]).all()  # shows
+    np.testing.assert_allclose(rows[False], rows[True], rtol=1e-5, atol=1e-6)
 
 
 GOOD = {
