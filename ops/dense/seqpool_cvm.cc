@@ -65,7 +65,8 @@ bool IsLeftOut(const SeqpoolCvm& config, const SeqpoolPlan& plan, size_t slot, c
 float Quantised(float weight, float ratio) {
   const float scaled = weight * ratio;
   if (!(std::fabs(scaled) < 16777216.0f)) return weight;
-  return static_cast<float>(static_cast<int32_t>(static_cast<double>(scaled) + 0.5)) / ratio;
+  const double moved = static_cast<double>(scaled) + 0.5;
+  return static_cast<float>(static_cast<int32_t>(moved)) / ratio;
 }
 
 void AddRow(const SeqpoolCvm& config, const SeqpoolPlan& plan, const float* row, double* sums) {

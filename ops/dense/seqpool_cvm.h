@@ -75,7 +75,7 @@ Result<SeqpoolPlan> PlanSeqpool(const SeqpoolCvm& config, int64_t columns);
 // offsets (B * S + 1) ascend from 0 to nnz.
 Status CheckSegments(const int32_t* offsets, size_t segments, size_t nnz);
 
-// Makes one (S * B + 1) of the offsets (S, B + 1) of S slots that lie one after another, each from 0.
+// Makes one (S * B + 1) of the offsets (S, B + 1) of slots that lie one after another, each from 0.
 Status JoinSlots(const int32_t* offsets, size_t slots, size_t instances,
                  std::vector<int32_t>* joined);
 

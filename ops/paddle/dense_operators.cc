@@ -30,8 +30,9 @@ Status ExpectFloats(const Tensor& tensor, const char* name, const Shape& shape) 
 }
 
 // ---- box_fused_seqpool_cvm
-// Values (nnz, D), Offsets (B * S + 1) or, with slot_major, (S * (B + 1)), Cvm (B, cvm_offset), GradMask (B) or (0) for none -> Out (B, S * W)
-// None is an empty tensor, because old-IR programs leave optional inputs out of the gradient.
+// Values (nnz, D), Offsets (B * S + 1) or, with slot_major, (S * (B + 1)), Cvm (B, cvm_offset),
+// GradMask (B) or (0) for none -> Out (B, S * W)
+// No mask is an empty tensor, because old-IR programs leave optional inputs out of the gradient.
 
 SeqpoolCvm SeqpoolConfig(const std::string& form, int slots, bool slot_major, bool use_cvm,
                          int cvm_offset, int max_cvm_offset, bool drop_count, bool click_not_ctr,
