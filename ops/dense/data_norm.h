@@ -25,8 +25,8 @@ struct DataNormSums {
   const float* square_sum = nullptr;  // of distances from the mean of their time
 };
 
-// y (N, C) = (x - means) * scales * scale_w + bias, with means = sum / size and scales = sqrt(size /
-// square_sum).
+// y (N, C) = (x - means) * scales * scale_w + bias, with means = sum / size and
+// scales = sqrt(size / square_sum).
 void DataNormForward(const DataNorm& norm, const DataNormSums& sums, const float* x, float* y,
                      float* means, float* scales);
 
