@@ -19,8 +19,9 @@ CPP = {
     "table": {"store", "rule", "row", "base"},
     "feed": {"row", "base"},
     "metric": {"base"},
+    "dense": {"base"},
     "cuda": {"store", "rule", "row", "base"},
-    "paddle": {"cuda", "table", "store", "rule", "row", "feed", "metric", "base"},
+    "paddle": {"cuda", "table", "store", "rule", "row", "feed", "metric", "dense", "base"},
 }
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
@@ -39,7 +40,10 @@ PYTHON = {
     "store": _NATIVE,
     "upkeep": _NATIVE | {"store"},
     "data": _NATIVE | {"store"},
-    "ops": _NATIVE,
+    "_call": _NATIVE,
+    "ops_dense": _NATIVE | {"_call"},
+    "ops_seqpool": _NATIVE | {"_call"},
+    "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "train": _TRAIN,

@@ -9,33 +9,38 @@ with it the push, because of it. Its own gradient is zero. Make it with `create_
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from paddlebox import _native, errors
+from paddlebox import _native
+from paddlebox._call import call, raising_own_errors
+from paddlebox.ops_dense import batch_fc, data_norm, rank_attention
+from paddlebox.ops_seqpool import (
+    fused_seqpool_cvm,
+    fused_seqpool_cvm_with_conv,
+    fused_seqpool_cvm_with_credit,
+    fused_seqpool_cvm_with_diff_thres,
+    fused_seqpool_cvm_with_pcoc,
+)
+
+__all__ = [
+    "batch_fc",
+    "continuous_value_model",
+    "create_anchor",
+    "data_norm",
+    "fused_pull_seqpool_cvm",
+    "fused_seqpool_cvm",
+    "fused_seqpool_cvm_with_conv",
+    "fused_seqpool_cvm_with_credit",
+    "fused_seqpool_cvm_with_diff_thres",
+    "fused_seqpool_cvm_with_pcoc",
+    "paddle",
+    "pull_box_sparse",
+    "push_box_sparse",
+    "raising_own_errors",
+    "rank_attention",
+]
 
 paddle = _native.paddle
-
-
-@contextmanager
-def raising_own_errors() -> Iterator[None]:
-    """Turns what Paddle makes of an operator's failure into the class that the operator meant.
-
-    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...". Where
-    Paddle loses the message (static PIR programs), the native library has kept it.
-    """
-    _native.core.take_operator_error()  # of an earlier failure that nobody asked about
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        text = _native.core.take_operator_error() or str(error)
-        found = re.search(r"\[(ValueError|[A-Z]\w+Error)\] (\w+: .*)", text)
-        kind = getattr(errors, found[1], ValueError) if found is not None else None
-        if found is None or kind is None:
-            raise
-        raise kind(re.sub(r"\s*\(at [^()]*\)\s*$", "", found[2])) from None
 
 
 def create_anchor(name: str | None = None) -> Any:
@@ -53,19 +58,7 @@ def create_anchor(name: str | None = None) -> Any:
 def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
     """Calls or appends the custom operator; inputs and attributes in the order of its
     declaration."""
-    if paddle.framework.in_dynamic_or_pir_mode():
-        with raising_own_errors():
-            out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
-        return out[0] if isinstance(out, (list, tuple)) else out
-    helper = paddle.base.layer_helper.LayerHelper(op)
-    out = helper.create_variable_for_type_inference(dtype)
-    helper.append_op(
-        type=op,
-        inputs={name: [value] for name, value in inputs.items()},
-        outputs={output: [out]},
-        attrs=attrs,
-    )
-    return out
+    return call(op, inputs, attrs, [output], dtype)[0]
 
 
 def pull_box_sparse(

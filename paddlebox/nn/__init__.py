@@ -1,6 +1,7 @@
 """Layers over the operators."""
 
+from paddlebox.nn.data_norm import DataNorm
 from paddlebox.nn.mlp import MLP
 from paddlebox.nn.pooled_slots import PooledSlots
 
-__all__ = ["MLP", "PooledSlots"]
+__all__ = ["MLP", "DataNorm", "PooledSlots"]

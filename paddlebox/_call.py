@@ -1,0 +1,74 @@
+"""Calls a custom operator alike in dygraph, static PIR and static old-IR programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from paddlebox import _native, errors
+
+paddle = _native.paddle
+
+
+@contextmanager
+def raising_own_errors() -> Iterator[None]:
+    """Turns what Paddle makes of an operator's failure into the class that the operator meant.
+
+    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...". Where
+    Paddle loses the message (static PIR programs), the native library has kept it.
+    """
+    _native.core.take_operator_error()  # of an earlier failure that nobody asked about
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        text = _native.core.take_operator_error() or str(error)
+        found = re.search(r"\[(ValueError|[A-Z]\w+Error)\] (\w+: .*)", text)
+        kind = getattr(errors, found[1], ValueError) if found is not None else None
+        if found is None or kind is None:
+            raise
+        raise kind(re.sub(r"\s*\(at [^()]*\)\s*$", "", found[2])) from None
+
+
+def call(
+    op: str,
+    inputs: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    outputs: Sequence[str],
+    dtype: str = "float32",
+    *,
+    gradients: Sequence[str] = (),
+) -> list[Any]:
+    """Calls or appends the operator. Inputs and attributes are in the order of its declaration.
+    Returns its outputs, in order.
+
+    gradients: the inputs that its backward has gradients of, where they are several.
+    """
+    if paddle.framework.in_dynamic_or_pir_mode():
+        with raising_own_errors():
+            out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
+        return list(out) if isinstance(out, (list, tuple)) else [out]
+    inputs = {
+        name: _wanting_gradient(value) if name in gradients else value
+        for name, value in inputs.items()
+    }
+    helper = paddle.base.layer_helper.LayerHelper(op)
+    made = [helper.create_variable_for_type_inference(dtype) for _ in outputs]
+    helper.append_op(
+        type=op,
+        inputs={name: [value] for name, value in inputs.items()},
+        outputs={name: [value] for name, value in zip(outputs, made, strict=True)},
+        attrs=dict(attrs),
+    )
+    return made
+
+
+def _wanting_gradient(variable: Any) -> Any:
+    """Old-IR programs build no backward of a custom operator that leaves one of several gradients
+    out, as for an input that was fed: a copy takes it."""
+    if not variable.stop_gradient:
+        return variable
+    copy = paddle.assign(variable)
+    copy.stop_gradient = False
+    return copy

@@ -1,0 +1,192 @@
+"""Dense operators that Paddle has for GPUs only, or no longer: on the CPU, with PaddleBox's names.
+
+`paddlebox.ops` exports them; docs/operators.md has the formulas, and where and why they differ from
+PaddleBox's. They create their parameters in static programs, from PaddleBox's `..._attr` arguments.
+In dygraph that would be new ones at every call: create them once and pass them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paddlebox import _native
+from paddlebox._call import call
+
+paddle = _native.paddle
+
+
+def rank_attention(
+    input: Any,  # noqa: A002
+    rank_offset: Any,
+    rank_param_shape: Sequence[int] | None = None,
+    rank_param_attr: Any = None,
+    max_rank: int = 3,
+    max_size: int = 0,  # noqa: ARG001  # sizes a buffer that is not needed here
+    enable_input_bp: bool = False,
+    *,
+    rank_param: Any | None = None,
+) -> Any:
+    """Each instance attends to those shown beside it, with a matrix for each pair of ranks.
+
+    Args:
+        input: (N, I) float32.
+        rank_offset: (N, 2 * max_rank + 1) int32: the instance's own rank, then max_rank pairs of
+            rank and row of input. Ranks count from 1; below 1 stands for none.
+        rank_param_shape: (max_rank * max_rank * I, O).
+        enable_input_bp: whether input gets a gradient; else zeros.
+        rank_param: the parameter, where it exists already.
+
+    Returns: float32 (N, O): the sum over pairs of input[row] @ matrix of the two ranks.
+    """
+    if rank_param is None:
+        rank_param = _parameter("rank_attention", "rank_param", rank_param_shape, rank_param_attr)
+    return call(
+        "box_rank_attention",
+        {"X": input, "RankOffset": rank_offset, "RankParam": rank_param},
+        {"max_rank": max_rank, "enable_input_bp": enable_input_bp},
+        ["Out"],
+        gradients=["X", "RankParam"],
+    )[0]
+
+
+def batch_fc(
+    input: Any,  # noqa: A002
+    param_size: Sequence[int] | None = None,
+    param_attr: Any = None,
+    bias_size: Sequence[int] | None = None,
+    bias_attr: Any = None,
+    act: str | None = None,
+    batchcount: int = 0,
+    transpose_weight: bool = False,
+    *,
+    weight: Any | None = None,
+    bias: Any | None = None,
+) -> Any:
+    """A fully connected layer for each of G groups.
+
+    | form | input | weight | bias | returns |
+    |---|---|---|---|---|
+    | batchcount = 0 | (G, N, I) | (G, I, O) | (G, O) | (G, N, O) |
+    | batchcount = G | (N, G * I) | (I, G * O) | (1, G * O) | (N, G * O) |
+    | and transpose_weight | (G, N, I) | (I, G * O) | (1, G * O) | (G, N, O) |
+
+    Args:
+        act: name of an activation in paddle.nn.functional.
+        weight, bias: the parameters, where they exist already.
+    """
+    if weight is None:
+        weight = _parameter("batch_fc", "weight", param_size, param_attr)
+    if bias is None:
+        bias = _parameter("batch_fc", "bias", bias_size, bias_attr)
+    out = call(
+        "box_batch_fc",
+        {"Input": input, "W": weight, "Bias": bias},
+        {"batchcount": batchcount, "transpose_weight": transpose_weight},
+        ["Out"],
+        gradients=["Input", "W", "Bias"],
+    )[0]
+    return _activated(out, act)
+
+
+def data_norm(
+    input: Any,  # noqa: A002
+    act: str | None = None,
+    epsilon: float = 1e-5,
+    param_attr: dict[str, float] | None = None,
+    *,
+    name: str = "dn",
+    slot_dim: int = -1,
+    sync_stats: bool = False,
+    update_norm: bool = True,
+    summary_decay_rate: float = 0.9999999,
+    enable_scale_and_shift: bool = False,
+    sums: Sequence[Any] | None = None,
+    scale_w: Any | None = None,
+    bias: Any | None = None,
+) -> Any:
+    """Normalises columns by running sums over all instances so far: `paddlebox.nn.DataNorm` holds
+    them, and is the way to use it in dygraph.
+
+    Args:
+        input: (N, C) float32.
+        param_attr: what the sums start from: batch_size (1e4), batch_sum (0), batch_square (1e4),
+            and with enable_scale_and_shift scale_w (1) and bias (0).
+        name: the parameters are name.batch_size, name.batch_sum and so on.
+        slot_dim: width of a slot; one whose first column, its shows, is within 1e-7 of 0 gives
+            zeros and does not count.
+        update_norm: adds this batch to the sums, after they were used. Leave it out of programs for
+            evaluation.
+        sums: batch_size, batch_sum and batch_square_sum, (C) each, where they exist already; so
+            scale_w and bias.
+
+    Returns: float32 (N, C), (input - sum / size) * sqrt(size / square_sum).
+    """
+    if sync_stats:
+        raise ValueError("data_norm: sync_stats is not there, each process has its own sums")
+    columns = int(input.shape[-1])
+    start = param_attr or {}
+    if sums is None:
+        sums = [
+            _sum_parameter(f"{name}.batch_size", columns, start.get("batch_size", 1e4)),
+            _sum_parameter(f"{name}.batch_sum", columns, start.get("batch_sum", 0.0)),
+            _sum_parameter(f"{name}.batch_square_sum", columns, start.get("batch_square", 1e4)),
+        ]
+        if enable_scale_and_shift:
+            scale_w = _sum_parameter(f"{name}.scale_w", columns, start.get("scale_w", 1.0), True)
+            bias = _sum_parameter(f"{name}.bias", columns, start.get("bias", 0.0), True)
+    inputs = {
+        "X": input,
+        **dict(zip(("BatchSize", "BatchSum", "BatchSquareSum"), sums, strict=True)),
+    }
+    scaling = {
+        "ScaleW": paddle.ones([columns], "float32") if scale_w is None else scale_w,
+        "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
+    }
+    attrs: dict[str, Any] = {"slot_dim": slot_dim}
+    out = call(
+        "box_data_norm",
+        {**inputs, **scaling},
+        attrs,
+        ["Y", "Means", "Scales"],
+        gradients=["X", "ScaleW", "Bias"],
+    )[0]
+    if update_norm:
+        # Detached: autograd of PIR programs walks backwards from what is assigned, too.
+        inputs["X"] = input.detach()
+        attrs |= {"epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
+        with paddle.no_grad():
+            new = call("box_data_norm_update", inputs, attrs, ["NewSize", "NewSum", "NewSquareSum"])
+            for value, target in zip(new, sums, strict=True):
+                paddle.assign(value, output=target)
+    return _activated(out, act)
+
+
+def _parameter(op: str, argument: str, shape: Sequence[int] | None, attr: Any) -> Any:
+    if paddle.in_dynamic_mode() or shape is None:
+        raise ValueError(
+            f"{op}: {argument} is missing. In dygraph create it once, with "
+            "paddle.create_parameter, and pass it; in a static program give its shape"
+        )
+    attr = paddle.ParamAttr._to_attr(attr)
+    if attr.name is None:  # see ops.create_anchor
+        attr.name = paddle.utils.unique_name.generate(f"{op}.{argument}")
+    return paddle.static.create_parameter(list(shape), "float32", attr=attr)
+
+
+def _sum_parameter(name: str, columns: int, start: float, trainable: bool = False) -> Any:
+    attr = paddle.ParamAttr(
+        name=name, initializer=paddle.nn.initializer.Constant(float(start)), trainable=trainable
+    )
+    made = _parameter("data_norm", "sums, a paddlebox.nn.DataNorm's,", [columns], attr)
+    made.stop_gradient = not trainable
+    return made
+
+
+def _activated(out: Any, act: str | None) -> Any:
+    if act is None:
+        return out
+    if paddle.framework.in_dynamic_or_pir_mode():
+        return getattr(paddle.nn.functional, act)(out)
+    # Several of Paddle's functions, tanh for one, take no old-IR variable any more.
+    return paddle.base.layer_helper.LayerHelper("activation", act=act).append_activation(out)

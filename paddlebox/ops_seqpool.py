@@ -1,0 +1,317 @@
+"""Pooling of jagged rows with CVM, on the CPU: PaddleBox's fused_seqpool_cvm and its relatives.
+
+`paddlebox.ops` exports them; docs/operators.md has the formulas, and where and why they differ from
+PaddleBox's.
+
+Letters: B = instances, S = slots, D = columns of a row, nnz = rows in the batch, W = features of a
+slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paddlebox import _native
+from paddlebox._call import call
+
+paddle = _native.paddle
+
+Jagged = tuple[Any, Any]
+
+
+def fused_seqpool_cvm(
+    input: Jagged | Sequence[Jagged],  # noqa: A002  # PaddleBox's name for it
+    pool_type: str,
+    cvm: Any,
+    pad_value: float = 0.0,
+    use_cvm: bool = True,
+    need_filter: bool = False,
+    embed_threshold_filter: bool = False,
+    show_coeff: float = 0.2,
+    clk_coeff: float = 1.0,
+    threshold: float = 0.96,
+    embed_threshold: float = 0.0,
+    cvm_offset: int = 2,
+    quant_ratio: int = 0,
+    clk_filter: bool = False,
+    embed_thres_size: int = 0,
+    embedx_concate_size: int = 1,
+    embedx_concate_filter: bool = False,
+    fill_zero: bool = True,  # noqa: ARG001  # without effect in PaddleBox too
+    fix_ctr_to_click: bool = False,
+    grad_mask: Any | None = None,
+    *,
+    slots: int | None = None,
+) -> Any:
+    """Sums the rows of each slot and makes features of their shows and clicks.
+
+    Args:
+        input: a list of one (values, offsets) for each slot, values (nnz_s, D) float32 and offsets
+            (B + 1) int32; or, for all slots in one, the pair values (nnz, D) and offsets
+            (B * S + 1): slot s of instance b has rows offsets[b*S+s] to offsets[b*S+s+1].
+        pool_type: "SUM".
+        cvm: (B, cvm_offset) float32, the counts that become the first columns of the rows'
+            gradient.
+        grad_mask: (B) int64; an instance that has 0 sends no gradient.
+        slots: S, with the pair.
+        The others: docs/operators.md.
+
+    Returns: float32 (B, W) for each slot in a list; for the pair, one (B, S * W).
+
+    Raises: ValueError with the input, what was expected and what was found.
+    """
+    return _seqpool(
+        "show_click",
+        input,
+        pool_type,
+        cvm,
+        slots,
+        grad_mask,
+        pad_value=pad_value,
+        use_cvm=use_cvm,
+        cvm_offset=cvm_offset,
+        drop_count=clk_filter,
+        click_not_ctr=fix_ctr_to_click,
+        thresholds=[threshold] if need_filter else [],
+        show_coeff=show_coeff,
+        click_coeff=clk_coeff,
+        embed_threshold=embed_threshold if embed_threshold_filter else 0.0,
+        embed_thres_size=embed_thres_size,
+        quant_ratio=_quant(quant_ratio, need_filter),
+        embedx_concate_size=embedx_concate_size,
+        embedx_concate_filter=embedx_concate_filter,
+    )
+
+
+def fused_seqpool_cvm_with_diff_thres(
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    pool_type: str,
+    cvm: Any,
+    pad_value: float = 0.0,
+    use_cvm: bool = True,
+    need_filter: bool = False,
+    show_coeff: float = 0.2,
+    clk_coeff: float = 1.0,
+    threshold: float = 0.96,
+    cvm_offset: int = 2,
+    quant_ratio: int = 0,
+    clk_filter: bool = False,
+    xbox_diff_thres_filter: bool = False,
+    threshold_vec: Sequence[float] = (),
+    *,
+    slots: int | None = None,
+) -> Any:
+    """`fused_seqpool_cvm` with a threshold for each slot: threshold_vec, S values, counts instead
+    of threshold when xbox_diff_thres_filter is set."""
+    if need_filter and xbox_diff_thres_filter and not threshold_vec:
+        raise ValueError(
+            "fused_seqpool_cvm_with_diff_thres: threshold_vec is empty, expected one value a slot"
+        )
+    thresholds = list(threshold_vec) if xbox_diff_thres_filter else [threshold]
+    return _seqpool(
+        "show_click",
+        input,
+        pool_type,
+        cvm,
+        slots,
+        None,
+        pad_value=pad_value,
+        use_cvm=use_cvm,
+        cvm_offset=cvm_offset,
+        drop_count=clk_filter,
+        thresholds=thresholds if need_filter else [],
+        show_coeff=show_coeff,
+        click_coeff=clk_coeff,
+        quant_ratio=_quant(quant_ratio, need_filter),
+    )
+
+
+def fused_seqpool_cvm_with_conv(
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    pool_type: str,
+    cvm: Any,
+    pad_value: float = 0.0,
+    use_cvm: bool = True,
+    need_filter: bool = False,
+    show_coeff: float = 0.2,
+    clk_coeff: float = 1.0,
+    threshold: float = 0.96,
+    show_filter: bool = False,
+    cvm_offset: int = 3,
+    embedx_concate_size: int = 1,
+    *,
+    slots: int | None = None,
+) -> Any:
+    """`fused_seqpool_cvm` for rows that start with show, click and conversion."""
+    return _seqpool(
+        "conv",
+        input,
+        pool_type,
+        cvm,
+        slots,
+        None,
+        pad_value=pad_value,
+        use_cvm=use_cvm,
+        cvm_offset=cvm_offset,
+        drop_count=show_filter,
+        thresholds=[threshold] if need_filter else [],
+        show_coeff=show_coeff,
+        click_coeff=clk_coeff,
+        embedx_concate_size=embedx_concate_size,
+    )
+
+
+def fused_seqpool_cvm_with_credit(
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    pool_type: str,
+    cvm: Any,
+    pad_value: float = 0.0,
+    use_cvm: bool = True,
+    show_filter: bool = False,
+    cvm_offset: int = 4,
+    *,
+    slots: int | None = None,
+) -> Any:
+    """`fused_seqpool_cvm` for rows that start with show, click, conversion and credit; each
+    becomes its own logarithm."""
+    return _seqpool(
+        "credit",
+        input,
+        pool_type,
+        cvm,
+        slots,
+        None,
+        pad_value=pad_value,
+        use_cvm=use_cvm,
+        cvm_offset=cvm_offset,
+        drop_count=show_filter,
+    )
+
+
+def fused_seqpool_cvm_with_pcoc(
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    pool_type: str,
+    pcoc_cvm: Any,
+    pad_value: float = 0.0,
+    use_cvm: bool = True,
+    need_filter: bool = False,
+    show_coeff: float = 0.2,
+    clk_coeff: float = 1.0,
+    threshold: float = 0.96,
+    cvm_offset: int = 7,
+    max_cvm_offset: int = 7,
+    quant_ratio: int = 0,
+    *,
+    slots: int | None = None,
+) -> Any:
+    """`fused_seqpool_cvm` for rows that start with max_cvm_offset counts: show, click, show2,
+    click2 and cvm_offset - 4 predicted clicks.
+
+    pcoc_cvm is (B, cvm_offset); all of it becomes the gradient of the counts. PaddleBox takes the
+    predictions' part from a buffer of its feed instead: put them into columns 4 and on.
+    """
+    return _seqpool(
+        "pcoc",
+        input,
+        pool_type,
+        pcoc_cvm,
+        slots,
+        None,
+        pad_value=pad_value,
+        use_cvm=use_cvm,
+        cvm_offset=cvm_offset,
+        max_cvm_offset=max_cvm_offset,
+        thresholds=[threshold] if need_filter else [],
+        show_coeff=show_coeff,
+        click_coeff=clk_coeff,
+        quant_ratio=_quant(quant_ratio, need_filter),
+    )
+
+
+def _seqpool(
+    form: str,
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    pool_type: str,
+    cvm: Any,
+    slots: int | None,
+    grad_mask: Any | None,
+    **attrs: Any,
+) -> Any:
+    """One operator for all: packs the slots, fills in the attributes that a form has not."""
+    if pool_type.upper() != "SUM":
+        raise ValueError(f"fused_seqpool_cvm: pool_type is {pool_type!r}, expected 'SUM'")
+    packed = isinstance(input, tuple)
+    if packed != (slots is not None):
+        raise ValueError(
+            "fused_seqpool_cvm: expected a list with one (values, offsets) a slot and no slots, or "
+            f"one pair and slots, their number; found a {type(input).__name__}, slots = {slots}"
+        )
+    pairs: list[Any] = [input] if packed else list(input)
+    if not pairs or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in pairs):
+        raise ValueError("fused_seqpool_cvm: expected a pair (values, offsets) for each slot")
+    widths = {p[0].shape[-1] for p in pairs}
+    if len(widths) != 1:
+        raise ValueError(
+            f"fused_seqpool_cvm: Values have {sorted(widths)} columns, expected the same in all"
+        )
+    values, offsets = (
+        column[0] if len(pairs) == 1 else paddle.concat(list(column), axis=0)
+        for column in zip(*pairs, strict=True)
+    )
+    count = slots if slots is not None else len(pairs)
+    defaults: dict[str, Any] = {
+        "pad_value": 0.0,
+        "use_cvm": True,
+        "cvm_offset": 2,
+        "max_cvm_offset": 7,
+        "drop_count": False,
+        "click_not_ctr": False,
+        "thresholds": [],
+        "show_coeff": 0.2,
+        "click_coeff": 1.0,
+        "embed_threshold": 0.0,
+        "embed_thres_size": 0,
+        "quant_ratio": 0,
+        "embedx_concate_size": 1,
+        "embedx_concate_filter": False,
+    }
+    given = {"form": form, "slots": count, "slot_major": not packed, **defaults, **attrs}
+    given |= {name: float(given[name]) for name in _FLOATS}
+    given["thresholds"] = [float(value) for value in given["thresholds"]]
+    mask = grad_mask if grad_mask is not None else paddle.zeros([0], "int64")
+    out = call(
+        "box_fused_seqpool_cvm",
+        {"Values": values, "Offsets": offsets, "Cvm": cvm, "GradMask": mask},
+        {name: given[name] for name in _SEQPOOL_ATTRS},
+        ["Out"],
+    )[0]
+    return out if packed else paddle.split(out, count, axis=1) if count > 1 else [out]
+
+
+_FLOATS = ("pad_value", "show_coeff", "click_coeff", "embed_threshold")
+# In the order of the operator's declaration.
+_SEQPOOL_ATTRS = (
+    "form",
+    "slots",
+    "slot_major",
+    "use_cvm",
+    "cvm_offset",
+    "max_cvm_offset",
+    "drop_count",
+    "click_not_ctr",
+    "pad_value",
+    "thresholds",
+    "show_coeff",
+    "click_coeff",
+    "embed_threshold",
+    "embed_thres_size",
+    "quant_ratio",
+    "embedx_concate_size",
+    "embedx_concate_filter",
+)
+
+
+def _quant(quant_ratio: int, need_filter: bool) -> int:
+    """PaddleBox's filters always round: 128 where no ratio is given."""
+    return 128 if need_filter and quant_ratio == 0 else quant_ratio
