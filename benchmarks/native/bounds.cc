@@ -53,6 +53,8 @@ void* HugeAllocate(size_t bytes) {
   return aligned;
 }
 
+void HugeFree(void* at, size_t bytes) { munmap(at, (bytes + kHugePage) / kHugePage * kHugePage); }
+
 // rows: (any, WIDTH). ids: (n), each >= 0. out: (n, WIDTH).
 void Gather(const float* rows, const int32_t* ids, int64_t n, float* out, int64_t ahead,
             int threads) {

@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from peers.turns import UnavailableError
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 
-def compiled(source: str, folder: Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
+def compiled(
+    source: str, folder: Path, flags: Sequence[str] = (), name: str = ""
+) -> ctypes.CDLL:
     """The library of benchmarks/native/<source>; UnavailableError with what the compiler said."""
     # A name of its own for each process: several may compile the same source.
-    library = folder / f"{Path(source).stem}-{os.getpid()}.so"
+    library = folder / f"{name or Path(source).stem}-{os.getpid()}.so"
     command = ["g++", "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
     done = subprocess.run(
         [*command, *flags, "-o", str(library), str(NATIVE / source)],
@@ -28,7 +31,7 @@ def compiled(source: str, folder: Path, flags: Sequence[str] = ()) -> ctypes.CDL
         check=False,
     )
     if done.returncode:
-        raise UnavailableError(f"{source} does not compile: {done.stderr.strip()}")
+        raise UnavailableError(f"{source} does not compile: {done.stderr.strip()[:500]}")
     return ctypes.CDLL(str(library))
 
 
@@ -40,7 +43,7 @@ def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
 
 
 def huge_array(library: ctypes.CDLL, count: int, dtype: Any) -> NDArray[Any]:
-    """A zeroed array on huge pages (HugeAllocate of bounds.cc); never freed."""
+    """A zeroed array on huge pages (HugeAllocate of bounds.cc); freed by HugeFree or never."""
     library.HugeAllocate.restype = ctypes.c_void_p
     size = count * np.dtype(dtype).itemsize
     at = library.HugeAllocate(ctypes.c_size_t(size))

@@ -8,14 +8,17 @@ tries its candidates first, ways to do the same work, and takes turns with the f
 from __future__ import annotations
 
 import ctypes
+import gc
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
 from peers import batches, compiled, turns
 from peers.batches import Batch, Setting
 
@@ -182,6 +185,7 @@ class Model(Protocol):
 class Peer(Base):
     """A library that takes turns with the fastest of its candidates."""
 
+    torch: Any = None  # where the library is one of PyTorch
     model: Model | None = None
     turns_a_walk = 1
     _next = 0  # part of the walk
@@ -200,6 +204,7 @@ class Peer(Base):
 
     def take(self, make: Callable[[], Model]) -> None:
         self.model = None
+        gc.collect()  # frameworks' objects form cycles, and two models need not fit
         self.model = make()
         self.fed = [self.model.feed(batch) for batch in self.batches]
 
@@ -239,7 +244,7 @@ class Torch(Peer):
 
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
         types = {"int64 ids": self.torch.int64, "int32 ids": self.torch.int32}
-        return {name: lambda t=t: TorchModel(self, setting, t) for name, t in types.items()}
+        return {name: partial(TorchModel, self, setting, dtype) for name, dtype in types.items()}
 
 
 class TorchModel:
@@ -278,8 +283,8 @@ class Fbgemm(Peer):
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
         # One table with a feature for each slot was slower than both, by a third.
         return {
-            f"{tables} {ids}": lambda tables=tables, ids=ids: FbgemmModel(
-                self, setting, tables == "a table a slot", getattr(self.torch, ids)
+            f"{tables}, {ids} ids": partial(
+                FbgemmModel, self, setting, tables == "a table a slot", getattr(self.torch, ids)
             )
             for tables in ("one table", "a table a slot")
             for ids in ("int64", "int32")
@@ -329,11 +334,9 @@ class Paddle(Peer):
 
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
         if setting.most == 1:
-            return {"embedding": lambda: PaddleModel(self, setting, "none")}
-        return {
-            name: lambda name=name: PaddleModel(self, setting, name)
-            for name in ("segment_sum", "padded")
-        }
+            return {"no sum": partial(PaddleModel, self, setting, "none")}
+        ways = ("segment_sum", "padded")
+        return {name: partial(PaddleModel, self, setting, name) for name in ways}
 
 
 class PaddleModel:

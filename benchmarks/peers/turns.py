@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
+# What the libraries have to say about the machine is not the benchmark's output.
+_QUIET = {"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "2"}
 # OpenMP runtimes let their threads spin so long after a parallel region: into the next one's turn.
 _SPIN_S = 0.25
 
@@ -34,7 +36,7 @@ class Subject:
             [sys.executable, "-m", f"peers.{module}", name, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **env, "PYTHONPATH": path},
+            env={**os.environ, **_QUIET, **env, "PYTHONPATH": path},
             text=True,
         )
         try:

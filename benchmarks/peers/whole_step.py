@@ -9,9 +9,11 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+
 from peers import sparse, turns
 from peers.batches import Setting
 from peers.sparse import now
@@ -131,8 +133,8 @@ class TorchStep:
     """PyTorch's MLP and Adam over a sparse layer of PyTorch or FBGEMM."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        makers = {"torch": sparse.Torch, "fbgemm_rowwise": sparse.Fbgemm}
-        self.peer = makers[settings["library"]](settings)
+        maker = sparse.Torch if settings["library"] == "torch" else sparse.Fbgemm
+        self.peer: sparse.Peer = maker(settings)
         self.best = bool(settings["best"])
         self.dense_width = int(settings["dense"])
 
@@ -151,9 +153,9 @@ class TorchStep:
         torch.set_flush_denormal(True)
         seconds = {}
         ways = {
-            f"{name}, Adam(fused), {'compiled' if compile_it else 'eager'}": (make, True, compile_it)
+            f"{name}, {mode}": (make, True, mode == "compiled")
             for name, make in layers.items()
-            for compile_it in (False, True)
+            for mode in ("eager", "compiled")
         }
         for name, way in ways.items():
             self.start(*way)
@@ -170,7 +172,7 @@ class TorchStep:
         assert layer is not None
         widths = [self.dense_width + self.setting_width(layer), *HIDDEN]
         layers = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
         mlp = torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
         self.adam = torch.optim.Adam(mlp.parameters(), lr=LEARNING_RATE, fused=fused or None)
