@@ -78,9 +78,8 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
         print(f"{name:32}" + "".join(f"{value * 1e3:8.2f}" for value in row), end="")
         print(f"{ratio(values, turns['paddlebox']):9.3f}")
     part = ratio(turns["paddlebox"], turns["sparse part replaced"])
-    goals = [
-        report.Goal("a step, of one without the sparse part", part, SPARSE_PART, part <= SPARSE_PART)
-    ]
+    name = "a step, of one without the sparse part"
+    goals = [report.Goal(name, part, SPARSE_PART, part <= SPARSE_PART)]
     for name in turns:
         if name.startswith(PEERS):
             value = ratio(turns[name], turns["paddlebox"])

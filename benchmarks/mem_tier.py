@@ -183,7 +183,9 @@ class Bench:
         return keys[np.unique(rng.integers(0, len(keys), BATCH))]
 
     @contextmanager
-    def stores(self, makers: dict[str, Callable[[], Store]], keys: Keys) -> Iterator[dict[str, Any]]:
+    def stores(
+        self, makers: dict[str, Callable[[], Store]], keys: Keys
+    ) -> Iterator[dict[str, Store]]:
         stores = {name: make() for name, make in makers.items()}
         for store in stores.values():
             for first in range(0, len(keys), BATCH):

@@ -43,11 +43,11 @@ extern "C" {
 // Memory on huge pages, every page of it written; null when there is none.
 void* HugeAllocate(size_t bytes) {
   const size_t size = (bytes + kHugePage) / kHugePage * kHugePage;
-  void* at = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                  -1, 0);
+  void* at =
+      mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return nullptr;
-  char* aligned = reinterpret_cast<char*>(
-      (reinterpret_cast<uintptr_t>(at) + kHugePage - 1) / kHugePage * kHugePage);
+  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + kHugePage - 1) /
+                                          kHugePage * kHugePage);
   madvise(aligned, size, MADV_HUGEPAGE);
   std::memset(aligned, 0, size);
   return aligned;
