@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--batches", type=int, default=24)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1, help="of the dense part and the store")
     parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns")
     parser.add_argument("--without-peers", action="store_true")

@@ -85,9 +85,10 @@ def serve(makers: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
 
     try:
         subject = makers[name](json.loads(settings))
-        answer("done", None)
-        for line in sys.stdin:
-            method, arguments = json.loads(line)
-            answer("done", getattr(subject, method)(**arguments))
     except (ImportError, OSError, UnavailableError) as error:
         answer("unavailable", f"{type(error).__name__}: {error} (make bench-setup)")
+        return
+    answer("done", None)
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        answer("done", getattr(subject, method)(**arguments))
