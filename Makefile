@@ -85,15 +85,18 @@ fuzz: setup ## every fuzz program for FUZZ_SECONDS (60)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
 
 # The peers of the benchmarks live apart from what everybody installs; a .pth brings .venv in.
-$(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt
+# A map whose headers cannot be had is said here, and again by the benchmark that wants it.
+$(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_maps.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
 	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
 	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	@sh requirements/bench_maps.sh build/bench-include || echo "make: headers of a hash map are missing\
+	 in build/bench-include: benchmarks/mem_tier.py will say which" >&2
 	@touch $@
 
-bench-setup: $(STAMPS)/bench ## .venv-bench: the stores that the benchmarks compare with
+bench-setup: $(STAMPS)/bench ## .venv-bench: the peers that the benchmarks compare with
 
 bench: bench-setup ## every benchmark, one after another; each prints a table and writes JSON
 	@status=0; for script in benchmarks/*.py; do echo "== $$script"; \

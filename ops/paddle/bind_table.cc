@@ -10,6 +10,7 @@
 #include "paddle/registry.h"
 #include "paddle/segment_dicts.h"
 #include "row/feasign.h"
+#include "row/plan.h"
 #include "table/table.h"
 
 namespace pbx {
@@ -216,6 +217,81 @@ py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns) {
       ToArray(std::move(rows), {static_cast<py::ssize_t>(n), static_cast<py::ssize_t>(words)}));
 }
 
+// ---- The open pass, past Paddle: what an operator costs beside its kernel is 40 us a call. Inputs
+// are arrays of these very dtypes (a copy would be pulled into, and thrown away).
+
+// B, or InvalidArgument when offsets is not (B * slots + 1).
+Result<size_t> InstancesOf(const Array<int32_t>& offsets, size_t slots) {
+  const size_t n = SizeOf(offsets);
+  if (slots != 0 && n > slots && (n - 1) % slots == 0) return (n - 1) / slots;
+  return Error(Code::kInvalidArgument, "offsets: found %zu, expected B * %zu + 1", n, slots);
+}
+
+void CheckCount(const char* what, size_t found, size_t expected) {
+  if (found == expected) return;
+  ThrowIfError(
+      Error(Code::kInvalidArgument, "%s: found %zu values, expected %zu", what, found, expected));
+}
+
+size_t PooledWidth(const Table& table, bool use_cvm) {
+  return static_cast<size_t>(table.config().accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
+}
+
+// out: (B, slots * width), written in place.
+void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                size_t slots, bool use_cvm, Array<float>& out) {
+  const size_t instances = ValueOrThrow(InstancesOf(offsets, slots));
+  CheckCount("out", SizeOf(out), instances * slots * PooledWidth(table, use_cvm));
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  float* out_data = out.mutable_data();
+  const size_t nnz = SizeOf(ids);
+  const py::gil_scoped_release release;
+  ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data));
+}
+
+// show_click: (B, 2). plan: as build_plan gives it, or empty: made here. grad: as out of the pull.
+void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                size_t slots, bool use_cvm, const Array<float>& show_click,
+                const Array<int32_t>& plan, const Array<float>& grad) {
+  const size_t instances = ValueOrThrow(InstancesOf(offsets, slots));
+  CheckCount("show_click", SizeOf(show_click), instances * 2);
+  CheckCount("grad", SizeOf(grad), instances * slots * PooledWidth(table, use_cvm));
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  const float* show_click_data = show_click.data();
+  const int32_t* plan_data = plan.data();
+  const float* grad_data = grad.data();
+  const size_t nnz = SizeOf(ids);
+  const size_t plan_size = SizeOf(plan);
+  const py::gil_scoped_release release;
+  ThrowIfError(table.PushPooled(id_data, nnz, offset_data, instances, slots, use_cvm,
+                                show_click_data, plan_data, plan_size, grad_data));
+}
+
+// The dedup plan (row/plan.h) of a batch, as the feeder makes it.
+py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                              int32_t stamp) {
+  const size_t nnz = SizeOf(ids);
+  const size_t segments = SizeOf(offsets) - 1;
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  std::vector<int32_t> plan;
+  {
+    const py::gil_scoped_release release;
+    bool valid = SizeOf(offsets) != 0 && offset_data[0] == 0 &&
+                 static_cast<size_t>(offset_data[segments]) == nnz;
+    for (size_t i = 0; valid && i < segments; ++i) valid = offset_data[i] <= offset_data[i + 1];
+    if (!valid) {
+      ThrowIfError(Error(Code::kInvalidArgument,
+                         "offsets: expected ascending values from 0 to %zu, the number of ids",
+                         nnz));
+    }
+    BuildPlan(id_data, offset_data, segments, stamp, &plan);
+  }
+  return ToArray(std::move(plan));
+}
+
 py::dict Layout(const Table& table) {
   const RowLayout& layout = table.config().accessor.layout;
   py::dict out;
@@ -330,6 +406,13 @@ void BindTable(py::module_& module) {
       .def("read_all", &ReadAll)
       .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"))
       .def("lookup", &Lookup, py::arg("feasigns"))
+      .def("pull_pooled", &PullPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
+           py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert())
+      .def("push_pooled", &PushPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
+           py::arg("slots"), py::arg("use_cvm"), py::arg("show_click").noconvert(),
+           py::arg("plan").noconvert(), py::arg("grad").noconvert())
+      .def_static("build_plan", &MakePlan, py::arg("ids").noconvert(),
+                  py::arg("offsets").noconvert(), py::arg("stamp"))
       .def_property_readonly("layout", &Layout)
       .def("counters", &Counters);
 }

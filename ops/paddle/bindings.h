@@ -6,6 +6,7 @@
 namespace pbx {
 
 void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its tiers
+void BindMem(pybind11::module_& module);      // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);      // bind_ssd.cc: the SSD tier alone
 void BindSegment(pybind11::module_& module);  // bind_segment.cc: segment files one by one
 void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, instances, batches

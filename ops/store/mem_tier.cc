@@ -93,6 +93,17 @@ void MemTier::Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* found)
   hits_ += hits;
 }
 
+void MemTier::Find(const uint64_t* keys, size_t n, uint8_t* found) const {
+  for (size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      const size_t home = Home(keys[i + kAhead]);
+      __builtin_prefetch(keys_ + home);
+      __builtin_prefetch(state_ + home);
+    }
+    found[i] = FindSlot(keys[i]) != kNone;
+  }
+}
+
 Status MemTier::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) {
   Lookup<false>(keys, n, rows, found);
   return Status::Ok();

@@ -41,6 +41,8 @@ class MemTier : public Tier {
   static Result<std::unique_ptr<MemTier>> Open(uint32_t row_bytes, uint64_t budget_bytes);
 
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
+  // Which keys are here, without their rows. found: (n), overwritten.
+  void Find(const uint64_t* keys, size_t n, uint8_t* found) const;
   // As Read, and removes the rows that it found: staging moves rows into the pass table.
   Status Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found);
 

@@ -1,0 +1,111 @@
+"""Does the sparse part vanish beside the dense one?
+
+    make bench-setup && .venv-bench/bin/python benchmarks/end_to_end.py
+
+26 slots of one id, 13 dense features, D = 16, MLP 400-400-400, batch 4096, 10 M rows, one thread,
+under the CPU settings of the main job. A step of the static program with our operator against a
+step of the same program whose pooled slots are an input of the same shape that takes a gradient.
+In the same run PyTorch (EmbeddingBag and Adagrad) and FBGEMM (row-wise Adagrad) with the same MLP
+in float32 under PyTorch: as shipped, and with the best of their settings, tried at the start. All
+take turns, a walk over 24 different batches each. The dedup plans are made beforehand, as the
+feeder does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import report
+from hot_path import ratio, say, timed
+from peers import batches
+from peers.batches import Setting
+from peers.turns import Subject
+
+PEERS = ("torch", "fbgemm_rowwise")
+SPARSE_PART = 1.10
+# For libraries that choose their kernels by the processor's maker; those that do not ignore them.
+BEST_ENV = {"MKL_DEBUG_CPU_TYPE": "7", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
+WARM_UP = 2
+
+
+def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    setting = Setting("a", 4096, 26, 1, options.rows, 1.05)
+    sizes = batches.save(folder, setting, options.batches, options.seed)
+    settings = {
+        "rows": options.rows,
+        "dim": 16,
+        "dense": 13,
+        "threads": options.threads,
+        "folder": str(folder),
+    }
+    env = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    turns: dict[str, list[float]] = {}  # median seconds a step
+    chosen = {}
+    with ExitStack() as stack:
+        own = Subject("whole_step", "paddlebox", settings, env)
+        stack.callback(own.close)
+        subjects = [("paddlebox", own, "own"), ("sparse part replaced", own, "replaced")]
+        for library in () if options.without_peers else PEERS:
+            for name, best in (("as shipped", False), ("best settings", True)):
+                peer = Subject(
+                    "whole_step",
+                    "torch",
+                    {**settings, "library": library, "best": best},
+                    {**env, **BEST_ENV} if best else env,
+                )
+                stack.callback(peer.close)
+                subjects.append((f"{library}, {name}", peer, "step"))
+        for name, subject, what in subjects:
+            if what != "replaced":
+                how = subject.ask("prepare", setting=asdict(setting), count=options.batches)
+                chosen[name] = how
+                say(f"{name}: {how}")
+            for _ in range(WARM_UP):
+                subject.ask("turn", what=what)
+        for _ in range(options.turns):
+            for name, subject, what in subjects:
+                seconds = statistics.median(subject.ask("turn", what=what))
+                turns.setdefault(name, []).append(seconds)
+    print(f"{'ms a step':32}{'median':>8}{'min':>8}{'max':>8}{'to ours':>9}")
+    for name, values in turns.items():
+        row = (statistics.median(values), min(values), max(values))
+        print(f"{name:32}" + "".join(f"{value * 1e3:8.2f}" for value in row), end="")
+        print(f"{ratio(values, turns['paddlebox']):9.3f}")
+    part = ratio(turns["paddlebox"], turns["sparse part replaced"])
+    name = "a step, of one without the sparse part"
+    goals = [report.Goal(name, part, SPARSE_PART, part <= SPARSE_PART)]
+    for name in turns:
+        if name.startswith(PEERS):
+            value = ratio(turns[name], turns["paddlebox"])
+            goals.append(report.Goal(f"times {name}", value, 1.0, value > 1.0))
+    spreads = {name: report.spread(values) for name, values in turns.items()}
+    return {"batch": sizes, "chosen": chosen, "seconds_a_step": spreads}, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1, help="of the dense part and the store")
+    parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns")
+    parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="50 MB")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/end_to_end.json"))
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.turns = min(options.rows, 1_000_000), min(options.turns, 3)
+    if min(options.rows // 1000, options.batches, options.turns, options.threads) < 1:
+        parser.error("expected --rows of 1000 or more, --batches, --turns and --threads of 1")
+    return timed(options, lambda folder: run(options, folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

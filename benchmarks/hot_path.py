@@ -1,0 +1,215 @@
+"""How close do pull and push come to the memory's speed, and how do they compare with peers?
+
+    make bench-setup && .venv-bench/bin/python benchmarks/hot_path.py
+
+10 M rows, D = 16. (a) 26 slots of one id, batch 4096; (b) 100 slots of 1 to 5 ids, sum-pooled,
+batch 1024; Zipf 1.05 within each slot. 24 batches, all different, that every subject walks through
+in turn, in a process of its own. Pull is the pooled forward with the gradient's graph, push is the
+backward and the rule. The table's are its kernels, by the native library's bindings, with counts,
+accessor and CVM: 19 floats pulled, 17 weights and 2 states updated where the peers have 16.
+
+Peers: FBGEMM's table-batched embeddings on the CPU (row-wise and exact Adagrad), PyTorch's
+EmbeddingBag(sparse) with Adagrad, Paddle's Embedding(sparse) with Adagrad. Bounds: a bare gather of
+the same ids at the same width, and a bare update of the same unique rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import report
+from peers import batches
+from peers.batches import Setting
+from peers.turns import Subject, UnavailableError
+
+OWN, BOUNDS = "paddlebox", "bounds"
+PEERS = ("fbgemm_rowwise", "fbgemm_exact", "torch", "paddle")
+# pull + push of a peer over ours, with the plan made beforehand.
+FACTORS = {"fbgemm_rowwise": 2.0, "fbgemm_exact": 6.0, "torch": 12.0, "paddle": 12.0}
+PLANNED_FACTOR = 1.6  # over FBGEMM row-wise, with the plan's time
+PULL_OF_BOUND, PUSH_OF_BOUND = 0.75, 0.60
+WARM_UP = 2  # turns: rows get their weights in the first
+
+# seconds a batch, by kind, one number a turn
+Times = dict[str, list[float]]
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.settings = (
+            Setting("a", 4096, 26, 1, options.rows, 1.05),
+            Setting("b", 1024, 100, 5, options.rows, 1.05),
+        )
+        self.sizes = {
+            setting.name: batches.save(folder, setting, options.batches, options.seed)
+            for setting in self.settings
+        }
+        self.chosen: dict[str, str] = {}
+        self.times: dict[tuple[str, int], dict[str, Times]] = {}  # (setting, threads), subject
+        self.about: dict[str, Any] = {}
+
+    def run(self) -> tuple[dict[str, Any], list[report.Goal]]:
+        for threads in self.options.threads:
+            with ExitStack() as stack:
+                subjects = self.start(threads, stack)
+                for setting in self.settings:
+                    self.measure(setting, threads, subjects)
+        return self.figures(), self.goals()
+
+    def start(self, threads: int, stack: ExitStack) -> list[Subject]:
+        settings = {
+            "rows": self.options.rows,
+            "dim": self.options.dim,
+            "threads": threads,
+            "folder": str(self.folder),
+        }
+        env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        subjects = []
+        for name in (OWN, BOUNDS, *(() if self.options.without_peers else PEERS)):
+            subject = Subject("sparse", name, settings, env)
+            stack.callback(subject.close)
+            subjects.append(subject)
+            if name == OWN:
+                self.about = subject.ask("about")
+                settings = {**settings, "row_bytes": self.about["row_bytes"]}
+        return subjects
+
+    def measure(self, setting: Setting, threads: int, subjects: Sequence[Subject]) -> None:
+        measured = self.times[setting.name, threads] = {}
+        for subject in subjects:
+            way = subject.ask("prepare", setting=asdict(setting), count=self.options.batches)
+            self.chosen[f"{setting.name}, {threads} threads, {subject.name}"] = way
+            for _ in range(WARM_UP):
+                subject.ask("turn")
+            measured[subject.name] = {}
+        for _ in range(self.options.turns):
+            for subject in subjects:
+                for kind, seconds in subject.ask("turn").items():
+                    median = statistics.median(seconds)
+                    measured[subject.name].setdefault(kind, []).append(median)
+        error = subjects[0].ask("check")
+        if error > 1e-4:
+            sys.exit(f"({setting.name}) the shows pulled are not those pushed: off by {error}")
+        self.tell(setting, threads)
+
+    def tell(self, setting: Setting, threads: int) -> None:
+        size = self.sizes[setting.name]
+        say(
+            f"({setting.name}) {threads} thread{'s'[: threads > 1]}, {size['ids']:,.0f} ids, "
+            f"{size['unique']:,.0f} unique rows a batch; ms a batch, median of "
+            f"{self.options.turns} turns (min - max)"
+        )
+        print(f"{'':16}{'pull':>22}{'push':>22}{'both':>22}")
+        for name, times in self.times[setting.name, threads].items():
+            print(f"{name:16}" + "".join(_cell(times.get(k)) for k in ("pull", "push", "both")))
+            if "planned" in times:
+                print(f"{'  with plan':60}" + _cell(times["planned"]))
+            if "push+" in times:
+                print(f"{'  and gradients':38}" + _cell(times["push+"]))
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "batch": self.sizes,
+            "table": self.about,
+            "chosen": self.chosen,
+            "seconds_a_batch": {
+                f"{setting}, {threads} threads": {
+                    name: {kind: report.spread(values) for kind, values in times.items()}
+                    for name, times in measured.items()
+                }
+                for (setting, threads), measured in self.times.items()
+            },
+        }
+
+    def goals(self) -> list[report.Goal]:
+        goals: list[report.Goal] = []
+        for (setting, threads), measured in self.times.items():
+            own, where = measured[OWN], f"({setting}) {threads} threads"
+
+            def at_least(name: str, value: float, bound: float, where: str = where) -> None:
+                goals.append(report.Goal(f"{where}: {name}", value, bound, value >= bound))
+
+            bounds = measured[BOUNDS]
+            at_least("pull, of a bare gather", ratio(bounds["pull"], own["pull"]), PULL_OF_BOUND)
+            at_least("push, of a bare update", ratio(bounds["push"], own["push"]), PUSH_OF_BOUND)
+            for peer, factor in FACTORS.items():
+                if peer in measured:
+                    at_least(f"times {peer}", ratio(measured[peer]["both"], own["both"]), factor)
+            if "fbgemm_rowwise" in measured:
+                value = ratio(measured["fbgemm_rowwise"]["both"], own["planned"])
+                at_least("times fbgemm_rowwise, with the plan's time", value, PLANNED_FACTOR)
+        return goals
+
+
+def ratio(of: Sequence[float], to: Sequence[float]) -> float:
+    """Median over the turns: neighbours in time are compared."""
+    return statistics.median(a / b for a, b in zip(of, to, strict=True))
+
+
+def _cell(values: Sequence[float] | None) -> str:
+    if values is None:
+        return f"{'':22}"
+    low, middle, high = (f(values) * 1e3 for f in (min, statistics.median, max))
+    return f"{middle:8.3f} ({low:.2f} - {high:.2f})".rjust(22)
+
+
+def threads_list(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--dim", type=int, default=16, help="D; FBGEMM takes multiples of 4")
+    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--threads", type=threads_list, default=[1, 2], help="as in 1,2")
+    parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns")
+    parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="100 MB")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/hot_path.json"))
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.turns = min(options.rows, 1_000_000), min(options.turns, 3)
+    if min(options.rows // 1000, options.batches, options.turns, *options.threads) < 1:
+        parser.error("expected --rows of 1000 or more, --batches, --turns and --threads of 1")
+    return timed(options, lambda folder: Bench(options, folder).run())
+
+
+def timed(
+    options: argparse.Namespace,
+    run: Callable[[Path], tuple[dict[str, Any], list[report.Goal]]],
+) -> int:
+    """Runs in a scratch folder, writes the JSON. 2 and the reason where a peer cannot be had."""
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    try:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+            figures, goals = run(Path(folder))
+    except UnavailableError as error:
+        print(f"not run: {error}; or pass --without-peers", file=sys.stderr)
+        return 2
+    figures["seconds"] = time.perf_counter() - started
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    settings["scratch"] = str(options.scratch)
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+// Hash maps of others over the same keys: key -> row number. Compiled by peers/compiled.py with
+// -DPBX_MAP=1 .. 3 (one map a library, so that one that is absent costs only itself).
+#include <cstddef>
+#include <cstdint>
+
+#if PBX_MAP == 1
+#include <ankerl/unordered_dense.h>
+using Map = ankerl::unordered_dense::map<uint64_t, uint32_t>;
+#elif PBX_MAP == 2
+#include <boost/unordered/unordered_flat_map.hpp>
+// Keys are uniform already: as their own hash they spare boost the work, and it is told so.
+struct Same {
+  using is_avalanching = void;
+  size_t operator()(uint64_t key) const { return key; }
+};
+using Map = boost::unordered_flat_map<uint64_t, uint32_t, Same>;
+#elif PBX_MAP == 3
+#include <unordered_map>
+using Map = std::unordered_map<uint64_t, uint32_t>;
+#endif
+
+extern "C" {
+
+Map* MapMake(size_t expected) {
+  Map* map = new Map();
+  map->reserve(expected);
+  return map;
+}
+
+void MapFree(Map* map) { delete map; }
+
+void MapInsert(Map* map, const uint64_t* keys, size_t n) {
+  for (size_t i = 0; i < n; ++i) (*map)[keys[i]] = static_cast<uint32_t>(i);
+}
+
+// found: (n).
+void MapFind(const Map* map, const uint64_t* keys, size_t n, uint8_t* found) {
+  const auto end = map->end();
+  for (size_t i = 0; i < n; ++i) found[i] = map->find(keys[i]) != end;
+}
+
+void MapErase(Map* map, const uint64_t* keys, size_t n) {
+  for (size_t i = 0; i < n; ++i) map->erase(keys[i]);
+}
+
+}  // extern "C"

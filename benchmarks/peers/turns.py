@@ -1,0 +1,94 @@
+"""Subjects of a benchmark in processes of their own, so that their runtimes (OpenMP, allocators) do
+not meet, and that measure when they are told to: the parent gives each its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).resolve().parent.parent
+# What the libraries have to say about the machine is not the benchmark's output.
+_QUIET = {"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "2"}
+# OpenMP runtimes let their threads spin so long after a parallel region: into the next one's turn.
+_SPIN_S = 0.25
+
+
+class UnavailableError(Exception):
+    """A peer cannot be had on this machine: the benchmark ends with 2 and this text."""
+
+
+class Subject:
+    """The parent's end of a process that runs `serve` in module peers.<module>."""
+
+    def __init__(
+        self, module: str, name: str, settings: Mapping[str, Any], env: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"peers.{module}", name, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **_QUIET, **env, "PYTHONPATH": path},
+            text=True,
+        )
+        try:
+            self.ready = self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        """What the method returns there. UnavailableError, RuntimeError as it was raised there."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([method, arguments]) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        time.sleep(_SPIN_S)
+        return answer
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name}: ended with {self._process.wait()}, see above")
+        kind, value = json.loads(line)
+        if kind == "unavailable":
+            raise UnavailableError(f"{self.name}: {value}")
+        return value
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def serve(makers: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
+    """The child's end: makes the subject named in argv, then calls its methods as asked."""
+    _, name, settings = sys.argv
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+
+    def answer(kind: str, value: Any) -> None:
+        answers.write(json.dumps([kind, value]) + "\n")
+        answers.flush()
+
+    try:
+        subject = makers[name](json.loads(settings))
+    except (ImportError, OSError, UnavailableError) as error:
+        answer("unavailable", f"{type(error).__name__}: {error} (make bench-setup)")
+        return
+    answer("done", None)
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        answer("done", getattr(subject, method)(**arguments))

@@ -1,0 +1,222 @@
+"""Who trains in end_to_end.py: a CTR model's whole step, here and elsewhere. See `turns`.
+
+Every model: pooled slots and dense features through an MLP in float32, binary cross entropy, Adam
+for the MLP and Adagrad for the rows. A turn is one walk over all batches: seconds a step of each.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from peers import sparse, turns
+from peers.batches import Setting
+from peers.sparse import now
+
+HIDDEN = (400, 400, 400)
+LEARNING_RATE = 1e-3
+
+
+class Data:
+    """What the MLP sees beside the rows: dense (B, W), label (B, 1); alike for all subjects."""
+
+    def __init__(self, setting: Setting, dense_width: int) -> None:
+        rng = np.random.default_rng(7)
+        self.dense = rng.standard_normal((setting.instances, dense_width)).astype(np.float32)
+        self.label = (rng.random((setting.instances, 1)) < 0.2).astype(np.float32)
+        self.show_click = np.concatenate([np.ones_like(self.label), self.label], axis=1)
+
+
+class Own:
+    """Two static PIR programs under the main job's CPU settings: the operator's, and the same with
+    an input of the same shape, which takes a gradient, in the place of the sparse part."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from paddlebox.config import Program
+        from paddlebox.launch import cpu
+
+        self.lines = cpu.apply(Program.PIR, dense_threads=int(settings["threads"]))
+        self.table = sparse.Own(settings)
+        self.dense_width = int(settings["dense"])
+
+    def prepare(self, setting: dict[str, Any], count: int) -> str:
+        from paddlebox import ops
+
+        self.paddle = ops.paddle
+        self.paddle.enable_static()
+        self.table.prepare(setting, count)
+        self.setting = Setting(**setting)
+        self.exe = self.paddle.static.Executor(self.paddle.CPUPlace())
+        self.programs = {name: self.build(name == "own") for name in ("own", "replaced")}
+        data = Data(self.setting, self.dense_width)
+        common = {"dense": data.dense, "label": data.label}
+        self.feeds = {
+            "own": [
+                {
+                    **common,
+                    "ids": batch.ids,
+                    "offsets": batch.offsets,
+                    "show_click": data.show_click,
+                    "plan": plan,
+                }
+                for batch, plan in zip(self.table.batches, self.table.plans, strict=True)
+            ],
+            # A tensor, so that no array has to be copied in the step.
+            "replaced": [{**common, "pooled": self.pooled()}] * count,
+        }
+        return "; ".join(self.lines)
+
+    def pooled(self) -> Any:
+        """As large as what a pull makes, and as the first batch's."""
+        self.table.pull(self.table.batches[0])
+        tensor = self.paddle.base.core.DenseTensor()
+        shape = (self.setting.instances, self.setting.slots * (3 + self.table.dim))
+        tensor.set(self.table.out.reshape(shape), self.paddle.CPUPlace())
+        return tensor
+
+    def build(self, own: bool) -> tuple[Any, Any]:
+        from paddlebox.nn import MLP, PooledSlots
+
+        static = self.paddle.static
+        width = self.setting.slots * (3 + self.table.dim)
+        program, startup = static.Program(), static.Program()
+        program.random_seed = startup.random_seed = 1
+        with static.program_guard(program, startup), self.paddle.utils.unique_name.guard(str(own)):
+            dense = static.data("dense", [-1, self.dense_width], "float32")
+            label = static.data("label", [-1, 1], "float32")
+            if own:
+                layer = PooledSlots(self.setting.slots, self.table.dim)
+                ids, offsets, plan = (
+                    static.data(name, [-1], "int32") for name in ("ids", "offsets", "plan")
+                )
+                show_click = static.data("show_click", [-1, 2], "float32")
+                pooled = layer(ids, offsets, show_click, plan).reshape([-1, width])
+            else:
+                pooled = static.data("pooled", [-1, width], "float32")
+                pooled.stop_gradient = False
+            mlp = MLP(width + self.dense_width, HIDDEN)
+            logits = mlp(self.paddle.concat([pooled, dense], axis=1))
+            loss = self.paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
+            adam = self.paddle.optimizer.Adam(LEARNING_RATE)
+            fetch = [loss]
+            if own:
+                adam.minimize(loss)
+            else:
+                # One number of the input's gradient is fetched: nobody may leave it out.
+                wanted = [*mlp.parameters(), pooled]
+                gradients = static.append_backward(loss, parameter_list=wanted)
+                adam.apply_gradients([pair for pair in gradients if not pair[0].is_same(pooled)])
+                fetch += [grad[0, 0] for value, grad in gradients if value.is_same(pooled)]
+                if len(fetch) != 2:
+                    raise RuntimeError("no gradient of the input: the steps would not be alike")
+        self.exe.run(startup)
+        return program, fetch
+
+    def turn(self, what: str) -> list[float]:
+        program, fetch = self.programs[what]
+        seconds = []
+        for feed in self.feeds[what]:
+            started = now()
+            loss, *_ = self.exe.run(program, feed=feed, fetch_list=fetch)
+            seconds.append(now() - started)
+            if not np.isfinite(loss):
+                raise RuntimeError(f"{what}: the loss is {loss}")
+        return seconds
+
+
+class TorchStep:
+    """PyTorch's MLP and Adam over a sparse layer of PyTorch or FBGEMM."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        maker = sparse.Torch if settings["library"] == "torch" else sparse.Fbgemm
+        self.peer: sparse.Peer = maker(settings)
+        self.best = bool(settings["best"])
+        self.dense_width = int(settings["dense"])
+
+    def prepare(self, setting: dict[str, Any], count: int) -> str:
+        """As shipped, or the fastest layer, and then the fastest way to run the MLP over it."""
+        torch = self.peer.torch
+        layer = self.peer.prepare(setting, count)
+        kind = Setting(**setting)
+        data = Data(kind, self.dense_width)
+        self.dense, self.label = torch.from_numpy(data.dense), torch.from_numpy(data.label)
+        if not self.best:
+            # As documentation writes it: int64 ids; FBGEMM with a table for each slot.
+            layers = self.peer.candidates(kind)
+            layer = next(name for name in layers if "int64" in name and "one table" not in name)
+            self.peer.take(layers[layer])
+            self.start("eager", fused=False)
+            return layer
+        torch.set_flush_denormal(True)
+        seconds = {}
+        for way in ("eager", "compiled", "oneDNN"):
+            self.start(way, fused=True)
+            try:
+                self.turn("warm up")
+            except torch._dynamo.exc.TorchDynamoException as error:
+                print(f"{way}: does not work here: {error}", file=sys.stderr)
+                continue
+            seconds[way] = statistics.median(self.turn("trial"))
+        fastest = min(seconds, key=lambda way: seconds[way])
+        self.start(fastest, fused=True)
+        tried = ", ".join(f"{way} {s * 1e3:.1f} ms" for way, s in seconds.items())
+        return f"{layer}; Adam(fused), {fastest} ({tried})"
+
+    def start(self, way: str, fused: bool) -> None:
+        """A new MLP and its Adam, over the layer that the peer has taken."""
+        torch = self.peer.torch
+        widths = [self.dense_width + self.pooled_width(self.peer.model), *HIDDEN, 1]
+        layers = torch.nn.ModuleList([torch.nn.Linear(a, b) for a, b in pairwise(widths)])
+        self.adam = torch.optim.Adam(layers.parameters(), lr=LEARNING_RATE, fused=fused or None)
+
+        def mlp(x: Any) -> Any:
+            for layer in layers[:-1]:
+                x = torch.relu(layer(x))
+            return layers[-1](x)
+
+        def one_dnn(x: Any) -> Any:
+            # PyTorch gives float32 products to MKL, which takes half of oneDNN's rate on a
+            # processor that is not Intel's; asked for by layout it gives them to oneDNN.
+            x = x.to_mkldnn()
+            for number, layer in enumerate(layers):
+                x = torch._C._nn.mkldnn_linear(x, layer.weight, layer.bias)
+                x = torch.relu(x) if number < len(HIDDEN) else x
+            return x.to_dense()
+
+        def loss(pooled: Any, dense: Any, label: Any) -> Any:
+            inputs = torch.cat([pooled.reshape(len(dense), -1), dense], dim=1)
+            logits = one_dnn(inputs) if way == "oneDNN" else mlp(inputs)
+            return torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
+
+        self.loss = torch.compile(loss) if way == "compiled" else loss
+
+    def pooled_width(self, layer: Any) -> int:
+        return int(layer.grad.numel() // len(self.dense))
+
+    def turn(self, what: str) -> list[float]:
+        layer: Any = self.peer.model
+        sparse_rule = getattr(layer, "optimizer", None)  # FBGEMM's backward applies its own
+        seconds = []
+        for fed in self.peer.fed:
+            started = now()
+            loss = self.loss(layer.pull(fed), self.dense, self.label)
+            loss.backward()
+            self.adam.step()
+            self.adam.zero_grad()
+            if sparse_rule is not None:
+                sparse_rule.step()
+                sparse_rule.zero_grad()
+            value = loss.item()
+            seconds.append(now() - started)
+            if not np.isfinite(value):
+                raise RuntimeError(f"{what}: the loss is {value}")
+        return seconds
+
+
+if __name__ == "__main__":
+    turns.serve({"paddlebox": Own, "torch": TorchStep})
+    sys.exit(0)
