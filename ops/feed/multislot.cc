@@ -10,7 +10,19 @@ using ull = unsigned long long;
 
 class MultiSlotParser : public LineParser {
  public:
-  explicit MultiSlotParser(const FeedSchema& schema) : schema_(schema) {}
+  explicit MultiSlotParser(const FeedSchema& schema) : schema_(schema) {
+    for (const SlotSpec& slot : schema.slots) {
+      steps_.push_back(
+          {slot.kind, slot.kind == SlotKind::kDense ? static_cast<size_t>(slot.dim) : 1});
+    }
+  }
+
+  bool ParseFast(const char* p, const char* end, TokenScratch* scratch, LineValues* out) override {
+    const size_t n = scratch->kernels().tokens(p, static_cast<size_t>(end - p), scratch->ends(),
+                                               scratch->tokens());
+    return schema_.per_slot_keys ? Walk<true>(p, scratch->tokens(), n, out)
+                                 : Walk<false>(p, scratch->tokens(), n, out);
+  }
 
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
     uint32_t sparse = 0;
@@ -117,7 +129,72 @@ class MultiSlotParser : public LineParser {
     return nullptr;
   }
 
+  template <bool per_slot>
+  bool Walk(const char* line, const Token* token, size_t tokens, LineValues* out) const {
+    const Token* const end = token + tokens;
+    uint32_t sparse = 0;
+    float* dense = out->dense.data();
+    uint64_t* next = out->feasigns.data();
+    for (const Step& step : steps_) {
+      if (token == end || token->flags != 0) return false;
+      const size_t n = token->value;
+      if (n == 0 || n > static_cast<size_t>(end - token) - 1) return false;
+      if (step.kind != SlotKind::kSparse && n != step.values) return false;
+      const Token* const first = token + 1;
+      token = first + n;
+      switch (step.kind) {
+        case SlotKind::kLabel:
+          if (!LabelOf(*first, &out->label)) return false;
+          break;
+        case SlotKind::kDense:
+          for (size_t i = 0; i < n; ++i) {
+            if (!FloatOf(first[i], dense) && !Rescan(line, first + i, dense)) return false;
+            ++dense;
+          }
+          break;
+        case SlotKind::kSparse: {
+          uint64_t* const kept = TakeFeasigns<per_slot>(first, n, sparse, next);
+          if (kept == nullptr) return false;
+          out->lengths[sparse++] = static_cast<uint32_t>(kept - next);
+          next = kept;
+          break;
+        }
+      }
+    }
+    out->count = static_cast<size_t>(next - out->feasigns.data());
+    return token == end;
+  }
+
+  // A number that takes more than its digits: an exponent, many of them.
+  static bool Rescan(const char* line, const Token* token, float* value) {
+    const char* const end = line + token->end;
+    return ScanFloat(SkipBlanks(line + token[-1].end, end), end, value) == end;
+  }
+
+  // Writes n feasigns but for zeros; returns the end, or nullptr where a token is none. Most slots
+  // have few: four are looked at whether or not they are there, so that no branch depends on n.
+  template <bool per_slot>
+  static uint64_t* TakeFeasigns(const Token* token, size_t n, uint32_t slot, uint64_t* next) {
+    static_assert(TokenKernels::kSlack >= 4, "tokens beyond the last are read");
+    unsigned flags = 0;
+    for (size_t at = 0; at < n; at += 4) {
+      for (size_t i = at; i < at + 4; ++i) {
+        const bool there = i < n;
+        flags |= there ? token[i].flags : 0u;
+        *next = per_slot ? FeasignInSlot(token[i].value, slot) : token[i].value;
+        next += there & (token[i].value != 0);
+      }
+    }
+    return flags == 0 ? next : nullptr;
+  }
+
+  struct Step {
+    SlotKind kind;
+    size_t values;
+  };
+
   const FeedSchema& schema_;
+  std::vector<Step> steps_;  // of each slot
 };
 
 }  // namespace

@@ -51,4 +51,21 @@ const char* ScanHex64(const char* p, const char* end, uint64_t* value);
 // float. nullptr also for one beyond float's range; infinities and NaN have no spelling here.
 const char* ScanFloat(const char* p, const char* end, float* value);
 
+// Powers of ten that a double holds exactly.
+inline constexpr double kPowersOfTen[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                          1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                          1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+constexpr unsigned kMaxPowerOfTen = 22;
+constexpr uint64_t kExactMantissa = uint64_t{1} << 53;
+
+// The float that ScanFloat makes of a number without exponent: its digits as one number, and how
+// many of them stand behind the point. False where one division of exact doubles is not enough.
+inline bool FloatOfDigits(uint64_t digits, unsigned fraction, bool negative, float* value) {
+  if (digits > kExactMantissa || fraction > kMaxPowerOfTen) return false;
+  const double magnitude =
+      static_cast<double>(static_cast<int64_t>(digits)) / kPowersOfTen[fraction];
+  *value = static_cast<float>(negative ? -magnitude : magnitude);
+  return true;
+}
+
 }  // namespace pbx::feed
