@@ -1,4 +1,7 @@
 // MultiSlot text: per slot, in the schema's order, "n v1 .. vn".
+#include <algorithm>
+#include <cstring>
+
 #include "feed/line_parser.h"
 #include "feed/scan.h"
 #include "row/feasign.h"
@@ -17,11 +20,11 @@ class MultiSlotParser : public LineParser {
     }
   }
 
-  bool ParseFast(const char* p, const char* end, TokenScratch* scratch, LineValues* out) override {
-    const size_t n = scratch->kernels().tokens(p, static_cast<size_t>(end - p), scratch->ends(),
-                                               scratch->tokens());
-    return schema_.per_slot_keys ? Walk<true>(p, scratch->tokens(), n, out)
-                                 : Walk<false>(p, scratch->tokens(), n, out);
+  bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                 const TokenColumns& tokens, LineValues* out) override {
+    const size_t n = kernels.tokens(line, size, tokens);
+    return schema_.per_slot_keys ? Walk<true>(line, tokens, n, out)
+                                 : Walk<false>(line, tokens, n, out);
   }
 
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
@@ -130,62 +133,68 @@ class MultiSlotParser : public LineParser {
   }
 
   template <bool per_slot>
-  bool Walk(const char* line, const Token* token, size_t tokens, LineValues* out) const {
-    const Token* const end = token + tokens;
+  bool Walk(const char* line, const TokenColumns tokens, size_t end, LineValues* out) const {
+    size_t at = 0;
     uint32_t sparse = 0;
     float* dense = out->dense.data();
     uint64_t* next = out->feasigns.data();
     for (const Step& step : steps_) {
-      if (token == end || token->flags != 0) return false;
-      const size_t n = token->value;
-      if (n == 0 || n > static_cast<size_t>(end - token) - 1) return false;
-      if (step.kind != SlotKind::kSparse && n != step.values) return false;
-      const Token* const first = token + 1;
-      token = first + n;
-      switch (step.kind) {
-        case SlotKind::kLabel:
-          if (!LabelOf(*first, &out->label)) return false;
-          break;
-        case SlotKind::kDense:
-          for (size_t i = 0; i < n; ++i) {
-            if (!FloatOf(first[i], dense) && !Rescan(line, first + i, dense)) return false;
-            ++dense;
-          }
-          break;
-        case SlotKind::kSparse: {
-          uint64_t* const kept = TakeFeasigns<per_slot>(first, n, sparse, next);
-          if (kept == nullptr) return false;
-          out->lengths[sparse++] = static_cast<uint32_t>(kept - next);
-          next = kept;
-          break;
+      if (at >= end || tokens.odd[at] != 0) return false;
+      const uint64_t n = tokens.values[at];
+      if (n == 0 || n >= end - at) return false;
+      ++at;
+      if (step.kind == SlotKind::kSparse) {
+        uint64_t* const kept = TakeFeasigns<per_slot>(tokens, at, n, sparse, next);
+        if (kept == nullptr) return false;
+        out->lengths[sparse++] = static_cast<uint32_t>(kept - next);
+        next = kept;
+      } else if (n != step.values) {
+        return false;
+      } else if (step.kind == SlotKind::kLabel) {
+        if (!ParseLabel(line, tokens, at, &out->label)) return false;
+      } else {
+        for (size_t i = at; i < at + n; ++i, ++dense) {
+          if (!FloatOf(line, tokens, i, dense) && !Rescan(line, tokens, i, dense)) return false;
         }
       }
+      at += n;
     }
     out->count = static_cast<size_t>(next - out->feasigns.data());
-    return token == end;
+    return at == end;
   }
 
   // A number that takes more than its digits: an exponent, many of them.
-  static bool Rescan(const char* line, const Token* token, float* value) {
-    const char* const end = line + token->end;
-    return ScanFloat(SkipBlanks(line + token[-1].end, end), end, value) == end;
+  static bool Rescan(const char* line, const TokenColumns& tokens, size_t i, float* value) {
+    const char* const end = line + tokens.ends[i];
+    const char* const begin = SkipBlanks(line + tokens.ends[i - 1], end);
+    return ScanFloat(begin, end, value) == end;
   }
 
-  // Writes n feasigns but for zeros; returns the end, or nullptr where a token is none. Most slots
-  // have few: four are looked at whether or not they are there, so that no branch depends on n.
+  // Writes n feasigns but for zeros, and up to four words more; returns the end, or nullptr where a
+  // token is none. Most slots have few: no branch depends on n while it is at most four.
   template <bool per_slot>
-  static uint64_t* TakeFeasigns(const Token* token, size_t n, uint32_t slot, uint64_t* next) {
+  static uint64_t* TakeFeasigns(const TokenColumns& tokens, size_t at, size_t n, uint32_t slot,
+                                uint64_t* next) {
     static_assert(TokenKernels::kSlack >= 4, "tokens beyond the last are read");
-    unsigned flags = 0;
-    for (size_t at = 0; at < n; at += 4) {
-      for (size_t i = at; i < at + 4; ++i) {
-        const bool there = i < n;
-        flags |= there ? token[i].flags : 0u;
-        *next = per_slot ? FeasignInSlot(token[i].value, slot) : token[i].value;
-        next += there & (token[i].value != 0);
+    const uint64_t* const values = tokens.values + at;
+    if (n > 4 || per_slot) {
+      for (size_t i = 0; i < n; ++i) {
+        if (tokens.odd[at + i] != 0) return nullptr;
+        *next = per_slot ? FeasignInSlot(values[i], slot) : values[i];
+        next += values[i] != 0;
       }
+      return next;
     }
-    return flags == 0 ? next : nullptr;
+    uint64_t odd;
+    std::memcpy(&odd, tokens.odd + at, sizeof(odd));
+    if (odd << (64 - 16 * n) != 0) return nullptr;
+    std::memcpy(next, values, 4 * sizeof(*next));
+    // An empty slot is one zero. Others are rare.
+    if (((values[1] == 0) & (n > 1)) | ((values[2] == 0) & (n > 2)) | ((values[3] == 0) & (n > 3)) |
+        ((values[0] == 0) & (n > 1))) {
+      return std::remove(next, next + n, uint64_t{0});
+    }
+    return next + (values[0] == 0 ? 0 : n);
   }
 
   struct Step {

@@ -78,8 +78,7 @@ class ChunkParser {
       : schema_(schema), begin_(data), end_(data + size), out_(*out), parser_(NewParser(schema)) {
     values_.dense.resize(schema.dense_width());
     values_.lengths.resize(schema.sparse_slots());
-    const TokenKernels* const kernels = ActiveTokenKernels();
-    if (kernels != nullptr) scratch_ = std::make_unique<TokenScratch>(*kernels);
+    if (kernels_ != nullptr) tokens_ = std::make_unique<TokenBuffer>();
   }
 
   bool known() const { return parser_ != nullptr; }
@@ -101,12 +100,12 @@ class ChunkParser {
  private:
   bool ParseFast(const char* p, const char* end) {
     const size_t bytes = static_cast<size_t>(end - p);
-    if (scratch_ == nullptr || bytes == 0 || bytes > schema_.max_line_bytes ||
+    if (kernels_ == nullptr || bytes == 0 || bytes > schema_.max_line_bytes ||
         bytes > TokenKernels::kMaxLine || p - begin_ < kReach || end_ - end < kReach) {
       return false;
     }
     MakeRoom(bytes);
-    return parser_->ParseFast(p, end, scratch_.get(), &values_);
+    return parser_->ParseFast(*kernels_, p, bytes, tokens_->columns(), &values_);
   }
 
   void ParseSlowly(const char* p, const char* end) {
@@ -170,7 +169,8 @@ class ChunkParser {
   const char* const end_;
   ParsedChunk& out_;
   const std::unique_ptr<LineParser> parser_;
-  std::unique_ptr<TokenScratch> scratch_;  // null on the plain path
+  const TokenKernels* const kernels_ = ActiveTokenKernels();  // null on the plain path
+  std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
 };
 

@@ -6,42 +6,85 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/status.h"
+#include "feed/scan.h"
 
 namespace pbx::feed {
 
-struct Token {
-  enum Flags : uint8_t {
-    kNegative = 1,  // a '-' stands first
-    kPoint = 2,     // a '.' stands among the digits
-    kOther = 4,     // empty, over 32 bytes, above 2^64 - 1, or of other bytes: ask scan.h
-  };
-  uint64_t value;    // the digits as one number, point and sign left out; unless kOther
-  uint32_t end;      // offset of the byte after the token, from the beginning of the line
-  uint8_t fraction;  // digits after the point
-  uint8_t flags;     // 0: a plain integer
+// T tokens of a line, by columns.
+struct TokenColumns {
+  uint64_t* values;  // (T) the token as an integer, odd bytes as digit 0
+  uint32_t* sizes;   // (T) its bytes, at most 127, four times over
+  uint32_t* ends;    // (T) offset of the byte after it
+  // (T) a bit for each of its last 16 bytes that is no digit, the last byte's highest: 0 says that
+  // the token is an integer, and kNotANumber that `values` says nothing: above 2^64 - 1, over 32
+  // bytes, or over 16 and odd.
+  uint16_t* odd;
+
+  static constexpr uint16_t kNotANumber = 0xffff;
+  size_t size(size_t i) const { return sizes[i] & 0xff; }
 };
+
+// The float that ScanFloat makes of token i. False where that takes more than a sign, at most 16
+// bytes and one division: no verdict, ask ScanFloat.
+inline bool FloatOf(const char* line, const TokenColumns& tokens, size_t i, float* value) {
+  const uint64_t padded = tokens.values[i];
+  const size_t size = tokens.size(i);
+  unsigned odd = tokens.odd[i];
+  if (odd == 0) return FloatOfDigits(padded, 0, false, value);
+  if (size > 16) return false;
+  const char* const end = line + tokens.ends[i];
+  const bool negative = *(end - size) == '-';
+  odd ^= static_cast<unsigned>(negative) << (16 - size);
+  if (odd == 0) return size > 1 && FloatOfDigits(padded, 0, negative, value);
+  // A point, which stands in `padded` as the digit 0.
+  const unsigned fraction = 15u - static_cast<unsigned>(__builtin_ctz(odd));
+  if ((odd & (odd - 1)) != 0 || *(end - 1 - fraction) != '.' || size == 1u + negative) return false;
+  if (padded > kExactMantissa) return false;
+  // What stands before it, times ten: behind it is less than a tenth, so that no rounding of the
+  // division reaches the next integer.
+  const double before =
+      static_cast<double>(static_cast<int64_t>(padded)) / kPowersOfTen[fraction + 1];
+  const uint64_t power = static_cast<uint64_t>(kPowersOfTen[fraction]);
+  const uint64_t digits = padded - static_cast<uint64_t>(before) * 9 * power;
+  return FloatOfDigits(digits, fraction, negative, value);
+}
 
 struct TokenKernels {
   // Loads are of whole vectors, so this many bytes on both sides of a line must be readable.
   static constexpr size_t kReach = 64;
   // A longer line is left to scan.h: the tokens of these stay within the second-level cache.
   static constexpr size_t kMaxLine = size_t{1} << 14;
-  // Entries beyond the last token that `tokens` and `fields` may overwrite.
-  static constexpr size_t kSlack = 8;
-  static constexpr size_t kMaxTokens = kMaxLine + 1 + kSlack;
+  static constexpr size_t kMaxTokens = kMaxLine + 1;
+  // Entries beyond the last token that may be read and overwritten.
+  static constexpr size_t kSlack = 16;
 
   const char* name;
 
-  // The tokens of [line, line + size), separated by blanks. size <= kMaxLine. ends: scratch; both
-  // have kMaxTokens. Returns their number.
-  size_t (*tokens)(const char* line, size_t size, uint32_t* ends, Token* out);
+  // The tokens of [line, line + size), separated by blanks. size <= kMaxLine; out has room for
+  // kMaxTokens and kSlack. Returns their number.
+  size_t (*tokens)(const char* line, size_t size, const TokenColumns& out);
 
-  // The fields of [line, line + size), separated by tabs, empty ones too: `decimals` of them as
-  // above, the others as 1 to 16 hexadecimal digits. 0 unless there are exactly `fields`.
-  bool (*fields)(const char* line, size_t size, size_t fields, size_t decimals, uint32_t* ends,
-                 Token* out);
+  // The fields of [line, line + size), separated by tabs, empty ones too. The first `decimals` are
+  // converted as above; the others as hexadecimal digits of either case, where `odd` is 0 or, for
+  // another byte or over 16 of them, kNotANumber. False unless there are exactly `fields`.
+  bool (*fields)(const char* line, size_t size, size_t fields, size_t decimals,
+                 const TokenColumns& out);
+};
+
+// Room for kMaxTokens tokens.
+class TokenBuffer {
+ public:
+  TokenColumns columns() { return {values_.get(), sizes_.get(), ends_.get(), odd_.get()}; }
+
+ private:
+  static constexpr size_t kRoom = TokenKernels::kMaxTokens + TokenKernels::kSlack;
+  const std::unique_ptr<uint64_t[]> values_{new uint64_t[kRoom]};
+  const std::unique_ptr<uint32_t[]> sizes_{new uint32_t[kRoom]};
+  const std::unique_ptr<uint32_t[]> ends_{new uint32_t[kRoom]};
+  const std::unique_ptr<uint16_t[]> odd_{new uint16_t[kRoom]};
 };
 
 // The kernels in use: the widest path the processor has, unless SelectTokenKernels chose another;

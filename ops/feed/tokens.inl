@@ -1,12 +1,6 @@
 // Body of tokens_<path>.cc: included once per vector path, inside an anonymous namespace, after the
-// path's own parts:
-//   Vector                    32 bytes, of which the last stands right before a token's end
-//   Load(end, n)              the n <= 32 bytes before `end` less '0'; zeros before them
-//   NotDigits(v)              a bit for each byte above 9
-//   After(at, a, b)           bytes of a after place `at`, of b up to it
-//   Groups(v, tens)           the numbers of bytes 0..15 and 16..31, see there
-//   ConvertHex(end, n, &x)    see there
-//   Blanks(p), Tabs(p)        a bit for each of 64 bytes
+// path's own parts. A Vector is kWidth / 2 lanes of 16 bytes, and a lane holds the last 16 bytes
+// of a token; two vectors, one of the even tokens and one of the odd, are converted together.
 
 // Offsets of the set bits of a block. Eight are written at a time, whether or not they are there,
 // so that no branch depends on how many.
@@ -22,93 +16,118 @@ inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
   return end;
 }
 
-// Ends of what the separators part, the end of the line last.
+inline uint32_t SizeOf(uint32_t bytes) { return (bytes < 127 ? bytes : 127) * 0x01010101; }
+
+// Ends and sizes of what the separators part; the end of the line is the last. Returns how many.
 template <bool blanks>
-inline size_t FindEnds(const char* line, size_t size, uint32_t* ends) {
-  uint32_t* out = ends;
+inline size_t Cut(const char* line, size_t size, const TokenColumns& out) {
+  uint32_t* const ends = out.ends;
+  uint32_t* const sizes = out.sizes;
+  uint32_t* next = ends;
+  uint64_t before = 1;  // whether a separator stands before the block; the line begins after one
+  uint64_t empty = 0;
   for (size_t at = 0; at < size; at += 64) {
     uint64_t bits = blanks ? Blanks(line + at) : Tabs(line + at);
     if (size - at < 64) bits &= ~(~uint64_t{0} << (size - at));
-    out = PutBits(bits, static_cast<uint32_t>(at), out);
+    empty |= bits & (bits << 1 | before);
+    before = bits >> 63;
+    next = PutBits(bits, static_cast<uint32_t>(at), next);
   }
-  *out++ = static_cast<uint32_t>(size);
-  return static_cast<size_t>(out - ends);
-}
-
-inline void Sum(Vector digits, Token* token) {
-  uint64_t high, low;
-  Groups(digits, &high, &low);
-  token->value = high * 10000000000000000u + low;
-  // 1844 * 10^16 is the last multiple below 2^64; the sum may still wrap around.
-  token->flags |= high > 1844 || token->value < low ? Token::kOther : 0;
-}
-
-// A number with a sign or a point: the digits before the point move up to those behind it.
-inline void ConvertDecimal(const char* end, size_t size, uint32_t not_digits, Token* token) {
-  const bool negative = end[-static_cast<std::ptrdiff_t>(size)] == '-';
-  if (negative) not_digits &= not_digits - 1;  // the sign is the first of them
-  size -= negative;
-  token->flags = negative ? Token::kNegative : 0;
-  const uint32_t last = static_cast<uint32_t>(__builtin_clz(not_digits | 1));  // bytes after it
-  if (not_digits == 0) {
-    if (size == 0) token->flags |= Token::kOther;
-    Sum(Load(end, size), token);
-    return;
-  }
-  if ((not_digits & (not_digits - 1)) != 0 || end[-1 - static_cast<std::ptrdiff_t>(last)] != '.' ||
-      size == 1) {
-    token->flags |= Token::kOther;
-    return;
-  }
-  token->flags |= Token::kPoint;
-  token->fraction = static_cast<uint8_t>(last);
-  Sum(After(31 - static_cast<int>(last), Load(end, size), Load(end - 1, size - 1)), token);
-}
-
-inline void Convert(const char* line, size_t begin, size_t end, Token* token) {
-  const size_t size = end - begin;
-  token->value = 0;
-  token->end = static_cast<uint32_t>(end);
-  token->fraction = 0;
-  token->flags = 0;
-  const Vector digits = Load(line + end, size < 32 ? size : 32);
-  const uint32_t not_digits = NotDigits(digits);
-  if (size - 1 >= 32) {
-    token->flags = Token::kOther;
-  } else if (not_digits != 0) {
-    ConvertDecimal(line + end, size, not_digits, token);
-  } else {
-    Sum(digits, token);
-  }
-}
-
-size_t Tokens(const char* line, size_t size, uint32_t* ends, Token* out) {
-  const size_t n = FindEnds<true>(line, size, ends);
-  Token* next = out;
-  size_t begin = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const size_t end = ends[i];
-    Convert(line, begin, end, next);
-    next += end != begin;  // between two blanks there is none
-    begin = end + 1;
-  }
-  return static_cast<size_t>(next - out);
-}
-
-bool Fields(const char* line, size_t size, size_t fields, size_t decimals, uint32_t* ends,
-            Token* out) {
-  if (FindEnds<false>(line, size, ends) != fields) return false;
-  size_t begin = 0;
-  for (size_t i = 0; i < fields; ++i) {
-    const size_t end = ends[i];
-    if (i < decimals) {
-      Convert(line, begin, end, &out[i]);
-    } else {
-      const bool hex = end - begin <= 16 && ConvertHex(line + end, end - begin, &out[i].value);
-      out[i].end = static_cast<uint32_t>(end);
-      out[i].flags = hex && end != begin ? 0 : Token::kOther;
+  *next++ = static_cast<uint32_t>(size);
+  size_t n = static_cast<size_t>(next - ends);
+  if (blanks && (empty != 0 || (n > 1 && ends[n - 2] + 1 == size))) {  // between two blanks is none
+    size_t kept = 0;
+    for (size_t i = 0, begin = 0; i < n; ++i) {
+      const uint32_t end = ends[i];
+      sizes[kept] = SizeOf(end - static_cast<uint32_t>(begin));
+      ends[kept] = end;
+      kept += end != begin;
+      begin = end + 1;
     }
-    begin = end + 1;
+    n = kept;
+  } else {
+    sizes[0] = SizeOf(ends[0]);
+    for (size_t i = 1; i < n; ++i) sizes[i] = SizeOf(ends[i] - ends[i - 1] - 1);
+  }
+  for (size_t i = n; i < n + kWidth; ++i) {
+    ends[i] = static_cast<uint32_t>(size);
+    sizes[i] = 0;
+  }
+  return n;
+}
+
+// The numbers of up to 16 digits of kWidth tokens.
+inline Vector Sixteen(Vector even, Vector odd) {
+  const Vector pairs_even = MulAdd8(even, Repeat16(1 << 8 | 10));
+  const Vector pairs_odd = MulAdd8(odd, Repeat16(1 << 8 | 10));
+  const Vector fours_even = MulAdd16(pairs_even, Repeat32(1 << 16 | 100));
+  const Vector fours_odd = MulAdd16(pairs_odd, Repeat32(1 << 16 | 100));
+  const Vector eights = MulAdd16(Pack32(fours_even, fours_odd), Repeat32(1 << 16 | 10000));
+  return Add64(Mul32(eights, Repeat64(100000000)), High32(eights));
+}
+
+// Converts tokens [at, at + kWidth).
+inline void Convert(const char* line, size_t at, const TokenColumns& out) {
+  const uint32_t* const ends = out.ends + at;
+  const Sizes sizes = LoadSizes(out.sizes + at);
+  uint64_t even_odd, odd_odd;
+  const Vector even = Digits(Lanes<0>(line - 16, ends), EvenSizes(sizes), &even_odd);
+  const Vector odd = Digits(Lanes<1>(line - 16, ends), OddSizes(sizes), &odd_odd);
+  const Vector low = Sixteen(even, odd);
+  uint64_t* const values = out.values + at;
+  uint16_t* const marks = out.odd + at;
+  StoreOdd(marks, even_odd, odd_odd);
+  if (!AnyAbove(sizes, 16)) {
+    Store(values, low);
+    return;
+  }
+
+  // 17 to 20 digits, or more that begin with zeros.
+  uint64_t even_high_odd, odd_high_odd;
+  const Vector high =
+      Sixteen(Digits(Lanes<0>(line - 32, ends), Less16(EvenSizes(sizes)), &even_high_odd),
+              Digits(Lanes<1>(line - 32, ends), Less16(OddSizes(sizes)), &odd_high_odd));
+  constexpr int64_t k1e16 = 10000000000000000;
+  const Vector sum = Add64(Add64(Mul32(high, Repeat64(k1e16 & 0xffffffff)), low),
+                           Low32ToHigh(Mul32(high, Repeat64(k1e16 >> 32))));
+  Store(values, sum);
+  // 1844 * 10^16 is the last multiple below 2^64; the sum may still wrap around.
+  const uint32_t wrapped = Above(high, Repeat64(1844)) | Below(sum, low);
+  if ((wrapped | even_high_odd | odd_high_odd | even_odd | odd_odd) == 0 && !AnyAbove(sizes, 32)) {
+    return;
+  }
+  uint16_t high_marks[kWidth];
+  StoreOdd(high_marks, even_high_odd, odd_high_odd);
+  for (size_t i = 0; i < kWidth; ++i) {
+    const size_t size = out.size(at + i);
+    const bool odd_and_long = (marks[i] | high_marks[i]) != 0 && size > 16;
+    if ((wrapped >> i & 1) != 0 || odd_and_long || size > 32) marks[i] = TokenColumns::kNotANumber;
+  }
+}
+
+size_t Tokens(const char* line, size_t size, const TokenColumns& out) {
+  const size_t n = Cut<true>(line, size, out);
+  for (size_t i = 0; i < n; i += kWidth) Convert(line, i, out);
+  return n;
+}
+
+bool Fields(const char* line, size_t size, size_t fields, size_t decimals,
+            const TokenColumns& out) {
+  if (Cut<false>(line, size, out) != fields) return false;
+  for (size_t i = 0; i < decimals; i += kWidth) Convert(line, i, out);
+  for (size_t i = decimals; i < fields; i += kWidth) {
+    const Sizes sizes = LoadSizes(out.sizes + i);
+    uint64_t even_odd, odd_odd;
+    const uint32_t* const ends = out.ends + i;
+    const Vector even = Nibbles(Lanes<0>(line - 16, ends), EvenSizes(sizes), &even_odd);
+    const Vector odd = Nibbles(Lanes<1>(line - 16, ends), OddSizes(sizes), &odd_odd);
+    const Vector bytes =
+        Pack16(MulAdd8(even, Repeat16(1 << 8 | 16)), MulAdd8(odd, Repeat16(1 << 8 | 16)));
+    Store(out.values + i, Swap64(bytes));
+    StoreOdd(out.odd + i, even_odd, odd_odd);
+  }
+  for (size_t i = decimals; i < fields; ++i) {
+    if (out.odd[i] != 0 || out.size(i) > 16) out.odd[i] = TokenColumns::kNotANumber;
   }
   return true;
 }
