@@ -133,7 +133,7 @@ class CriteoParser : public LineParser {
     }
     unsigned odd = 0;
     for (size_t i = 0; i < kTokens; ++i) {
-      odd |= tokens.odd[1 + kIntegers + i];
+      odd |= tokens.marks[1 + kIntegers + i];
       fields.has_token[i] = tokens.size(1 + kIntegers + i) != 0;
       fields.token[i] = tokens.values[1 + kIntegers + i];
     }
@@ -148,9 +148,9 @@ class CriteoParser : public LineParser {
     const uint64_t magnitude = tokens.values[i];
     const size_t size = tokens.size(i);
     *value = static_cast<int64_t>(magnitude);
-    if (tokens.odd[i] == 0) return *value >= 0;
-    *value = static_cast<int64_t>(0 - magnitude);  // of at most 15 digits
-    return size > 1 && size <= 16 && tokens.odd[i] == 1u << (16 - size) &&
+    if (tokens.bytes_odd(i) == 0) return *value >= 0;
+    *value = static_cast<int64_t>(0 - magnitude);  // of at most 14 digits
+    return size > 1 && size <= 15 && tokens.bytes_odd(i) == 1u << (16 - size) &&
            line[tokens.ends[i] - size] == '-';
   }
 

@@ -18,23 +18,25 @@ struct TokenColumns {
   uint64_t* values;  // (T) the token as an integer, odd bytes as digit 0
   uint32_t* sizes;   // (T) its bytes, at most 127, four times over
   uint32_t* ends;    // (T) offset of the byte after it
-  // (T) a bit for each of its last 16 bytes that is no digit, the last byte's highest: 0 says that
-  // the token is an integer, and kNotANumber that `values` says nothing: above 2^64 - 1, over 32
-  // bytes, or over 16 and odd.
-  uint16_t* odd;
+  // (T) kZero if the value is 0, and a bit for each of its last 15 bytes that is no digit, the last
+  // byte's highest. kNotANumber says that `values` says nothing: above 2^64 - 1, over 32 bytes, or
+  // 16 and more of which one is odd.
+  uint16_t* marks;
 
+  static constexpr uint16_t kZero = 1;
   static constexpr uint16_t kNotANumber = 0xffff;
+  unsigned bytes_odd(size_t i) const { return marks[i] & ~unsigned{kZero}; }
   size_t size(size_t i) const { return sizes[i] & 0xff; }
 };
 
-// The float that ScanFloat makes of token i. False where that takes more than a sign, at most 16
+// The float that ScanFloat makes of token i. False where that takes more than a sign, at most 15
 // bytes and one division: no verdict, ask ScanFloat.
 inline bool FloatOf(const char* line, const TokenColumns& tokens, size_t i, float* value) {
   const uint64_t padded = tokens.values[i];
   const size_t size = tokens.size(i);
-  unsigned odd = tokens.odd[i];
+  unsigned odd = tokens.bytes_odd(i);
   if (odd == 0) return FloatOfDigits(padded, 0, false, value);
-  if (size > 16) return false;
+  if (size > 15) return false;
   const char* const end = line + tokens.ends[i];
   const bool negative = *(end - size) == '-';
   odd ^= static_cast<unsigned>(negative) << (16 - size);
@@ -68,7 +70,7 @@ struct TokenKernels {
   size_t (*tokens)(const char* line, size_t size, const TokenColumns& out);
 
   // The fields of [line, line + size), separated by tabs, empty ones too. The first `decimals` are
-  // converted as above; the others as hexadecimal digits of either case, where `odd` is 0 or, for
+  // converted as above; the others as hexadecimal digits of either case, where `marks` is 0 or, for
   // another byte or over 16 of them, kNotANumber. False unless there are exactly `fields`.
   bool (*fields)(const char* line, size_t size, size_t fields, size_t decimals,
                  const TokenColumns& out);
@@ -77,14 +79,14 @@ struct TokenKernels {
 // Room for kMaxTokens tokens.
 class TokenBuffer {
  public:
-  TokenColumns columns() { return {values_.get(), sizes_.get(), ends_.get(), odd_.get()}; }
+  TokenColumns columns() { return {values_.get(), sizes_.get(), ends_.get(), marks_.get()}; }
 
  private:
   static constexpr size_t kRoom = TokenKernels::kMaxTokens + TokenKernels::kSlack;
   const std::unique_ptr<uint64_t[]> values_{new uint64_t[kRoom]};
   const std::unique_ptr<uint32_t[]> sizes_{new uint32_t[kRoom]};
   const std::unique_ptr<uint32_t[]> ends_{new uint32_t[kRoom]};
-  const std::unique_ptr<uint16_t[]> odd_{new uint16_t[kRoom]};
+  const std::unique_ptr<uint16_t[]> marks_{new uint16_t[kRoom]};
 };
 
 // The kernels in use: the widest path the processor has, unless SelectTokenKernels chose another;

@@ -75,14 +75,14 @@ inline void Convert(const char* line, size_t at, const TokenColumns& out) {
   const Vector odd = Digits(Lanes<1>(line - 16, ends), OddSizes(sizes), &odd_odd);
   const Vector low = Sixteen(even, odd);
   uint64_t* const values = out.values + at;
-  uint16_t* const marks = out.odd + at;
-  StoreOdd(marks, even_odd, odd_odd);
-  if (!AnyAbove(sizes, 16)) {
+  uint16_t* const marks = out.marks + at;
+  if (!AnyAbove(sizes, 15)) {
     Store(values, low);
+    StoreMarks(marks, even_odd, odd_odd, low);
     return;
   }
 
-  // 17 to 20 digits, or more that begin with zeros.
+  // 16 to 20 digits, or more that begin with zeros.
   uint64_t even_high_odd, odd_high_odd;
   const Vector high =
       Sixteen(Digits(Lanes<0>(line - 32, ends), Less16(EvenSizes(sizes)), &even_high_odd),
@@ -91,16 +91,18 @@ inline void Convert(const char* line, size_t at, const TokenColumns& out) {
   const Vector sum = Add64(Add64(Mul32(high, Repeat64(k1e16 & 0xffffffff)), low),
                            Low32ToHigh(Mul32(high, Repeat64(k1e16 >> 32))));
   Store(values, sum);
+  StoreMarks(marks, even_odd, odd_odd, sum);
   // 1844 * 10^16 is the last multiple below 2^64; the sum may still wrap around.
   const uint32_t wrapped = Above(high, Repeat64(1844)) | Below(sum, low);
   if ((wrapped | even_high_odd | odd_high_odd | even_odd | odd_odd) == 0 && !AnyAbove(sizes, 32)) {
     return;
   }
-  uint16_t high_marks[kWidth];
-  StoreOdd(high_marks, even_high_odd, odd_high_odd);
+  uint16_t low_odd[kWidth], high_odd[kWidth];
+  StoreOdd(low_odd, even_odd, odd_odd);
+  StoreOdd(high_odd, even_high_odd, odd_high_odd);
   for (size_t i = 0; i < kWidth; ++i) {
     const size_t size = out.size(at + i);
-    const bool odd_and_long = (marks[i] | high_marks[i]) != 0 && size > 16;
+    const bool odd_and_long = (low_odd[i] | high_odd[i]) != 0 && size > 15;
     if ((wrapped >> i & 1) != 0 || odd_and_long || size > 32) marks[i] = TokenColumns::kNotANumber;
   }
 }
@@ -124,10 +126,10 @@ bool Fields(const char* line, size_t size, size_t fields, size_t decimals,
     const Vector bytes =
         Pack16(MulAdd8(even, Repeat16(1 << 8 | 16)), MulAdd8(odd, Repeat16(1 << 8 | 16)));
     Store(out.values + i, Swap64(bytes));
-    StoreOdd(out.odd + i, even_odd, odd_odd);
+    StoreOdd(out.marks + i, even_odd, odd_odd);
   }
   for (size_t i = decimals; i < fields; ++i) {
-    if (out.odd[i] != 0 || out.size(i) > 16) out.odd[i] = TokenColumns::kNotANumber;
+    if (out.marks[i] != 0 || out.size(i) > 16) out.marks[i] = TokenColumns::kNotANumber;
   }
   return true;
 }

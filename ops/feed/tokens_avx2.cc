@@ -94,10 +94,21 @@ inline Vector Nibbles(Vector bytes, Vector sizes, uint64_t* odd) {
   return _mm256_and_si256(fits, values);
 }
 
+inline __m128i Joined(uint64_t even, uint64_t odd) {
+  return _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
+                            _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
+}
 inline void StoreOdd(uint16_t* to, uint64_t even, uint64_t odd) {
-  const __m128i both = _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
-                                          _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), both);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), Joined(even, odd));
+}
+inline void StoreMarks(uint16_t* to, uint64_t even, uint64_t odd, Vector values) {
+  const Vector equal = _mm256_cmpeq_epi64(values, _mm256_setzero_si256());
+  const __m128i pairs =
+      _mm_packs_epi32(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1));
+  // Each 64 bits are four words by now: one word of each is kept.
+  const __m128i zero = _mm_and_si128(_mm_packs_epi32(pairs, pairs), _mm_set1_epi16(1));
+  const __m128i marks = _mm_or_si128(Joined(even, odd), zero);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), marks);
 }
 
 inline Vector Load(const char* p) { return _mm256_loadu_si256(reinterpret_cast<const Vector*>(p)); }

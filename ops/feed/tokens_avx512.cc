@@ -91,10 +91,17 @@ inline Vector Nibbles(Vector bytes, Vector sizes, uint64_t* odd) {
   return _mm512_mask_mov_epi8(values, is_digit, digits);
 }
 
+inline __m128i Joined(uint64_t even, uint64_t odd) {
+  return _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
+                            _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
+}
 inline void StoreOdd(uint16_t* to, uint64_t even, uint64_t odd) {
-  const __m128i both = _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
-                                          _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), both);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), Joined(even, odd));
+}
+inline void StoreMarks(uint16_t* to, uint64_t even, uint64_t odd, Vector values) {
+  const __m128i zero =
+      _mm_maskz_set1_epi16(_mm512_testn_epi64_mask(values, values), TokenColumns::kZero);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_or_si128(Joined(even, odd), zero));
 }
 
 inline uint64_t Blanks(const char* p) {
