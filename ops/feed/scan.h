@@ -58,14 +58,8 @@ inline constexpr double kPowersOfTen[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e
 constexpr unsigned kMaxPowerOfTen = 22;
 constexpr uint64_t kExactMantissa = uint64_t{1} << 53;
 
-// The float that ScanFloat makes of a number without exponent: its digits as one number, and how
-// many of them stand behind the point. False where one division of exact doubles is not enough.
-inline bool FloatOfDigits(uint64_t digits, unsigned fraction, bool negative, float* value) {
-  if (digits > kExactMantissa || fraction > kMaxPowerOfTen) return false;
-  const double magnitude =
-      static_cast<double>(static_cast<int64_t>(digits)) / kPowersOfTen[fraction];
-  *value = static_cast<float>(negative ? -magnitude : magnitude);
-  return true;
-}
+// Their inverses, rounded.
+inline constexpr double kInversesOfTen[] = {1e-0, 1e-1, 1e-2,  1e-3,  1e-4,  1e-5,  1e-6,  1e-7,
+                                            1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15};
 
 }  // namespace pbx::feed

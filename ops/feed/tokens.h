@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "base/status.h"
@@ -29,29 +30,55 @@ struct TokenColumns {
   size_t size(size_t i) const { return sizes[i] & 0xff; }
 };
 
-// The float that ScanFloat makes of token i. False where that takes more than a sign, at most 15
-// bytes and one division: no verdict, ask ScanFloat.
-inline bool FloatOf(const char* line, const TokenColumns& tokens, size_t i, float* value) {
+// A number as the quotient of two doubles, both exact, so that its one rounding is the right one.
+struct Quotient {
+  double digits;
+  double power;   // of ten
+  uint32_t sign;  // the sign bit of the float
+
+  float value() const {
+    const float magnitude = static_cast<float>(digits / power);
+    uint32_t bits;
+    std::memcpy(&bits, &magnitude, sizeof(bits));
+    bits |= sign;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+};
+
+// Token i as ScanFloat reads it. False where that takes more than a sign, 15 bytes and one division
+// of exact doubles: no verdict, ask ScanFloat.
+inline bool QuotientOf(const char* line, const TokenColumns& tokens, size_t i, Quotient* out) {
+  // Below this the product with an inverse, see there, is off by less than 2^-6.
+  constexpr uint64_t kMost = uint64_t{1} << 46;
   const uint64_t padded = tokens.values[i];
   const size_t size = tokens.size(i);
   unsigned odd = tokens.bytes_odd(i);
-  if (odd == 0) return FloatOfDigits(padded, 0, false, value);
-  if (size > 15) return false;
+  if (odd == TokenColumns::kNotANumber - TokenColumns::kZero || padded > kMost) return false;
+  *out = {static_cast<double>(static_cast<int64_t>(padded)), 1, 0};
+  if (odd == 0) return true;
   const char* const end = line + tokens.ends[i];
-  const bool negative = *(end - size) == '-';
-  odd ^= static_cast<unsigned>(negative) << (16 - size);
-  if (odd == 0) return size > 1 && FloatOfDigits(padded, 0, negative, value);
+  const unsigned negative = *(end - size) == '-';
+  odd ^= negative << (16 - size);
+  out->sign = negative << 31;
+  if (odd == 0) return size > 1;
   // A point, which stands in `padded` as the digit 0.
   const unsigned fraction = 15u - static_cast<unsigned>(__builtin_ctz(odd));
   if ((odd & (odd - 1)) != 0 || *(end - 1 - fraction) != '.' || size == 1u + negative) return false;
-  if (padded > kExactMantissa) return false;
-  // What stands before it, times ten: behind it is less than a tenth, so that no rounding of the
-  // division reaches the next integer.
-  const double before =
-      static_cast<double>(static_cast<int64_t>(padded)) / kPowersOfTen[fraction + 1];
-  const uint64_t power = static_cast<uint64_t>(kPowersOfTen[fraction]);
-  const uint64_t digits = padded - static_cast<uint64_t>(before) * 9 * power;
-  return FloatOfDigits(digits, fraction, negative, value);
+  // What stands before it. After it is less than a tenth: rounding reaches no other integer.
+  const double before = out->digits * kInversesOfTen[fraction + 1] + 0.05;
+  const double power = kPowersOfTen[fraction];
+  out->digits -= static_cast<double>(static_cast<int64_t>(before)) * (9 * power);
+  out->power = power;
+  return true;
+}
+
+inline bool FloatOf(const char* line, const TokenColumns& tokens, size_t i, float* value) {
+  Quotient quotient;
+  if (!QuotientOf(line, tokens, i, &quotient)) return false;
+  *value = quotient.value();
+  return true;
 }
 
 struct TokenKernels {

@@ -84,7 +84,7 @@ def read_chunks(
                         yield Chunk(path, rest)
                         rest, overlong = b"", True
                     continue
-                yield Chunk(path, rest + block[:end])
+                yield Chunk(path, rest + memoryview(block)[:end])  # one copy, not two
                 rest = block[end:]
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
