@@ -1,4 +1,4 @@
-"""Paddle's own InMemoryDataset in a process of its own: it needs the old IR from the start.
+"""Paddle's own InMemoryDataset in a process of its own: it needs FLAGS_enable_pir_api=0.
 
 Started by feeder.py: reads "<file>\\t<threads>" from stdin, answers "<seconds>\\t<samples>".
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-
-os.environ["FLAGS_enable_pir_api"] = "0"
 
 DENSE = 13
 SLOTS = 26
@@ -30,9 +28,7 @@ def main() -> None:
     for line in sys.stdin:
         file, threads = line.rstrip("\n").split("\t")
         dataset = paddle.distributed.InMemoryDataset()
-        dataset.init(
-            batch_size=512, thread_num=int(threads), use_var=variables, pipe_command="cat"
-        )
+        dataset.init(batch_size=512, thread_num=int(threads), use_var=variables, pipe_command="cat")
         dataset.set_filelist([file])
         started = time.perf_counter()
         dataset.load_into_memory()

@@ -56,7 +56,7 @@ class LineParser {
   virtual bool Parse(const char* p, const char* end, LineValues* out, LineError* error) = 0;
 
   // The same by token kernels. [line, line + size) is at most TokenKernels::kMaxLine long, readable
-  // for kReach beyond its ends, and may hold NUL. False is no verdict: Parse tells what the line is.
+  // for kReach beyond its ends, and may hold NUL. False is no verdict: Parse tells what it is.
   virtual bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
                          const TokenColumns& tokens, LineValues* out) {
     static_cast<void>(kernels), static_cast<void>(line), static_cast<void>(size);

@@ -182,8 +182,8 @@ class MultiSlotParser : public LineParser {
     return ScanFloat(begin, end, value) == end;
   }
 
-  // Slots of feasigns from token *at on. Writes up to four words beyond; returns the end, or nullptr
-  // where a token is not what it should be.
+  // Slots of feasigns from token *from on. Writes up to four words beyond; returns the end, or
+  // nullptr where a token is not what it should be.
   static uint64_t* TakeSlots(const TokenColumns tokens, size_t* const from, size_t end,
                              size_t slots, uint32_t* lengths, uint64_t* next) {
     static_assert(TokenKernels::kSlack > 4, "tokens beyond the last are read");

@@ -142,7 +142,7 @@ class ChunkParser {
     values_.count = 0;
   }
 
-  // The line is [p, end) of the chunk; what is left of it will make as many values a byte, it seems.
+  // [p, end) is the line. What is left of the chunk is taken to make as many values a byte.
   void Append(const char* p, const char* end) {
     const size_t rest = static_cast<size_t>(end_ - p);
     const size_t lines = rest / static_cast<size_t>(end - p + 1) + 1;
