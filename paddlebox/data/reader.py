@@ -11,8 +11,8 @@ from pathlib import Path
 
 from paddlebox.errors import DataError
 
-# Memory of this size is used again by the next chunk and stays in the cache; with 4 MiB the allocator
-# takes new pages each time, and reading falls from 17 GB/s to 2.5.
+# Memory of this size is used again by the next chunk and stays in the cache; with 4 MiB the
+# allocator takes new pages each time, and reading falls from 17 GB/s to 2.5.
 CHUNK_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 
