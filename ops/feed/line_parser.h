@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "feed/scan.h"
 #include "feed/schema.h"
 #include "feed/tokens.h"
 

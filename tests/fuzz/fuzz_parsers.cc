@@ -1,6 +1,6 @@
 // Any bytes as a chunk of training data: parsing ends in columns that fit each other and in counted
-// bad lines, the same on every vector path; what was parsed goes through indexing and packing unchanged; a plan that passes
-// ViewPlan can be walked, whatever happened to it before.
+// bad lines, the same on every vector path; what was parsed goes through indexing and packing
+// unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
 // First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle.
 #include <algorithm>

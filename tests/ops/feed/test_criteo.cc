@@ -1,6 +1,5 @@
-#include <set>
-
 #include <cmath>
+#include <set>
 
 #include "base/hash.h"
 #include "feed_util.h"
