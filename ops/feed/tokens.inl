@@ -8,7 +8,7 @@ inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
   uint32_t* const end = out + __builtin_popcountll(bits);
   do {
     for (int i = 0; i < 8; ++i) {
-      out[i] = base + static_cast<uint32_t>(__builtin_ctzll(bits | uint64_t{1} << 63));
+      out[i] = base + static_cast<uint32_t>(_tzcnt_u64(bits));
       bits &= bits - 1;
     }
     out += 8;
