@@ -88,7 +88,7 @@ struct TokenKernels {
   static constexpr size_t kMaxLine = size_t{1} << 14;
   static constexpr size_t kMaxTokens = kMaxLine + 1;
   // Entries beyond the last token that may be read and overwritten.
-  static constexpr size_t kSlack = 16;
+  static constexpr size_t kSlack = 24;
 
   const char* name;
 

@@ -2,20 +2,6 @@
 // path's own parts. A Vector is kWidth / 2 lanes of 16 bytes, and a lane holds the last 16 bytes
 // of a token; two vectors, one of the even tokens and one of the odd, are converted together.
 
-// Offsets of the set bits of a block. Eight are written at a time, whether or not they are there,
-// so that no branch depends on how many.
-inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
-  uint32_t* const end = out + __builtin_popcountll(bits);
-  do {
-    for (int i = 0; i < 8; ++i) {
-      out[i] = base + static_cast<uint32_t>(_tzcnt_u64(bits));
-      bits &= bits - 1;
-    }
-    out += 8;
-  } while (out < end);
-  return end;
-}
-
 inline uint32_t SizeOf(uint32_t bytes) { return (bytes < 127 ? bytes : 127) * 0x01010101; }
 
 // Ends and sizes of what the separators part; the end of the line is the last. Returns how many.

@@ -119,6 +119,20 @@ inline uint64_t Tabs(const char* p) {
   return Equal(Load(p), '\t') | Equal(Load(p + 32), '\t') << 32;
 }
 
+// Offsets of the set bits of a block. Eight are written at a time, whether or not they are there,
+// so that no branch depends on how many.
+inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
+  uint32_t* const end = out + __builtin_popcountll(bits);
+  do {
+    for (int i = 0; i < 8; ++i) {
+      out[i] = base + static_cast<uint32_t>(_tzcnt_u64(bits));
+      bits &= bits - 1;
+    }
+    out += 8;
+  } while (out < end);
+  return end;
+}
+
 #include "feed/tokens.inl"
 
 }  // namespace

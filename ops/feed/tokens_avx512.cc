@@ -112,6 +112,20 @@ inline uint64_t Tabs(const char* p) {
   return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p), Repeat8('\t'));
 }
 
+// Offsets of the set bits of a block; sixteen are written at a time, whether or not they are there.
+inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
+  Vector places =
+      _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                       _mm512_set1_epi32(static_cast<int>(base)));
+  for (int i = 0; i < 4; ++i) {
+    const __mmask16 here = static_cast<__mmask16>(bits >> (16 * i));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(here, places));
+    out += __builtin_popcount(here);
+    places = _mm512_add_epi32(places, Repeat32(16));
+  }
+  return out;
+}
+
 #include "feed/tokens.inl"
 
 }  // namespace
