@@ -42,8 +42,8 @@ CHUNK = 1 << 20
 BOUND_SHARE = 0.7
 PADDLE_TIMES = 6.0
 # For both processes: what one turn frees the next uses again, as where pass follows pass. Left to
-# itself glibc goes by what was freed before: a turn takes all its pages from the system, or none, and
-# loads at 1.1 or 2.5 GB/s.
+# itself glibc goes by what was freed before, so that a turn takes all its pages from the system or
+# none, and loads at 1.1 or at 2.5 GB/s.
 MMAP_THRESHOLD = 32 << 20
 TRIM_THRESHOLD = 1 << 30
 ROOT = report.ROOT
