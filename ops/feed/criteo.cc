@@ -39,25 +39,59 @@ int64_t BucketOf(int64_t v) {
   const long double log = std::log(static_cast<long double>(v));
   return static_cast<int64_t>(log * log);
 }
+// log(1 + v), v >= 0. In double wherever that rounds to the same float: its error, below 2^-52 of
+// the value on every processor, then reaches no other.
 float DenseOf(int64_t v) {
-  return static_cast<float>(std::log(1 + static_cast<long double>(std::max<int64_t>(v, 0))));
+  constexpr double kError = 0x1p-50;
+  const double log = std::log(1 + static_cast<double>(v));
+  const float below = static_cast<float>(log * (1 - kError));
+  if (below == static_cast<float>(log * (1 + kError))) return below;
+  return static_cast<float>(std::log(1 + static_cast<long double>(v)));
 }
 
-// Most values are small: their logarithms are looked up.
-struct SmallValues {
-  static constexpr int64_t kCount = 4096;
-  std::array<uint16_t, kCount> bucket;
-  std::array<float, kCount> dense;
-  SmallValues() {
-    for (int64_t v = 0; v < kCount; ++v) {
-      bucket[static_cast<size_t>(v)] = static_cast<uint16_t>(BucketOf(v));
-      dense[static_cast<size_t>(v)] = DenseOf(v);
+// Most values are small: their logarithms are looked up. The buckets of the others are found among
+// the values at which they begin.
+class Logarithms {
+ public:
+  static constexpr int64_t kSmall = 4096;
+
+  Logarithms() {
+    for (int64_t v = 0; v < kSmall; ++v) {
+      bucket_[static_cast<size_t>(v)] = static_cast<uint16_t>(BucketOf(v));
+      dense_[static_cast<size_t>(v)] = DenseOf(v);
+    }
+    const int64_t last = BucketOf(INT64_MAX);
+    for (int64_t bucket = bucket_.back() + 1; bucket <= last; ++bucket) {
+      begins_.push_back(BeginOf(bucket));
     }
   }
+
+  float Dense(int64_t v) const { return v < kSmall ? dense_[static_cast<size_t>(v)] : DenseOf(v); }
+
+  int64_t Bucket(int64_t v) const {
+    if (v < 0) return v;
+    if (v < kSmall) return bucket_[static_cast<size_t>(v)];
+    return bucket_.back() + (std::upper_bound(begins_.begin(), begins_.end(), v) - begins_.begin());
+  }
+
+ private:
+  // The least v >= kSmall - 1 whose bucket is this one or above.
+  static int64_t BeginOf(int64_t bucket) {
+    int64_t below = kSmall - 1, at = INT64_MAX;
+    while (at - below > 1) {
+      const int64_t middle = below + (at - below) / 2;
+      (BucketOf(middle) < bucket ? below : at) = middle;
+    }
+    return at;
+  }
+
+  std::array<uint16_t, kSmall> bucket_;
+  std::array<float, kSmall> dense_;
+  std::vector<int64_t> begins_;  // of each bucket after the last of bucket_
 };
-const SmallValues& Small() {
-  static const SmallValues values;
-  return values;
+const Logarithms& SharedLogarithms() {
+  static const Logarithms logarithms;
+  return logarithms;
 }
 
 // The fields of one line. Index 0 of each array is column I1 or C1.
@@ -70,7 +104,8 @@ struct Fields {
 
 class CriteoParser : public LineParser {
  public:
-  explicit CriteoParser(const FeedSchema& schema) : schema_(schema), small_(Small()) {
+  explicit CriteoParser(const FeedSchema& schema)
+      : schema_(schema), logarithms_(SharedLogarithms()) {
     for (const SlotSpec& slot : schema.slots) columns_.push_back(CriteoColumn(slot));
   }
 
@@ -87,7 +122,38 @@ class CriteoParser : public LineParser {
     return true;
   }
 
+  bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                 const TokenColumns& tokens, LineValues* out) override {
+    if (!kernels.fields(line, size, kColumns, 1 + kIntegers, tokens)) return false;
+    if (tokens.size(0) == 0 || !ParseLabel(line, tokens, 0, &out->label)) return false;
+    Fields fields;
+    for (size_t i = 0; i < kIntegers; ++i) {
+      fields.has_integer[i] = tokens.size(1 + i) != 0;
+      if (!IntegerOf(line, tokens, 1 + i, &fields.integer[i])) return false;
+    }
+    unsigned odd = 0;
+    for (size_t i = 0; i < kTokens; ++i) {
+      odd |= tokens.marks[1 + kIntegers + i];
+      fields.has_token[i] = tokens.size(1 + kIntegers + i) != 0;
+      fields.token[i] = tokens.values[1 + kIntegers + i];
+    }
+    if (odd != 0) return false;
+    Assemble(fields, out);
+    return true;
+  }
+
  private:
+  // 0 of an empty field. False is no verdict.
+  static bool IntegerOf(const char* line, const TokenColumns& tokens, size_t i, int64_t* value) {
+    const uint64_t magnitude = tokens.values[i];
+    const size_t size = tokens.size(i);
+    *value = static_cast<int64_t>(magnitude);
+    if (tokens.bytes_odd(i) == 0) return *value >= 0;
+    *value = static_cast<int64_t>(0 - magnitude);  // of at most 14 digits
+    return size > 1 && size <= 15 && tokens.bytes_odd(i) == 1u << (16 - size) &&
+           line[tokens.ends[i] - size] == '-';
+  }
+
   static const char* FieldEnd(const char* p, const char* end) {
     while (p < end && *p != '\t') ++p;
     return p;
@@ -134,8 +200,7 @@ class CriteoParser : public LineParser {
   float Dense(const Fields& fields, int column) const {
     const size_t i = static_cast<size_t>(column - 1);
     if (!fields.has_integer[i]) return 0;
-    const int64_t v = std::max<int64_t>(fields.integer[i], 0);
-    return v < SmallValues::kCount ? small_.dense[static_cast<size_t>(v)] : DenseOf(v);
+    return logarithms_.Dense(std::max<int64_t>(fields.integer[i], 0));
   }
 
   // 0 for no feasign.
@@ -146,13 +211,11 @@ class CriteoParser : public LineParser {
     }
     const size_t i = static_cast<size_t>(column - 1);
     if (!fields.has_integer[i]) return IntegerTag(column);
-    const int64_t v = fields.integer[i];
-    const bool small = v >= 0 && v < SmallValues::kCount;
-    return BucketFeasign(column, small ? small_.bucket[static_cast<size_t>(v)] : BucketOf(v));
+    return BucketFeasign(column, logarithms_.Bucket(fields.integer[i]));
   }
 
   const FeedSchema& schema_;
-  const SmallValues& small_;
+  const Logarithms& logarithms_;
   std::vector<int> columns_;  // of each slot
 };
 

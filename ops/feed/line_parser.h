@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "feed/schema.h"
+#include "feed/tokens.h"
 
 namespace pbx::feed {
 
@@ -20,8 +21,8 @@ struct LineValues {
   size_t count = 0;                // feasigns in use
 
   // A feasign takes a byte and a separator, but for Criteo's columns, which make one each even when
-  // empty; one more, because a 0 is written before it is dropped.
-  size_t MaxFeasigns(size_t line_bytes) const { return line_bytes / 2 + 2 + lengths.size(); }
+  // empty; a few more, because a 0 is written before it is dropped, and MultiSlot's by four.
+  size_t MaxFeasigns(size_t line_bytes) const { return line_bytes / 2 + 5 + lengths.size(); }
 };
 
 // Bytes as text: unprintable ones as \xNN; at most `limit` bytes of the input.
@@ -52,6 +53,15 @@ class LineParser {
   // [p, end): a line without its line break, not empty, free of NUL. Fills every part of `out`.
   // False when the line is malformed; then `out` is of no use.
   virtual bool Parse(const char* p, const char* end, LineValues* out, LineError* error) = 0;
+
+  // The same by token kernels. [line, line + size) is at most TokenKernels::kMaxLine long, readable
+  // for kReach beyond its ends, and may hold NUL. False is no verdict: Parse tells what it is.
+  virtual bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                         const TokenColumns& tokens, LineValues* out) {
+    static_cast<void>(kernels), static_cast<void>(line), static_cast<void>(size);
+    static_cast<void>(tokens), static_cast<void>(out);
+    return false;
+  }
 };
 
 // schema: checked, borrowed for the parser's life.
@@ -62,6 +72,13 @@ std::unique_ptr<LineParser> NewCriteoParser(const FeedSchema& schema);
 // A label slot's value: a number in [0, 1] that fills the whole token.
 bool ParseLabel(const std::string& slot, const char* p, const char* end, float* label,
                 LineError* error);
+
+// The same of converted token i; false is no verdict.
+inline bool ParseLabel(const char* line, const TokenColumns& tokens, size_t i, float* label) {
+  if (!FloatOf(line, tokens, i, label) || !(*label >= 0 && *label <= 1)) return false;
+  *label += 0.0f;
+  return true;
+}
 
 constexpr char kFeasignExpected[] = "a decimal feasign in [0, 2^64 - 1]";
 constexpr char kFloatExpected[] = "a finite number";

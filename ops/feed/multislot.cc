@@ -1,4 +1,6 @@
 // MultiSlot text: per slot, in the schema's order, "n v1 .. vn".
+#include <cstring>
+
 #include "feed/line_parser.h"
 #include "feed/scan.h"
 #include "row/feasign.h"
@@ -10,7 +12,25 @@ using ull = unsigned long long;
 
 class MultiSlotParser : public LineParser {
  public:
-  explicit MultiSlotParser(const FeedSchema& schema) : schema_(schema) {}
+  explicit MultiSlotParser(const FeedSchema& schema) : schema_(schema) {
+    for (const SlotSpec& slot : schema.slots) {
+      const bool sparse = slot.kind == SlotKind::kSparse;
+      if (sparse && !steps_.empty() && steps_.back().kind == SlotKind::kSparse) {
+        ++steps_.back().values;
+      } else {
+        steps_.push_back(
+            {slot.kind, slot.kind == SlotKind::kDense ? static_cast<size_t>(slot.dim) : 1});
+      }
+    }
+  }
+
+  bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                 const TokenColumns& tokens, LineValues* out) override {
+    const size_t n = kernels.tokens(line, size, tokens);
+    if (!Walk(line, tokens, n, out)) return false;
+    if (schema_.per_slot_keys) KeyPerSlot(out);
+    return true;
+  }
 
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
     uint32_t sparse = 0;
@@ -117,7 +137,100 @@ class MultiSlotParser : public LineParser {
     return nullptr;
   }
 
+  // Leaves feasigns as they are: per-slot keys are a pass over them of its own.
+  bool Walk(const char* line, const TokenColumns tokens, size_t end, LineValues* out) const {
+    size_t at = 0;
+    float* dense = out->dense.data();
+    uint32_t* lengths = out->lengths.data();
+    uint64_t* next = out->feasigns.data();
+    for (const Step& step : steps_) {
+      if (step.kind == SlotKind::kSparse) {
+        next = TakeSlots(tokens, &at, end, step.values, lengths, next);
+        if (next == nullptr) return false;
+        lengths += step.values;
+        continue;
+      }
+      if (at >= end || tokens.values[at] != step.values || tokens.bytes_odd(at) != 0) return false;
+      const size_t first = at + 1;
+      at = first + step.values;
+      if (at > end) return false;
+      if (step.kind == SlotKind::kLabel) {
+        if (!ParseLabel(line, tokens, first, &out->label)) return false;
+        continue;
+      }
+      for (size_t i = first; i < at; ++i, ++dense) {
+        if (!FloatOf(line, tokens, i, dense) && !Rescan(line, tokens, i, dense)) return false;
+      }
+    }
+    out->count = static_cast<size_t>(next - out->feasigns.data());
+    return at == end;
+  }
+
+  void KeyPerSlot(LineValues* out) const {
+    uint64_t* feasign = out->feasigns.data();
+    for (uint32_t slot = 0; slot < out->lengths.size(); ++slot) {
+      for (const uint64_t* const end = feasign + out->lengths[slot]; feasign < end; ++feasign) {
+        *feasign = FeasignInSlot(*feasign, slot);
+      }
+    }
+  }
+
+  // A number that takes more than its digits: an exponent, many of them.
+  static bool Rescan(const char* line, const TokenColumns& tokens, size_t i, float* value) {
+    const char* const end = line + tokens.ends[i];
+    const char* const begin = SkipBlanks(line + tokens.ends[i - 1], end);
+    return ScanFloat(begin, end, value) == end;
+  }
+
+  // Slots of feasigns from token *from on. Writes up to four words beyond; returns the end, or
+  // nullptr where a token is not what it should be.
+  static uint64_t* TakeSlots(const TokenColumns tokens, size_t* const from, size_t end,
+                             size_t slots, uint32_t* lengths, uint64_t* next) {
+    static_assert(TokenKernels::kSlack > 4, "tokens beyond the last are read");
+    size_t at = *from;
+    for (size_t slot = 0; slot < slots; ++slot) {
+      if (at >= end || tokens.marks[at] != 0) return nullptr;  // a count is not zero either
+      const size_t n = tokens.values[at++];
+      if (n > end - at) return nullptr;
+      const uint64_t* const values = tokens.values + at;
+      uint64_t* kept = next + n;
+      // Most slots have few: no branch depends on n while it is at most four.
+      if (n <= 4) {
+        uint64_t marks;
+        std::memcpy(&marks, tokens.marks + at, sizeof(marks));
+        std::memcpy(next, values, 4 * sizeof(*next));
+        const size_t alone = n == 1;  // an empty slot is one zero
+        kept -= alone & (values[0] == 0);
+        marks &= ~(alone * TokenColumns::kZero);
+        if (marks << (64 - 16 * n) != 0) kept = TakeSlowly(tokens, at, n, next);
+      } else {
+        kept = TakeSlowly(tokens, at, n, next);
+      }
+      if (kept == nullptr) return nullptr;
+      *lengths++ = static_cast<uint32_t>(kept - next);
+      next = kept;
+      at += n;
+    }
+    *from = at;
+    return next;
+  }
+
+  static uint64_t* TakeSlowly(const TokenColumns& tokens, size_t at, size_t n, uint64_t* next) {
+    for (size_t i = at; i < at + n; ++i) {
+      if (tokens.bytes_odd(i) != 0) return nullptr;
+      *next = tokens.values[i];
+      next += *next != 0;
+    }
+    return next;
+  }
+
+  struct Step {
+    SlotKind kind;
+    size_t values;  // of kSparse: how many such slots follow one another
+  };
+
   const FeedSchema& schema_;
+  std::vector<Step> steps_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "feed/line_parser.h"
 #include "feed/scan.h"
+#include "feed/tokens.h"
 
 namespace pbx {
 namespace feed {
@@ -53,78 +54,135 @@ bool ParseLabel(const std::string& slot, const char* p, const char* end, float* 
   return true;
 }
 
-}  // namespace feed
-
 namespace {
 
 constexpr size_t kBadLinesKept = 8;
 constexpr size_t kExcerptBytes = 80;
 
-std::unique_ptr<feed::LineParser> NewParser(const FeedSchema& schema) {
+std::unique_ptr<LineParser> NewParser(const FeedSchema& schema) {
   switch (schema.format) {
-    case Format::kMultiSlot: return feed::NewMultiSlotParser(schema);
+    case Format::kMultiSlot: return NewMultiSlotParser(schema);
     case Format::kFeasignSlot:
-    case Format::kSlotValue: return feed::NewSlotTextParser(schema);
-    case Format::kCriteoTsv: return feed::NewCriteoParser(schema);
+    case Format::kSlotValue: return NewSlotTextParser(schema);
+    case Format::kCriteoTsv: return NewCriteoParser(schema);
   }
   return nullptr;
 }
 
-bool ParseLine(const FeedSchema& schema, const char* p, const char* end, feed::LineParser* parser,
-               feed::LineValues* values, feed::LineError* error) {
-  const size_t bytes = static_cast<size_t>(end - p);
-  if (bytes > schema.max_line_bytes) {
-    return error->Set("the line has %zu bytes, expected at most %zu", bytes, schema.max_line_bytes);
-  }
-  if (const void* nul = std::memchr(p, '\0', bytes)) {
-    return error->Set("a NUL byte at offset %zu",
-                      static_cast<size_t>(static_cast<const char*>(nul) - p));
-  }
-  const size_t room = values->MaxFeasigns(bytes);
-  if (values->feasigns.size() < room) values->feasigns.resize(room * 2);
-  values->count = 0;
-  return parser->Parse(p, end, values, error);
-}
+// Marks the beginning of a file for some editors; where files were joined, of any line.
+constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
 
-void AppendLine(const feed::LineValues& values, ParsedChunk* out) {
-  ++out->instances;
-  out->labels.push_back(values.label);
-  out->dense.insert(out->dense.end(), values.dense.begin(), values.dense.end());
-  out->lengths.insert(out->lengths.end(), values.lengths.begin(), values.lengths.end());
-  const uint64_t* feasigns = values.feasigns.data();
-  out->feasigns.insert(out->feasigns.end(), feasigns, feasigns + values.count);
-}
+class ChunkParser {
+ public:
+  ChunkParser(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out)
+      : schema_(schema), begin_(data), end_(data + size), out_(*out), parser_(NewParser(schema)) {
+    values_.dense.resize(schema.dense_width());
+    values_.lengths.resize(schema.sparse_slots());
+    if (kernels_ != nullptr) tokens_ = std::make_unique<TokenBuffer>();
+  }
+
+  bool known() const { return parser_ != nullptr; }
+
+  void Run() {
+    for (const char* p = begin_; p < end_; ++out_.lines) {
+      const void* found = std::memchr(p, '\n', static_cast<size_t>(end_ - p));
+      const char* const next = found == nullptr ? end_ : static_cast<const char*>(found);
+      const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
+      if (ParseFast(p, line_end)) {
+        Append(p, line_end);
+      } else {
+        ParseSlowly(p, line_end);
+      }
+      p = next == end_ ? end_ : next + 1;
+    }
+  }
+
+ private:
+  bool ParseFast(const char* p, const char* end) {
+    const size_t bytes = static_cast<size_t>(end - p);
+    if (kernels_ == nullptr || bytes == 0 || bytes > schema_.max_line_bytes ||
+        bytes > TokenKernels::kMaxLine || p - begin_ < kReach || end_ - end < kReach) {
+      return false;
+    }
+    MakeRoom(bytes);
+    return parser_->ParseFast(*kernels_, p, bytes, tokens_->columns(), &values_);
+  }
+
+  void ParseSlowly(const char* p, const char* end) {
+    if (end - p >= 3 && std::memcmp(p, kByteOrderMark, 3) == 0) p += 3;
+    if (p == end) return;
+    LineError error(out_.first_bad.size() < kBadLinesKept);
+    if (ParseLine(p, end, &error)) {
+      Append(p, end);
+      return;
+    }
+    ++out_.bad_lines;
+    if (out_.first_bad.size() < kBadLinesKept) {
+      out_.first_bad.push_back({out_.lines, error.reason(), Printable(p, end, kExcerptBytes)});
+    }
+  }
+
+  bool ParseLine(const char* p, const char* end, LineError* error) {
+    const size_t bytes = static_cast<size_t>(end - p);
+    if (bytes > schema_.max_line_bytes) {
+      return error->Set("the line has %zu bytes, expected at most %zu", bytes,
+                        schema_.max_line_bytes);
+    }
+    if (const void* nul = std::memchr(p, '\0', bytes)) {
+      return error->Set("a NUL byte at offset %zu",
+                        static_cast<size_t>(static_cast<const char*>(nul) - p));
+    }
+    MakeRoom(bytes);
+    return parser_->Parse(p, end, &values_, error);
+  }
+
+  void MakeRoom(size_t line_bytes) {
+    const size_t room = values_.MaxFeasigns(line_bytes);
+    if (values_.feasigns.size() < room) values_.feasigns.resize(room + room / 4);
+    values_.count = 0;
+  }
+
+  // [p, end) is the line. What is left of the chunk is taken to make as many values a byte.
+  void Append(const char* p, const char* end) {
+    const size_t rest = static_cast<size_t>(end_ - p);
+    const size_t lines = rest / static_cast<size_t>(end - p + 1) + 1;
+    const auto append = [&](const auto* values, size_t n, auto* column) {
+      if (column->capacity() - column->size() < n) {
+        // Slack is at most a quarter, and the whole never more than four times the text.
+        const size_t wanted = n * lines + n * lines / 64;
+        const size_t most = 4 * rest / sizeof(*values);
+        column->reserve(column->size() + std::max({n, column->size() / 4, std::min(wanted, most)}));
+      }
+      column->insert(column->end(), values, values + n);
+    };
+    ++out_.instances;
+    append(&values_.label, 1, &out_.labels);
+    append(values_.dense.data(), values_.dense.size(), &out_.dense);
+    append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
+    append(values_.feasigns.data(), values_.count, &out_.feasigns);
+  }
+
+  static constexpr std::ptrdiff_t kReach = TokenKernels::kReach;
+
+  const FeedSchema& schema_;
+  const char* const begin_;
+  const char* const end_;
+  ParsedChunk& out_;
+  const std::unique_ptr<LineParser> parser_;
+  const TokenKernels* const kernels_ = ActiveTokenKernels();  // null on the plain path
+  std::unique_ptr<TokenBuffer> tokens_;
+  LineValues values_;
+};
 
 }  // namespace
+}  // namespace feed
 
 Status ParseChunk(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out) {
   PBX_RETURN_IF_ERROR(schema.Check());
   *out = ParsedChunk();
-  const std::unique_ptr<feed::LineParser> parser = NewParser(schema);
-  if (parser == nullptr) return Error(Code::kInvalidArgument, "the schema's format is unknown");
-  feed::LineValues values;
-  values.dense.resize(schema.dense_width());
-  values.lengths.resize(schema.sparse_slots());
-
-  const char* const end = data + size;
-  for (const char* p = data; p < end; ++out->lines) {
-    const void* found = std::memchr(p, '\n', static_cast<size_t>(end - p));
-    const char* const next = found == nullptr ? end : static_cast<const char*>(found);
-    const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
-    if (line_end > p) {
-      feed::LineError error(out->first_bad.size() < kBadLinesKept);
-      if (ParseLine(schema, p, line_end, parser.get(), &values, &error)) {
-        AppendLine(values, out);
-      } else {
-        ++out->bad_lines;
-        if (out->first_bad.size() < kBadLinesKept) {
-          out->first_bad.push_back(
-              {out->lines, error.reason(), feed::Printable(p, line_end, kExcerptBytes)});
-        }
-      }
-    }
-    p = next == end ? end : next + 1;
-  }
+  feed::ChunkParser parser(schema, data, size, out);
+  if (!parser.known()) return Error(Code::kInvalidArgument, "the schema's format is unknown");
+  parser.Run();
   return Status::Ok();
 }
 

@@ -31,10 +31,11 @@ struct ParsedChunk {
 };
 
 // Parses whole lines ('\n'; a '\r' before it is dropped; the last line may lack its '\n'). Empty
-// lines are skipped and counted in `lines` only. A malformed line adds nothing but a count and,
-// among the first 8, a BadLine. Never reads outside [data, data + size). InvalidArgument only for a
-// schema that makes no sense (no label, duplicate name, unknown Criteo column, dim < 1, more than
-// 65535 sparse slots).
+// lines are skipped and counted in `lines` only; a UTF-8 byte order mark at the start of a line is
+// dropped. A malformed line adds nothing but a count and, among the first 8, a BadLine. Never reads
+// outside [data, data + size). The result is the same on every vector path. InvalidArgument only
+// for a schema that makes no sense (no label, duplicate name, unknown Criteo column, dim < 1, more
+// than 65535 sparse slots).
 //
 // What is malformed, by format:
 //   all            a NUL byte; a line longer than max_line_bytes; a label outside [0, 1] or not a

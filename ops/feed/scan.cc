@@ -8,13 +8,6 @@
 namespace pbx::feed {
 namespace {
 
-// Powers of ten that a double holds exactly.
-constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                              1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                              1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-constexpr int64_t kMaxPower = 22;
-constexpr uint64_t kExactMantissa = uint64_t{1} << 53;
-
 // The significant digits of a number: value = mantissa * 10^exponent where exact.
 struct Decimal {
   uint64_t mantissa = 0;
@@ -103,10 +96,11 @@ const char* ScanFloat(const char* p, const char* end, float* value) {
     magnitude = 0;  // at most 19 digits stand before the exponent: far below float's smallest
   } else if (d.exponent > 100) {
     return nullptr;
-  } else if (d.exact && d.mantissa <= kExactMantissa && std::abs(d.exponent) <= kMaxPower) {
+  } else if (d.exact && d.mantissa <= kExactMantissa &&
+             std::abs(d.exponent) <= int64_t{kMaxPowerOfTen}) {
     // Both operands are exact, so the one rounding is the right one.
     const double m = static_cast<double>(d.mantissa);
-    magnitude = d.exponent < 0 ? m / kPowers[-d.exponent] : m * kPowers[d.exponent];
+    magnitude = d.exponent < 0 ? m / kPowersOfTen[-d.exponent] : m * kPowersOfTen[d.exponent];
   } else if (std::from_chars(start, p, magnitude).ec != std::errc()) {
     return nullptr;
   }

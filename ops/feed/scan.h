@@ -51,4 +51,15 @@ const char* ScanHex64(const char* p, const char* end, uint64_t* value);
 // float. nullptr also for one beyond float's range; infinities and NaN have no spelling here.
 const char* ScanFloat(const char* p, const char* end, float* value);
 
+// Powers of ten that a double holds exactly.
+inline constexpr double kPowersOfTen[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                          1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                          1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+constexpr unsigned kMaxPowerOfTen = 22;
+constexpr uint64_t kExactMantissa = uint64_t{1} << 53;
+
+// Their inverses, rounded.
+inline constexpr double kInversesOfTen[] = {1e-0, 1e-1, 1e-2,  1e-3,  1e-4,  1e-5,  1e-6,  1e-7,
+                                            1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15};
+
 }  // namespace pbx::feed

@@ -25,12 +25,16 @@ class NameTable {
 
   static constexpr uint32_t kNone = UINT32_MAX;
 
+  bool Is(uint32_t slot, const char* name, size_t size) const {
+    const std::string& here = slots_[slot].name;
+    return here.size() == size && std::memcmp(here.data(), name, size) == 0;
+  }
+
   // Index among the schema's slots, or kNone.
   uint32_t Find(const char* name, size_t size) const {
     for (size_t at = Place(name, size); places_[at] != kNone;
          at = (at + 1) & (places_.size() - 1)) {
-      const std::string& here = slots_[places_[at]].name;
-      if (here.size() == size && std::memcmp(here.data(), name, size) == 0) return places_[at];
+      if (Is(places_[at], name, size)) return places_[at];
     }
     return kNone;
   }
@@ -59,7 +63,8 @@ class SlotTextParser : public LineParser {
         names_(schema.slots),
         column_(schema.slots.size()),
         filled_(schema.slots.size()),
-        ends_(schema.sparse_slots()) {
+        ends_(schema.sparse_slots()),
+        follower_(schema.slots.size()) {
     size_t sparse = 0, dense = 0;
     for (size_t i = 0; i < schema.slots.size(); ++i) {
       const SlotSpec& slot = schema.slots[i];
@@ -82,7 +87,7 @@ class SlotTextParser : public LineParser {
         return error->wanted() && error->Set("'%s' has no ':'", Printable(p, after, 40).c_str());
       }
       const size_t name_size = static_cast<size_t>(token.name_end - token.name);
-      const uint32_t slot = names_.Find(token.name, name_size);
+      const uint32_t slot = Find(token.name, name_size);
       if (slot != NameTable::kNone && !Add(slot, token, out, error)) return false;
       p = after;
     }
@@ -94,6 +99,20 @@ class SlotTextParser : public LineParser {
   }
 
  private:
+  // Lines tend to name slots in one order: what followed the slot before, or the slot itself, is
+  // compared before it is searched.
+  uint32_t Find(const char* name, size_t size) {
+    if (last_ != NameTable::kNone) {
+      if (names_.Is(last_, name, size)) return last_;
+      const uint32_t next = follower_[last_];
+      if (names_.Is(next, name, size)) return last_ = next;
+    }
+    const uint32_t found = names_.Find(name, size);
+    if (found == NameTable::kNone) return found;
+    if (last_ != NameTable::kNone) follower_[last_] = found;
+    return last_ = found;
+  }
+
   // A name may hold a ':', a value cannot.
   bool Cut(const char* p, const char* end, Token* token) const {
     const size_t size = static_cast<size_t>(end - p);
@@ -170,6 +189,8 @@ class SlotTextParser : public LineParser {
   std::vector<uint32_t> filled_;  // values of each slot seen on the line
   std::vector<size_t> ends_;      // of each sparse slot: where its next feasign goes
   std::vector<Found> found_;
+  std::vector<uint32_t> follower_;  // of each slot: the one that came after it the last time
+  uint32_t last_ = NameTable::kNone;
 };
 
 }  // namespace

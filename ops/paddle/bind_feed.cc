@@ -4,6 +4,7 @@
 
 #include "feed/instances.h"
 #include "feed/parser.h"
+#include "feed/tokens.h"
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
 #include "row/feasign.h"
@@ -106,6 +107,8 @@ void BindFeed(py::module_& module) {
       .def_readonly("bad_lines", &ParsedChunk::bad_lines)
       .def_property_readonly("first_bad", &FirstBad)
       .def_property_readonly("occurrences", [](const ParsedChunk& c) { return c.feasigns.size(); });
+  module.def("select_parser_path",
+             [](const std::string& name) { ThrowIfError(feed::SelectTokenKernels(name.c_str())); });
   module.def("parse_chunk", &Parse, py::arg("schema"), py::arg("data"));
 
   py::class_<InstanceRange>(module, "InstanceRange")

@@ -1,6 +1,6 @@
 // Any bytes as a chunk of training data: parsing ends in columns that fit each other and in counted
-// bad lines; what was parsed goes through indexing and packing unchanged; a plan that passes
-// ViewPlan can be walked, whatever happened to it before.
+// bad lines, the same on every vector path; what was parsed goes through indexing and packing
+// unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
 // First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle.
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "feed/instances.h"
 #include "feed/parser.h"
+#include "feed/tokens.h"
 #include "row/plan.h"
 #include "seeds.h"
 
@@ -81,6 +82,36 @@ ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
   return chunk;
 }
 
+template <typename T>
+bool SameBytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+// The vector paths look at lines with bytes around them only.
+void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
+  const std::string around(pbx::feed::TokenKernels::kReach, '\n');
+  const std::string text = around + std::string(data, size) + around;
+  REQUIRE(pbx::feed::SelectTokenKernels("plain").ok());
+  const ParsedChunk plain = Parse(schema, text.data(), text.size());
+  for (const char* path : {"avx2", "avx512"}) {
+    if (!pbx::feed::SelectTokenKernels(path).ok()) continue;
+    const ParsedChunk chunk = Parse(schema, text.data(), text.size());
+    REQUIRE(chunk.instances == plain.instances && chunk.lines == plain.lines);
+    REQUIRE(SameBytes(chunk.labels, plain.labels));
+    REQUIRE(SameBytes(chunk.dense, plain.dense));
+    REQUIRE(SameBytes(chunk.feasigns, plain.feasigns));
+    REQUIRE(SameBytes(chunk.lengths, plain.lengths));
+    REQUIRE(chunk.bad_lines == plain.bad_lines);
+    for (size_t i = 0; i < plain.first_bad.size(); ++i) {
+      REQUIRE(chunk.first_bad[i].line == plain.first_bad[i].line);
+      REQUIRE(chunk.first_bad[i].reason == plain.first_bad[i].reason);
+      REQUIRE(chunk.first_bad[i].excerpt == plain.first_bad[i].excerpt);
+    }
+  }
+  REQUIRE(pbx::feed::SelectTokenKernels("auto").ok());
+}
+
 void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, uint64_t random) {
   for (int i = 0; i < 4; ++i) {
     random = pbx::Mix(random + 1);
@@ -133,6 +164,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const FeedSchema schema = SchemaOf(bytes[0]);
   const char* const data = reinterpret_cast<const char*>(bytes) + 1;
   --size;
+  CheckEveryPath(schema, data, size);
   const ParsedChunk whole = Parse(schema, data, size);
 
   // Cut at a line break the two parts are the whole.

@@ -1,6 +1,7 @@
 // What the feeder's tests share: schemas in a line, and a parse that notices a read past the end.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -9,6 +10,7 @@
 
 #include "check.h"
 #include "feed/parser.h"
+#include "feed/tokens.h"
 
 namespace pbx::test {
 
@@ -27,12 +29,48 @@ inline FeedSchema Schema(Format format, std::vector<SlotSpec> slots) {
 
 // The text lies in a block of exactly its size, so that the address sanitizer sees every byte
 // beyond.
-inline ParsedChunk Parse(const FeedSchema& schema, const std::string& text) {
+inline ParsedChunk ParseBlock(const FeedSchema& schema, const std::string& text) {
   const std::unique_ptr<char[]> block(new char[text.size()]);
   std::memcpy(block.get(), text.data(), text.size());
   ParsedChunk chunk;
   CHECK_OK(ParseChunk(schema, block.get(), text.size(), &chunk));
   return chunk;
+}
+
+template <typename T>
+bool SameBytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+inline void CheckSame(const ParsedChunk& a, const ParsedChunk& b, uint64_t lines_before) {
+  CHECK_EQ(a.instances, b.instances);
+  CHECK(SameBytes(a.labels, b.labels));
+  CHECK(SameBytes(a.dense, b.dense));
+  CHECK(SameBytes(a.feasigns, b.feasigns));
+  CHECK(SameBytes(a.lengths, b.lengths));
+  CHECK_EQ(a.bad_lines, b.bad_lines);
+  CHECK_EQ(a.first_bad.size(), b.first_bad.size());
+  for (size_t i = 0; i < std::min(a.first_bad.size(), b.first_bad.size()); ++i) {
+    CHECK_EQ(a.first_bad[i].line + lines_before, b.first_bad[i].line);
+    CHECK_EQ(a.first_bad[i].reason, b.first_bad[i].reason);
+    CHECK_EQ(a.first_bad[i].excerpt, b.first_bad[i].excerpt);
+  }
+}
+
+// What the plain path makes of the text, after a check that every other path of this processor
+// makes the same of it. Those look at lines with bytes around them only: line breaks are added.
+inline ParsedChunk Parse(const FeedSchema& schema, const std::string& text) {
+  CHECK_OK(feed::SelectTokenKernels("plain"));
+  const ParsedChunk plain = ParseBlock(schema, text);
+  const std::string around(feed::TokenKernels::kReach, '\n');
+  for (const char* path : {"avx2", "avx512"}) {
+    if (!feed::SelectTokenKernels(path).ok()) continue;
+    CheckSame(plain, ParseBlock(schema, text), 0);
+    CheckSame(plain, ParseBlock(schema, around + text + around), around.size());
+  }
+  CHECK_OK(feed::SelectTokenKernels("auto"));
+  return plain;
 }
 
 template <typename T>

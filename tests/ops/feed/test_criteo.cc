@@ -1,5 +1,7 @@
+#include <cmath>
 #include <set>
 
+#include "base/hash.h"
 #include "feed_util.h"
 #include "row/feasign.h"
 
@@ -60,6 +62,26 @@ TEST(dense_integers_are_log_one_plus) {
   CHECK_NEAR(static_cast<double>(DenseValue("1")), 0.693147, 1e-6);
   CHECK_NEAR(static_cast<double>(DenseValue("4095")), 8.317766, 1e-6);
   CHECK_NEAR(static_cast<double>(DenseValue("4096")), 8.318010, 1e-6);
+}
+
+// Large values take a shorter way than the definition: no last bit may differ.
+TEST(large_integers_are_what_the_long_double_logarithm_says) {
+  const FeedSchema schema =
+      Schema(Format::kCriteoTsv, {Label("label"), On(Dense("d", 1), "I1"), Sparse("I1")});
+  std::string text;
+  std::vector<float> dense;
+  std::vector<uint64_t> feasigns;
+  for (uint64_t i = 0; i < 30000; ++i) {
+    const uint64_t v = Mix(i + 1) >> (1 + i % 62);
+    text += Line("0", 1, std::to_string(v), 1, "");
+    const long double log = std::log(static_cast<long double>(v));
+    const uint64_t bucket = v <= 2 ? v : static_cast<uint64_t>(log * log);
+    dense.push_back(static_cast<float>(std::log(1 + static_cast<long double>(v))));
+    feasigns.push_back((uint64_t{'I'} << 56 | uint64_t{1} << 48) ^ (2 * bucket + 1));
+  }
+  const ParsedChunk chunk = Parse(schema, text);
+  CHECK(SameBytes(chunk.dense, dense));
+  CHECK(SameBytes(chunk.feasigns, feasigns));
 }
 
 TEST(tokens_keep_apart_and_zero_is_not_padding) {

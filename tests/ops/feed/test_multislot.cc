@@ -64,6 +64,16 @@ TEST(hostile_lines_are_counted_and_leave_nothing) {
        {"CRLF", good + "\r\n" + good + "\r", 2, 0, ""},
        {"blanks around", "  " + good + " \t\n", 1, 0, ""},
        {"good around bad", good + "\nx\n" + good + "\n", 2, 1, "slot 'click': 'x' is not a count"},
+       {"byte order mark", "\xef\xbb\xbf" + good + "\n" + good + "\n", 2, 0, ""},
+       {"byte order mark of a joined file", good + "\n\xef\xbb\xbf" + good + "\n", 2, 0, ""},
+       {"byte order mark and nothing", "\xef\xbb\xbf\n" + good + "\n", 1, 0, ""},
+       {"byte order mark of UTF-16", "\xff\xfe" + good + "\n", 0, 1,
+        "'\\xff\\xfe1' is not a count"},
+       {"carriage return inside", "1 1 1\r7 2 0 0 1 9\n", 0, 1, "'1\\x0d7' is not a count"},
+       {"two carriage returns", good + "\r\r\n", 0, 1, "'9\\x0d' is not a decimal feasign"},
+       {"more values than the other lines", "1 1 4 7 8 9 10 2 0 0 1 9\n" + good + "\n", 2, 0, ""},
+       {"a slot too many", good + " 1 5\n", 0, 1, "3 bytes are left over"},
+       {"dense exponent", "1 1 1 7 2 1e-3 -2.5E+1 1 9\n", 1, 0, ""},
        {"NUL byte", NulIn(good, 4) + "\n", 0, 1, "a NUL byte at offset 4"},
        {"NUL after the last slot", good + std::string("\0", 1), 0, 1, "NUL"},
        {"only a blank", " \n", 0, 1, "slot 'click' is missing"},
@@ -103,6 +113,24 @@ TEST(an_overlong_line_is_bad_and_the_next_is_read) {
   schema.max_line_bytes = good.size();
   CheckHostile(schema, {{"exactly the limit", good + "\r\n", 1, 0, ""},
                         {"one more", good + " \n" + good, 1, 1, "18 bytes, expected at most 17"}});
+}
+
+TEST(a_line_of_100_megabytes_is_bad_or_read_by_the_limit) {
+  std::string text = "1 1 5000000";
+  text.reserve(105 << 20);
+  for (int i = 0; i < 5000000; ++i) text += " 18446744073709551615";
+  text += " 2 0 0 1 9\n1 1 1 7 2 0 0 1 9\n";
+  CHECK(text.size() > 100u << 20);
+  FeedSchema schema = Small();
+  ParsedChunk chunk = ParseBlock(schema, text);
+  CHECK_EQ(chunk.bad_lines, 1u);
+  CHECK_EQ(chunk.instances, 1u);
+  CHECK(chunk.first_bad.at(0).reason.find("expected at most 1048576") != std::string::npos);
+  schema.max_line_bytes = text.size();
+  chunk = ParseBlock(schema, text);
+  CHECK_EQ(chunk.bad_lines, 0u);
+  CHECK_EQ(chunk.instances, 2u);
+  CHECK_EQ(chunk.feasigns.size(), 5000003u);
 }
 
 TEST(the_first_eight_bad_lines_are_quoted_with_their_number) {

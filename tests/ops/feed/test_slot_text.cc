@@ -33,6 +33,16 @@ TEST(tokens_come_in_any_order_with_the_name_first) {
                      "ad:18446744073709551615 x:3 x:4 1:0.5\n"));
 }
 
+TEST(lines_may_name_the_slots_in_different_orders) {
+  const ParsedChunk chunk =
+      Parse(ValueFirst(),
+            "1:1 5:7 0:x 0:x 6:ad\n0:x 6:ad 5:7 0:x 1:1\n7:7 6:ad 5:7 1:1 0:x 0:x\n"
+            "1:1 5:7 0:x 0:x 6:ad\n");
+  CHECK_EQ(chunk.bad_lines, 0u);
+  CHECK_EQ(Text(chunk.feasigns), "5 6 5 6 7 5 6 5 6");
+  CHECK_EQ(Text(chunk.lengths), "1 1 1 1 2 1 1 1");
+}
+
 TEST(per_slot_keys_use_the_index_among_the_sparse_slots) {
   FeedSchema schema = ValueFirst();
   schema.per_slot_keys = true;

@@ -1,0 +1,360 @@
+"""How fast is the parser, of what the processor allows, and how does it compare?
+
+    make bench-setup && .venv-bench/bin/python benchmarks/feeder.py
+
+One thread. Text of each format is made (MultiSlot: 1 label, 13 floats, 26 slots of 1 to 3 ids a
+line; ids of 64 bits, as hashes are, and ids below ten million), and these take turns over it:
+
+  parse      parse_chunk over 1 MiB chunks in memory; columns are made and dropped
+  load       reading the file, parsing, keeping the instances: what Paddle's InMemoryDataset does
+  paddle     InMemoryDataset.load_into_memory, one thread, in a process of its own (old IR)
+  digits     the bound: a vectorised loop that converts the digits and does nothing else
+  first_step the parser's own first step alone: separators found, every token converted
+  pyarrow    its CSV reader without threads, where the text is a table
+  pandas     read_csv, where the text is a table (left out, and said so, if not installed)
+
+MultiSlot with 1 to 3 ids is no table, so "multislot_table" has 2 ids everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from peers.paddle_dataset import DENSE, SLOTS
+
+CHUNK = 1 << 20
+BOUND_SHARE = 0.7
+PADDLE_TIMES = 6.0
+# For both processes: what one turn frees the next uses again, as where pass follows pass. Left to
+# itself glibc goes by what was freed before, so that a turn takes all its pages from the system or
+# none, and loads at 1.1 or at 2.5 GB/s.
+MMAP_THRESHOLD = 32 << 20
+TRIM_THRESHOLD = 1 << 30
+ROOT = report.ROOT
+Rate = Callable[[], float]  # runs once, returns seconds
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of one format, and its content between 64 line breaks (what the bound may read)."""
+
+    name: str
+    format: str
+    path: Path
+    content: bytes
+    lines: int
+    slots: list[dict[str, Any]]
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+
+def slot(name: str, kind: str, dim: int = 1) -> dict[str, Any]:
+    return {"name": name, "type": kind, "dim": dim, "column": ""}
+
+
+def multislot_slots() -> list[dict[str, Any]]:
+    return [
+        slot("label", "label"),
+        slot("dense", "dense", DENSE),
+        *(slot(f"C{i + 1}", "sparse") for i in range(SLOTS)),
+    ]
+
+
+def criteo_slots() -> list[dict[str, Any]]:
+    return [
+        slot("label", "label"),
+        *(slot(f"I{i + 1}", "dense") for i in range(DENSE)),
+        *(slot(f"C{i + 1}", "sparse") for i in range(SLOTS)),
+    ]
+
+
+def floats(rng: np.random.Generator) -> list[str]:
+    values = rng.random(DENSE) * np.where(rng.random(DENSE) < 0.5, 1, 1000)
+    return [f"{value:.4f}" if value < 1 else f"{value:.2f}" for value in values]
+
+
+def ids(rng: np.random.Generator, most: int, few: int, many: int) -> list[list[str]]:
+    counts = rng.integers(few, many + 1, SLOTS)
+    return [
+        [str(i) for i in rng.integers(1, most, count, np.uint64, endpoint=True)] for count in counts
+    ]
+
+
+def multislot_line(rng: np.random.Generator, most: int, few: int, many: int) -> str:
+    parts = [f"1 {int(rng.random() < 0.25)} {DENSE}", *floats(rng)]
+    for values in ids(rng, most, few, many):
+        parts += [str(len(values)), *values]
+    return " ".join(parts)
+
+
+def slot_text_line(rng: np.random.Generator, value_first: bool) -> str:
+    pairs = [(str(int(rng.random() < 0.25)), "label")]
+    pairs += [(value, "dense") for value in floats(rng)]
+    for number, values in enumerate(ids(rng, 2**64 - 1, 1, 3)):
+        pairs += [(value, f"C{number + 1}") for value in values]
+    return " ".join(f"{v}:{s}" if value_first else f"{s}:{v}" for v, s in pairs)
+
+
+def criteo_line(rng: np.random.Generator) -> str:
+    fields = [str(int(rng.random() < 0.25))]
+    for column in range(DENSE):
+        value = int(np.exp(rng.random() * (11 if column == 4 else 5))) - 1
+        fields.append("" if rng.random() < 0.2 else str(value))
+    for token in rng.integers(0, 2**32, SLOTS):
+        fields.append("" if rng.random() < 0.05 else f"{token:08x}")
+    return "\t".join(fields)
+
+
+def make_texts(folder: Path, megabytes: float, seed: int) -> list[Text]:
+    hashed, small = 2**64 - 1, 10_000_000
+    kinds: list[tuple[str, str, Callable[[np.random.Generator], str]]] = [
+        ("multislot", "multislot", lambda rng: multislot_line(rng, hashed, 1, 3)),
+        ("multislot_small_ids", "multislot", lambda rng: multislot_line(rng, small, 1, 3)),
+        ("multislot_table", "multislot", lambda rng: multislot_line(rng, hashed, 2, 2)),
+        ("criteo_tsv", "criteo_tsv", criteo_line),
+        ("feasign_slot", "feasign_slot", lambda rng: slot_text_line(rng, True)),
+        ("slot_value", "slot_value", lambda rng: slot_text_line(rng, False)),
+    ]
+    texts = []
+    for name, format_name, line in kinds:
+        rng = np.random.default_rng(seed)
+        block = [line(rng) for _ in range(4000)]
+        unit = len("\n".join(block)) + 1
+        repeats = max(1, round(megabytes * 1e6 / unit))
+        content = ("\n".join(block) + "\n").encode() * repeats
+        path = folder / name
+        path.write_bytes(content)
+        slots = criteo_slots() if format_name == "criteo_tsv" else multislot_slots()
+        texts.append(Text(name, format_name, path, content, 4000 * repeats, slots))
+    return texts
+
+
+class Bound:
+    """The loops of native/digits.cc over a text."""
+
+    def __init__(self, folder: Path) -> None:
+        library = folder / "digits.so"
+        feed = ROOT / "ops" / "feed"
+        sources = [ROOT / "benchmarks" / "native" / "digits.cc", feed / "tokens.cc"]
+        sources += [feed / "tokens_avx2.cc", feed / "tokens_avx512.cc"]
+        flags = ["-std=c++17", "-O3", "-shared", "-fPIC", f"-I{ROOT / 'ops'}"]
+        subprocess.run(["g++", *flags, "-o", str(library), *map(str, sources)], check=True)
+        self.loops = []
+        for name in ("digits", "first_step"):
+            loop = ctypes.CDLL(str(library))[name]
+            loop.argtypes, loop.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_uint64
+            self.loops.append((name, loop))
+
+    def rates(self, text: Text) -> dict[str, Rate]:
+        padded = np.frombuffer(b"\n" * 64 + text.content + b"\n" * 64, np.uint8)
+        start = padded.ctypes.data + 64
+
+        def run(loop: Any) -> float:
+            started = time.perf_counter()
+            for at in range(0, text.size, CHUNK):  # the same pieces as the parser's
+                loop(start + at, min(CHUNK, text.size - at))
+            seconds = time.perf_counter() - started
+            return seconds if padded.size else 0.0  # keeps the text alive
+
+        return {name: partial(run, loop) for name, loop in self.loops}
+
+
+class Paddle:
+    """InMemoryDataset in its process."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "benchmarks" / "peers" / "paddle_dataset.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={
+                **os.environ,
+                "FLAGS_enable_pir_api": "0",
+                "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
+                "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD),
+            },
+        )
+
+    def load(self, text: Text) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(f"{text.path}\t1", file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().split("\t")
+        if len(answer) != 2 or int(answer[1]) != text.lines:
+            sys.exit(f"InMemoryDataset loaded {answer[1:]} of {text.lines} samples of {text.path}")
+        return float(answer[0])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def own_rates(text: Text) -> dict[str, Rate]:
+    from paddlebox._native import core
+    from paddlebox.data import reader
+
+    schema = core.FeedSchema(text.format, text.slots, False, 1 << 20)
+    chunks = [chunk.data for chunk in reader.read_chunks(str(text.path))]
+
+    def check(lines: int) -> None:
+        if lines != text.lines:
+            sys.exit(f"{text.name}: {lines} of {text.lines} lines were parsed")
+
+    def parse() -> float:
+        lines = 0
+        started = time.perf_counter()
+        for chunk in chunks:
+            lines += core.parse_chunk(schema, chunk).instances
+        seconds = time.perf_counter() - started
+        check(lines)
+        return seconds
+
+    def load() -> float:
+        started = time.perf_counter()
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        for chunk in reader.read_chunks(str(text.path)):
+            instances.append(core.parse_chunk(schema, chunk.data))
+        seconds = time.perf_counter() - started
+        check(instances.size)
+        return seconds
+
+    return {"parse": parse, "load": load}
+
+
+def table_rates(text: Text) -> dict[str, Rate]:
+    """Readers of tables; ids as uint64, hexadecimal tokens as text, which they cannot convert."""
+    import pyarrow
+    from pyarrow import csv
+
+    tab = text.format == "criteo_tsv"
+    columns = text.content[: text.content.index(b"\n")].count(b"\t" if tab else b" ") + 1
+    names = [f"c{i}" for i in range(columns)]
+    if tab:
+        integers, others = range(1 + DENSE), pyarrow.string()
+    else:
+        integers, others = range(3), pyarrow.uint64()
+    reals = range(3, 3 + DENSE) if not tab else range(0)
+    types = {
+        name: pyarrow.int64() if i in integers else pyarrow.float32() if i in reals else others
+        for i, name in enumerate(names)
+    }
+
+    def arrow() -> float:
+        started = time.perf_counter()
+        table = csv.read_csv(
+            str(text.path),
+            csv.ReadOptions(use_threads=False, column_names=names),
+            csv.ParseOptions(delimiter="\t" if tab else " "),
+            csv.ConvertOptions(column_types=types),
+        )
+        seconds = time.perf_counter() - started
+        if table.num_rows != text.lines:
+            sys.exit(f"pyarrow read {table.num_rows} of {text.lines} lines of {text.path}")
+        return seconds
+
+    rates: dict[str, Rate] = {"pyarrow": arrow}
+    if importlib.util.find_spec("pandas") is not None:
+        pandas = importlib.import_module("pandas")  # no type stubs
+
+        real = "float32" if not tab else "float64"  # which holds an empty field
+        kinds = {
+            name: real if i in reals or (tab and i in integers) else str(types[name])
+            for i, name in enumerate(names)
+        }
+
+        def frame() -> float:
+            started = time.perf_counter()
+            pandas.read_csv(text.path, sep="\t" if tab else " ", names=names, dtype=kinds)
+            return time.perf_counter() - started
+
+        rates["pandas"] = frame
+    return rates
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, default=40, help="of each text")
+    parser.add_argument("--repeats", type=int, default=9, help="turns of each subject")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=Path("build/bench"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feeder.json"))
+    options = parser.parse_args()
+    if options.megabytes <= 0 or options.repeats < 1:
+        parser.error("expected --megabytes above 0 and --repeats of 1 or more")
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, MMAP_THRESHOLD)
+    libc.mallopt(-1, TRIM_THRESHOLD)
+    figures: dict[str, Any] = {}
+    medians: dict[tuple[str, str], float] = {}
+    if importlib.util.find_spec("pandas") is None:
+        print("skipped: pandas is not installed (make bench-setup)")
+    with tempfile.TemporaryDirectory(dir=options.scratch) as name:
+        folder = Path(name)
+        bound, paddle = Bound(folder), Paddle()
+        for text in make_texts(folder, options.megabytes, options.seed):
+            subjects = own_rates(text)
+            if text.format == "multislot":
+                subjects |= bound.rates(text)
+                subjects["paddle"] = partial(paddle.load, text)
+            if text.name in ("multislot_table", "criteo_tsv"):
+                subjects |= table_rates(text)
+            seconds: dict[str, list[float]] = {subject: [] for subject in subjects}
+            for turn in range(options.repeats + 1):
+                for subject, run in subjects.items():
+                    taken = run()
+                    if turn:  # the first warms up
+                        seconds[subject].append(taken)
+            print(f"{text.name}: {text.lines} samples, {text.size / 1e6:.1f} MB")
+            figures[text.name] = {"bytes": text.size, "samples": text.lines}
+            for subject, taken_all in seconds.items():
+                rates = [text.size / taken / 1e9 for taken in taken_all]
+                medians[text.name, subject] = statistics.median(rates)
+                samples = text.lines / text.size * 1e9 * medians[text.name, subject]
+                figures[text.name][subject] = {
+                    "gb_per_s": report.spread(rates),
+                    "samples_per_s": samples,
+                }
+                print(
+                    f"  {subject:15} {medians[text.name, subject]:6.3f} GB/s "
+                    f"({min(rates):.3f} to {max(rates):.3f}), {samples / 1e6:6.3f} M samples/s"
+                )
+        paddle.close()
+
+    goals: list[report.Goal] = []
+    for name in ("multislot", "multislot_small_ids"):
+        parse, load = medians[name, "parse"], medians[name, "load"]
+        share = parse / medians[name, "digits"]
+        times = load / medians[name, "paddle"]
+        goals.append(report.Goal(f"{name}, of the bound", share, BOUND_SHARE, share >= BOUND_SHARE))
+        goals.append(
+            report.Goal(f"{name}, times Paddle's", times, PADDLE_TIMES, times >= PADDLE_TIMES)
+        )
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    settings["scratch"] = str(options.scratch)
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
