@@ -16,6 +16,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
 from paddlebox.data.reader import Chunk, expand, read_chunks
+from paddlebox.data.sources import RETRIES
 from paddlebox.errors import DataError, OutOfSpaceError
 
 core = _native.core
@@ -37,6 +38,7 @@ class LoadOptions:
     max_bad_line_ratio: float = 0.001
     max_line_bytes: int = 1 << 20
     oversize_pass: OversizePass = OversizePass.SPLIT
+    retries: int = RETRIES
     shuffle_seed: int | None = None  # None: the order of the files
 
     def schema(self) -> Any:
@@ -124,7 +126,7 @@ def _parsed(
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
     waiting: deque[tuple[Chunk, Future[Any]]] = deque()
     for chunk in chunks:
-        waiting.append((chunk, pool.submit(core.parse_chunk, schema, chunk.data)))
+        waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
             first, future = waiting.popleft()
             yield first, future.result()
@@ -149,7 +151,7 @@ def load(
         not fit the HBM budget and may not be split, or one batch alone does not fit.
     """
     core.release_thread_affinity()
-    files = expand(filelist)
+    files = expand(filelist, options.retries)
     schema = options.schema()
     instances = core.Instances(schema.sparse_slots, schema.dense_width)
     bad = _BadLines(options.max_bad_line_ratio)
@@ -157,7 +159,7 @@ def load(
 
     def chunks() -> Iterator[Chunk]:
         for path in files:
-            yield from read_chunks(path, line_bytes=options.max_line_bytes)
+            yield from read_chunks(path, line_bytes=options.max_line_bytes, retries=options.retries)
 
     with ThreadPoolExecutor(
         options.threads, "paddlebox-parse", initializer=core.release_thread_affinity
@@ -166,8 +168,6 @@ def load(
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError(f"loading was given up in {chunk.path}")
             bad.add(chunk.path, columns.lines, columns.bad_lines, columns.first_bad)
-            if chunk.damage:
-                bad.add(chunk.path, 1, 1, [(0, chunk.damage, "")])
             instances.append(columns)
     bad.check()
     if bad.bad:
