@@ -6,6 +6,7 @@
 
 #include "feed/line_parser.h"
 #include "feed/scan.h"
+#include "feed/transform.h"
 
 namespace pbx {
 namespace feed {
@@ -66,6 +67,8 @@ std::unique_ptr<feed::LineParser> NewParser(const FeedSchema& schema) {
     case Format::kFeasignSlot:
     case Format::kSlotValue: return feed::NewSlotTextParser(schema);
     case Format::kCriteoTsv: return feed::NewCriteoParser(schema);
+    case Format::kCsv: return feed::NewCsvParser(schema);
+    case Format::kColumns: break;
   }
   return nullptr;
 }
@@ -97,11 +100,12 @@ void AppendLine(const feed::LineValues& values, ParsedChunk* out) {
 
 }  // namespace
 
-Status ParseChunk(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out) {
-  PBX_RETURN_IF_ERROR(schema.Check());
+Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, ParsedChunk* out) {
+  PBX_RETURN_IF_ERROR(whole.Check());
   *out = ParsedChunk();
+  const FeedSchema schema = whole.WithoutMade();
   const std::unique_ptr<feed::LineParser> parser = NewParser(schema);
-  if (parser == nullptr) return Error(Code::kInvalidArgument, "the schema's format is unknown");
+  if (parser == nullptr) return Error(Code::kInvalidArgument, "the schema's format is no text");
   feed::LineValues values;
   values.dense.resize(schema.dense_width());
   values.lengths.resize(schema.sparse_slots());
@@ -125,6 +129,7 @@ Status ParseChunk(const FeedSchema& schema, const char* data, size_t size, Parse
     }
     p = next == end ? end : next + 1;
   }
+  Transform(whole, out);
   return Status::Ok();
 }
 

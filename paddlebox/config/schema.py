@@ -69,6 +69,9 @@ class Format(StrEnum):
     FEASIGN_SLOT = "feasign_slot"
     SLOT_VALUE = "slot_value"
     CRITEO_TSV = "criteo_tsv"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
 
 
 class KeySpace(StrEnum):

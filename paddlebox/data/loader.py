@@ -15,6 +15,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
+from paddlebox.data.columnar import Piece, read_pieces
 from paddlebox.data.reader import Chunk, expand, read_chunks
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import DataError, OutOfSpaceError
@@ -43,17 +44,10 @@ class LoadOptions:
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
-        slots = [
-            {
-                "name": slot.name,
-                "type": slot.type.value,
-                "dim": slot.dim,
-                "column": slot.column or "",
-            }
-            for slot in self.slots.slots
-        ]
+        slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
-        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes)
+        csv = self.slots.csv.delimiter + self.slots.csv.list_separator
+        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes, csv)
 
 
 @dataclass
@@ -120,11 +114,20 @@ class _BadLines:
             )
 
 
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piece]:
+    if options.format in (Format.PARQUET, Format.ARROW):
+        return read_pieces(path, options.format, schema, options.retries)
+    header = schema if options.format is Format.CSV and options.slots.csv.header else None
+    return read_chunks(
+        path, line_bytes=options.max_line_bytes, retries=options.retries, header_for=header
+    )
+
+
 def _parsed(
-    chunks: Iterator[Chunk], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Chunk, Any]]:
+    chunks: Iterator[Chunk | Piece], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Chunk | Piece, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Chunk, Future[Any]]] = deque()
+    waiting: deque[tuple[Chunk | Piece, Future[Any]]] = deque()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:

@@ -9,6 +9,7 @@ from typing import Any
 from paddlebox import _native
 from paddlebox.data.decompress import read_blocks
 from paddlebox.data.sources import RETRIES, expand, open_source
+from paddlebox.errors import DataError
 
 __all__ = ["CHUNK_BYTES", "Chunk", "expand", "read_chunks"]
 
@@ -22,10 +23,11 @@ class Chunk:
 
     path: str
     data: bytes
+    schema: Any = None  # the native FeedSchema of this file, where it has one of its own
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it."""
-        return _native.core.parse_chunk(schema, self.data)
+        return _native.core.parse_chunk(self.schema or schema, self.data)
 
 
 def read_chunks(
@@ -33,15 +35,36 @@ def read_chunks(
     chunk_bytes: int = CHUNK_BYTES,
     line_bytes: int = 1 << 30,
     retries: int = RETRIES,
+    header_for: Any = None,
 ) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end at a line's end.
 
     Of a line longer than line_bytes only a part is passed on, itself longer than line_bytes: no
     input can take all memory, and the parser counts it as malformed. A byte order mark is dropped.
 
-    Raises: DataError when the file cannot be opened or read, does not decompress, or changes while
-        it is read.
+    Args:
+        header_for: a native FeedSchema: the first line names the columns of CSV, for a schema of
+            this file's own. It is left empty, so that lines keep their numbers.
+
+    Raises: DataError when the file cannot be opened or read, does not decompress, changes while it
+        is read, or its header lacks a column.
     """
+    chunks = _line_chunks(path, chunk_bytes, line_bytes, retries)
+    if header_for is None:
+        yield from chunks
+        return
+    first = next(chunks, Chunk(path, b""))
+    line, end, rest = first.data.partition(b"\n")
+    try:
+        schema = header_for.with_csv_header(line.removesuffix(b"\r"))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+    yield Chunk(path, end + rest, schema)
+    for chunk in chunks:
+        yield Chunk(path, chunk.data, schema)
+
+
+def _line_chunks(path: str, chunk_bytes: int, line_bytes: int, retries: int) -> Iterator[Chunk]:
     rest = b""
     overlong = False  # inside a line whose beginning has been passed on
     beginning = True

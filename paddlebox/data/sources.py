@@ -263,7 +263,8 @@ def _kept(pattern: str, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
     files = [path for path, _ in found if path not in dropped]
     if not files:
         only = f"; {len(left_out)} hidden or temporary ones are left out" if left_out else ""
-        raise DataError(f"{pattern}: no file matches{only}")
+        what = "no file matches" if glob.has_magic(pattern) else "no file in this folder"
+        raise DataError(f"{pattern}: {what}{only}")
     return files
 
 
