@@ -160,9 +160,9 @@ def load(
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[Chunk | Piece]:
         for path in files:
-            yield from read_chunks(path, line_bytes=options.max_line_bytes, retries=options.retries)
+            yield from _read(path, options, schema)
 
     with ThreadPoolExecutor(
         options.threads, "paddlebox-parse", initializer=core.release_thread_affinity
