@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kBlockRows = 1024;  // their values stay in the cache until they are rows
 constexpr size_t kBadRowsKept = 8;
+// Short lists are copied whole, without asking how long they are: 1 to 3 values of a slot at random
+// cost a misprediction each, which took half of the time.
+constexpr size_t kShort = 4;
 
 using ll = long long;
 
@@ -107,9 +110,13 @@ Result<int64_t> FindColumn(const SlotSpec& slot, const ArrowSchema& type) {
 
 // ---- values
 
+bool HasNulls(const ArrowArray& array) {
+  return array.null_count != 0 && array.n_buffers != 0 && array.buffers[0] != nullptr;
+}
+
 bool Valid(const ArrowArray& array, int64_t at) {  // at: with the array's offset
-  if (array.null_count == 0 || array.n_buffers == 0 || array.buffers[0] == nullptr) return true;
-  return (static_cast<const uint8_t*>(array.buffers[0])[at >> 3] >> (at & 7)) & 1;
+  return !HasNulls(array) ||
+         ((static_cast<const uint8_t*>(array.buffers[0])[at >> 3] >> (at & 7)) & 1);
 }
 
 template <typename T>
@@ -151,28 +158,40 @@ class Column {
     return Broken("its buffers are not those of its type");
   }
 
-  // Items of rows [begin, begin + n). A null row has none; is_null, when asked for: (n).
+  // Items of rows [begin, begin + n), and which rows are null: those have none.
   Status Rows(int64_t begin, int64_t n, Items* items, uint8_t* is_null) const {
-    const bool may_be_null = array_.null_count != 0;
+    const int64_t first = offset_ + begin;
+    bool fits = true;
+    if (!list_) {
+      for (int64_t i = 0; i < n; ++i) items[i] = {first + i, first + i + 1};
+    } else if (fixed_ >= 0) {
+      fits = (first + n) * fixed_ <= leaf_->length;
+      const int64_t from = leaf_->offset + first * fixed_;
+      for (int64_t i = 0; i < n; ++i) items[i] = {from + i * fixed_, from + (i + 1) * fixed_};
+    } else {
+      fits = large_ ? ListRows<int64_t>(first, n, items) : ListRows<int32_t>(first, n, items);
+    }
+    if (!fits) return Broken("the offsets of its lists leave their values");
+    std::memset(is_null, 0, static_cast<size_t>(n));
+    if (!HasNulls(array_)) return Status::Ok();
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t at = offset_ + begin + i;
-      Items row = {at, at + 1};
-      if (list_) {
-        row = fixed_ >= 0 ? Items{at * fixed_, (at + 1) * fixed_}
-              : large_    ? Items{Values<int64_t>(array_)[at], Values<int64_t>(array_)[at + 1]}
-                          : Items{Values<int32_t>(array_)[at], Values<int32_t>(array_)[at + 1]};
-        if (row.begin < 0 || row.begin > row.end || row.end > leaf_->length) {
-          return Broken("the offsets of its lists leave their values");
-        }
-        row = {row.begin + leaf_->offset, row.end + leaf_->offset};
-      }
-      const bool null = may_be_null && !Valid(array_, at);
-      if (null) row.end = row.begin;
-      if (is_null != nullptr) is_null[i] = null;
-      items[i] = row;
+      if (Valid(array_, first + i)) continue;
+      is_null[i] = 1;
+      items[i].end = items[i].begin;
     }
     return Status::Ok();
   }
+
+  // Items of rows [0, rows), at most; as the file says it, unchecked.
+  int64_t ItemsOf(int64_t rows) const {
+    if (!list_ || rows == 0) return rows;
+    if (fixed_ >= 0) return rows * fixed_;
+    return large_ ? Values<int64_t>(array_)[offset_ + rows] - Values<int64_t>(array_)[offset_]
+                  : Values<int32_t>(array_)[offset_ + rows] - Values<int32_t>(array_)[offset_];
+  }
+
+  // The items of one row begin where those of the row before end.
+  bool contiguous() const { return !HasNulls(array_); }
 
   Status Broken(const char* why) const {
     return Error(Code::kCorruption, "column '%.200s': %s; write the file again",
@@ -180,6 +199,17 @@ class Column {
   }
 
  private:
+  template <typename Offset>
+  bool ListRows(int64_t first, int64_t n, Items* items) const {
+    const Offset* const offsets = Values<Offset>(array_) + first;
+    bool ascend = offsets[0] >= 0 && offsets[n] <= leaf_->length;
+    for (int64_t i = 0; i < n; ++i) {
+      ascend &= offsets[i] <= offsets[i + 1];
+      items[i] = {leaf_->offset + offsets[i], leaf_->offset + offsets[i + 1]};
+    }
+    return ascend;
+  }
+
   const SlotSpec& slot_;
   const ArrowArray& array_;
   const int64_t offset_;
@@ -205,15 +235,25 @@ void WithInteger(char kind, Visit visit) {
   }
 }
 
-double NumberAt(const ArrowArray& leaf, char kind, int64_t at) {
-  if (kind == 'f') return static_cast<double>(Values<float>(leaf)[at]);
-  if (kind == 'g') return Values<double>(leaf)[at];
-  if (kind == 'b') return (Values<uint8_t>(leaf)[at >> 3] >> (at & 7)) & 1;
-  double number = 0;
-  WithInteger(kind, [&](auto* type) {
-    number = static_cast<double>(static_cast<decltype(type)>(leaf.buffers[1])[at]);
-  });
-  return number;
+// Calls visit(number): number(at) is the value of a numeric leaf at a place, as a double.
+template <typename Visit>
+void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
+  const void* const held = leaf.buffers[1];
+  if (kind == 'b') {
+    const uint8_t* const bits = static_cast<const uint8_t*>(held);
+    visit([bits](int64_t at) { return static_cast<double>((bits[at >> 3] >> (at & 7)) & 1); });
+  } else if (kind == 'g') {
+    const double* const values = static_cast<const double*>(held);
+    visit([values](int64_t at) { return values[at]; });
+  } else if (kind == 'f') {
+    const float* const values = static_cast<const float*>(held);
+    visit([values](int64_t at) { return static_cast<double>(values[at]); });
+  } else {
+    WithInteger(kind, [&](auto* type) {
+      const auto* const values = static_cast<decltype(type)>(held);
+      visit([values](int64_t at) { return static_cast<double>(values[at]); });
+    });
+  }
 }
 
 // ---- rows
@@ -245,9 +285,13 @@ class Block {
     for (const Column& column : columns) {
       PBX_RETURN_IF_ERROR(column.Rows(begin, rows, items_.data(), nulls_.data()));
       switch (column.slot().kind) {
-        case SlotKind::kLabel: Label(column); break;
+        case SlotKind::kLabel:
+          WithNumbers(column.leaf(), column.leaf_kind(),
+                      [&](auto number) { Label(column, number); });
+          break;
         case SlotKind::kDense:
-          Dense(column, dense);
+          WithNumbers(column.leaf(), column.leaf_kind(),
+                      [&](auto number) { Dense(column, dense, number); });
           dense += static_cast<size_t>(column.slot().dim);
           break;
         case SlotKind::kSparse: PBX_RETURN_IF_ERROR(Sparse(column, sparse++)); break;
@@ -271,7 +315,8 @@ class Block {
     reasons_.push_back({out_->lines + row, text, ""});
   }
 
-  void Label(const Column& column) {
+  template <typename Number>
+  void Label(const Column& column, Number number) {
     const char* const name = column.slot().name.c_str();
     float* const out = out_->labels.data() + first_;
     for (size_t row = 0; row < rows_; ++row) {
@@ -279,7 +324,7 @@ class Block {
         Bad(row, "slot '%.200s': a null, expected a label in [0, 1]", name);
         continue;
       }
-      const double value = NumberAt(column.leaf(), column.leaf_kind(), items_[row].begin);
+      const double value = number(items_[row].begin);
       if (!(value >= 0 && value <= 1)) {
         Bad(row, "slot '%.200s': %g is not a label in [0, 1]", name, value);
         continue;
@@ -288,7 +333,8 @@ class Block {
     }
   }
 
-  void Dense(const Column& column, size_t at) {
+  template <typename Number>
+  void Dense(const Column& column, size_t at, Number number) {
     const SlotSpec& slot = column.slot();
     const char* const name = slot.name.c_str();
     const size_t dim = static_cast<size_t>(slot.dim);
@@ -307,7 +353,7 @@ class Block {
           if (!slot.transform.has_default) Bad(row, "slot '%.200s': a null and no default", name);
           continue;
         }
-        const double value = NumberAt(column.leaf(), column.leaf_kind(), item);
+        const double value = number(item);
         if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max()))) {
           Bad(row, "slot '%.200s': %g is not a finite float", name, value);
           continue;
@@ -318,9 +364,13 @@ class Block {
   }
 
   Status Sparse(const Column& column, size_t slot) {
-    size_t most = 1;  // one more: a 0 is written before it is dropped
-    for (size_t row = 0; row < rows_; ++row) {
-      most += static_cast<size_t>(items_[row].end - items_[row].begin);
+    size_t most = kShort;  // that many more are copied than there are
+    if (column.contiguous()) {
+      most += static_cast<size_t>(items_[rows_ - 1].end - items_[0].begin);
+    } else {
+      for (size_t row = 0; row < rows_; ++row) {
+        most += static_cast<size_t>(items_[row].end - items_[row].begin);
+      }
     }
     if (values_[slot].size() < most) values_[slot].resize(most + most / 2);
     switch (column.leaf_kind()) {
@@ -337,16 +387,38 @@ class Block {
   }
 
   template <bool per_slot, typename T>
-  void Integers(const Column& column, size_t slot, const T*) {
-    const ArrowArray& leaf = column.leaf();
-    const T* const values = Values<T>(leaf);
-    const bool nulls = leaf.null_count != 0;
+  void Integers(const Column& column, size_t slot, const T* type) {
+    const uint32_t index = static_cast<uint32_t>(slot);
+    const T* const values = Values<T>(column.leaf());
+    uint64_t* const to = values_[slot].data();
+    uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+    if (!column.contiguous() || HasNulls(column.leaf())) return Sift<per_slot>(column, slot, type);
+    // Mostly there is nothing to leave out, and all the block's values are copied in one go.
+    const T* const from = values + items_[0].begin;
+    const int64_t n = items_[rows_ - 1].end - items_[0].begin;
+    bool all = true;
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t feasign = static_cast<uint64_t>(from[i]);
+      all &= from[i] != 0;
+      if constexpr (sizeof(T) < 8) all &= from[i] >= 0;
+      to[i] = per_slot ? FeasignInSlot(feasign, index) : feasign;
+    }
+    if (!all) return Sift<per_slot>(column, slot, type);
+    for (size_t row = 0; row < rows_; ++row, length += slots_) {
+      *length = static_cast<uint32_t>(items_[row].end - items_[row].begin);
+    }
+  }
+
+  // As Integers, value by value: leaves out nulls and zeros, and finds negative ones.
+  template <bool per_slot, typename T>
+  void Sift(const Column& column, size_t slot, const T*) {
+    const T* const values = Values<T>(column.leaf());
     uint64_t* next = values_[slot].data();
     uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
     for (size_t row = 0; row < rows_; ++row, length += slots_) {
       uint64_t* const first = next;
       for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
-        if (nulls && !Valid(leaf, at)) continue;
+        if (!Valid(column.leaf(), at)) continue;
         const T value = values[at];
         if constexpr (sizeof(T) < 8 && std::numeric_limits<T>::is_signed) {
           if (value < 0) {
@@ -394,9 +466,8 @@ class Block {
     const uint32_t* length = out_->lengths.data() + first_ * slots_;
     size_t total = 0;
     for (size_t i = 0; i < rows_ * slots_; ++i) total += length[i];
-    size_t used = out_->feasigns.size();
-    if (out_->feasigns.capacity() < used + total) out_->feasigns.reserve((used + total) * 2);
-    out_->feasigns.resize(used + total);
+    const size_t used = out_->feasigns.size();
+    out_->feasigns.resize(used + total + kShort);
     uint64_t* to = out_->feasigns.data() + used;
     for (size_t s = 0; s < slots_; ++s) next_[s] = values_[s].data();
     size_t good = first_;
@@ -407,7 +478,11 @@ class Block {
       }
       for (size_t s = 0; s < slots_; ++s) {
         const uint64_t* const from = next_[s];
-        for (uint32_t i = 0; i < length[s]; ++i) to[i] = from[i];
+        if (length[s] <= kShort) {
+          std::memcpy(to, from, kShort * sizeof(uint64_t));
+        } else {
+          std::copy_n(from, length[s], to);
+        }
         to += length[s];
         next_[s] += length[s];
       }
@@ -473,13 +548,19 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
     PBX_RETURN_IF_ERROR(CheckColumns(read, *batch.type));
     const int64_t rows = batch.values->length;
     std::vector<Column> columns;
+    int64_t feasigns = 0;
     for (const SlotSpec& slot : read.slots) {
       const int64_t place = FindColumn(slot, *batch.type).value();
       columns.emplace_back(slot, *batch.type->children[place], *batch.values->children[place],
                            batch.values->offset);
       PBX_RETURN_IF_ERROR(columns.back().CheckBuffers(rows));
+      const int64_t items = columns.back().ItemsOf(rows);
+      if (slot.kind == SlotKind::kSparse && items >= 0 && items <= columns.back().leaf().length) {
+        feasigns += items;
+      }
     }
     const size_t expected = out->instances + static_cast<size_t>(rows);
+    out->feasigns.reserve(out->feasigns.size() + static_cast<size_t>(feasigns) + kShort);
     out->labels.reserve(expected);
     out->dense.reserve(expected * read.dense_width());
     out->lengths.reserve(expected * read.sparse_slots());
