@@ -17,8 +17,8 @@ struct Cell {
   const char* end;
 };
 
-// Cuts a line into cells. A quoted cell that holds "" is copied into `unquoted`, which a cell points
-// into: it has room for the line from the start, so it never moves.
+// Cuts a line into cells. A quoted cell that holds "" is copied into `unquoted`, which a cell then
+// points into: it has room for the line from the start, so it never moves.
 bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
               std::vector<Cell>* cells, LineError* error) {
   cells->clear();
@@ -125,7 +125,7 @@ class CsvParser : public LineParser {
 
   bool ParseSparse(const SlotSpec& slot, uint32_t index, Cell cell, LineValues* out,
                    LineError* error) const {
-    // Two slots may use one column, so a line may have more feasigns than LineValues makes room for.
+    // Two slots may use one column: a line may have more feasigns than LineValues makes room for.
     const size_t room = out->count + static_cast<size_t>(cell.end - cell.begin) + 1;
     if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
     const size_t first = out->count;

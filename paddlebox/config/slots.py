@@ -106,9 +106,9 @@ class Slot(Section):
             )
         if self.clip is not None and (len(self.clip) != 2 or self.clip[0] > self.clip[1]):
             raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
-        if self.bucket is not None:
-            if any(low >= high for low, high in pairwise(self.bucket.boundaries)):
-                raise ValueError(f"slot {self.name!r}: bucket.boundaries: expected them to ascend")
+        boundaries = self.bucket.boundaries if self.bucket is not None else ()
+        if any(low >= high for low, high in pairwise(boundaries)):
+            raise ValueError(f"slot {self.name!r}: bucket.boundaries: expected them to ascend")
         if self.cross is not None and len(self.cross) != 2:
             raise ValueError(
                 f"slot {self.name!r}: cross: expected two slots, found {len(self.cross)}"

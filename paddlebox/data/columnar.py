@@ -79,27 +79,25 @@ def _parquet(path: str, names: list[str], retries: int) -> Opened:
     with open_source(path, retries) as source:
         metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
         size = source.size
-    top = [name for name in names if name in metadata.schema.to_arrow_schema().names]
+    type_ = metadata.schema.to_arrow_schema()
+    there = [name for name in names if name in type_.names]
 
     def read(number: int) -> list[Any]:
         # A reader of its own for each: one may not be shared among threads.
         with _reopened(path, size, retries) as source:
-            # Local files by memory map: Python's file costs a lock and a copy a read.
-            where = pa.PythonFile(source, mode="r") if is_uri(path) else pa.memory_map(path)
-            file = pq.ParquetFile(where, metadata=metadata, pre_buffer=is_uri(path))
+            file = pq.ParquetFile(_file(source), metadata=metadata, pre_buffer=is_uri(path))
             few = metadata.num_row_groups < _FEW_ROW_GROUPS
-            table = file.read_row_group(number, columns=top, use_threads=few)
+            table = file.read_row_group(number, columns=there, use_threads=few)
             source.check_unchanged()
         return list(table.to_batches())
 
-    return metadata.schema.to_arrow_schema(), metadata.num_row_groups, read
+    return type_, metadata.num_row_groups, read
 
 
 def _arrow(path: str, names: list[str], retries: int) -> Opened:
     def reader(source: Source, chosen: list[int] | None) -> Any:
         options = pa.ipc.IpcReadOptions(included_fields=chosen, use_threads=False)
-        where = pa.PythonFile(source, mode="r") if is_uri(path) else pa.memory_map(path)
-        return pa.ipc.open_file(where, options=options)
+        return pa.ipc.open_file(_file(source), options=options)
 
     with open_source(path, retries) as source:
         size = source.size
@@ -119,14 +117,16 @@ def _arrow(path: str, names: list[str], retries: int) -> Opened:
 
 def _reopened(path: str, size: int, retries: int) -> Source:
     source = open_source(path, retries)
-    if source.size != size:
-        now, source.size = source.size, size
+    now, source.size = source.size, size
+    if now != size:
         source.close()
-        raise DataError(
-            f"{path}: changed while it was read: {size} bytes when it was opened, {now} now; list "
-            "files only when they are complete"
-        )
+        source.check_unchanged()
     return source
+
+
+def _file(source: Source) -> Any:
+    """What pyarrow reads from. Not a memory map: a file that is cut meanwhile would be a SIGBUS."""
+    return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
 
 
 def _plain_type(type_: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import logging
 import os
 from pathlib import Path
@@ -211,7 +212,7 @@ class FailingHandler(fs.FileSystemHandler):
 
 class FailingFile:
     def __init__(self, handler: FailingHandler, path: str) -> None:
-        self.handler, self.file, self.closed = handler, Path(path).open("rb"), False
+        self.handler, self.file, self.closed = handler, io.FileIO(path), False
 
     def read(self, size: int = -1) -> bytes:
         self.handler._fail()
