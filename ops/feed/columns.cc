@@ -14,7 +14,7 @@
 namespace pbx {
 namespace {
 
-constexpr int64_t kBlockRows = 1024;  // their values stay in the cache until they are rows
+constexpr int64_t kBlockRows = 1024;  // their values stay in the cache; 128 and 256 are no faster
 constexpr size_t kBadRowsKept = 8;
 // Short lists are copied whole, without asking how long they are: 1 to 3 values of a slot at random
 // cost a misprediction each, which took half of the time.
@@ -158,6 +158,7 @@ class Column {
 
   const SlotSpec& slot() const { return slot_; }
   const ArrowArray& leaf() const { return *leaf_; }
+  bool scalar() const { return !list_; }
   char leaf_kind() const { return leaf_type_->format[0]; }
 
   // The buffers that the types ask for are there; rows: of the batch.
@@ -352,6 +353,19 @@ class Block {
     const SlotSpec& slot = column.slot();
     const char* const name = slot.name.c_str();
     const size_t dim = static_cast<size_t>(slot.dim);
+    constexpr double kMost = static_cast<double>(std::numeric_limits<float>::max());
+    // Mostly a value a row, none of them null or not finite.
+    if (dim == 1 && column.scalar() && column.contiguous()) {
+      const int64_t first = items_[0].begin;
+      float* out = out_->dense.data() + first_ * width_ + at;
+      bool finite = true;
+      for (size_t row = 0; row < rows_; ++row, out += width_) {
+        const double value = number(first + static_cast<int64_t>(row));
+        finite &= std::fabs(value) <= kMost;
+        *out = static_cast<float>(value);
+      }
+      if (finite) return;
+    }
     for (size_t row = 0; row < rows_; ++row) {
       float* const out = out_->dense.data() + (first_ + row) * width_ + at;
       const Items items = items_[row];
@@ -368,7 +382,7 @@ class Block {
           continue;
         }
         const double value = number(item);
-        if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max()))) {
+        if (!(std::fabs(value) <= kMost)) {
           Bad(row, "slot '%.200s': %g is not a finite float", name, value);
           continue;
         }
