@@ -21,6 +21,7 @@ enum class Code {
   kIOError,             // the operating system refused
   kOutOfSpace,          // disk or budget
   kFailedPrecondition,  // called out of order: Python PassError
+  kNotFinite,           // NaN or infinity where training needs a number: Python TrainingError
 };
 
 class [[nodiscard]] Status {

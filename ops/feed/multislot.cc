@@ -3,6 +3,7 @@
 
 #include "feed/line_parser.h"
 #include "feed/scan.h"
+#include "feed/transform.h"
 #include "row/feasign.h"
 
 namespace pbx::feed {
@@ -52,8 +53,9 @@ class MultiSlotParser : public LineParser {
           dense += n;
           break;
         case SlotKind::kSparse:
-          p = schema_.per_slot_keys ? ParseSparse<true>(slot, sparse, n, p, end, out, error)
-                                    : ParseSparse<false>(slot, sparse, n, p, end, out, error);
+          p = slot.transform.hash     ? ParseStrings(slot, sparse, n, p, end, out, error)
+              : schema_.per_slot_keys ? ParseSparse<true>(slot, sparse, n, p, end, out, error)
+                                      : ParseSparse<false>(slot, sparse, n, p, end, out, error);
           ++sparse;
           break;
       }
@@ -101,6 +103,21 @@ class MultiSlotParser : public LineParser {
       if (after == nullptr || !AtTokenEnd(after, end)) return Wrong(slot, n, i, p, end, error);
       p = after;
     }
+    return p;
+  }
+
+  const char* ParseStrings(const SlotSpec& slot, uint32_t index, uint64_t n, const char* p,
+                           const char* end, LineValues* out, LineError* error) const {
+    if (n > static_cast<uint64_t>(end - p)) return Wrong(slot, n, 0, end, end, error);
+    for (uint64_t i = 0; i < n; ++i) {
+      p = SkipBlanks(p, end);
+      const char* const after = TokenEnd(p, end);
+      if (after == p) return Wrong(slot, n, i, p, end, error);
+      const uint64_t feasign = FeasignOfString(p, static_cast<size_t>(after - p));
+      out->feasigns[out->count++] = schema_.per_slot_keys ? FeasignInSlot(feasign, index) : feasign;
+      p = after;
+    }
+    out->lengths[index] = static_cast<uint32_t>(n);
     return p;
   }
 

@@ -7,6 +7,7 @@
 #include "feed/line_parser.h"
 #include "feed/scan.h"
 #include "feed/tokens.h"
+#include "feed/transform.h"
 
 namespace pbx {
 namespace feed {
@@ -65,6 +66,8 @@ std::unique_ptr<LineParser> NewParser(const FeedSchema& schema) {
     case Format::kFeasignSlot:
     case Format::kSlotValue: return NewSlotTextParser(schema);
     case Format::kCriteoTsv: return NewCriteoParser(schema);
+    case Format::kCsv: return NewCsvParser(schema);
+    case Format::kColumns: break;
   }
   return nullptr;
 }
@@ -162,6 +165,11 @@ class ChunkParser {
     append(values_.feasigns.data(), values_.count, &out_.feasigns);
   }
 
+  bool HasStrings() const {
+    return std::any_of(schema_.slots.begin(), schema_.slots.end(),
+                       [](const SlotSpec& slot) { return slot.transform.hash; });
+  }
+
   static constexpr std::ptrdiff_t kReach = TokenKernels::kReach;
 
   const FeedSchema& schema_;
@@ -169,7 +177,8 @@ class ChunkParser {
   const char* const end_;
   ParsedChunk& out_;
   const std::unique_ptr<LineParser> parser_;
-  const TokenKernels* const kernels_ = ActiveTokenKernels();  // null on the plain path
+  // Null on the plain path, and where tokens are strings: they are no numbers.
+  const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
 };
@@ -177,12 +186,14 @@ class ChunkParser {
 }  // namespace
 }  // namespace feed
 
-Status ParseChunk(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out) {
-  PBX_RETURN_IF_ERROR(schema.Check());
+Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, ParsedChunk* out) {
+  PBX_RETURN_IF_ERROR(whole.Check());
   *out = ParsedChunk();
+  const FeedSchema schema = whole.WithoutMade();
   feed::ChunkParser parser(schema, data, size, out);
-  if (!parser.known()) return Error(Code::kInvalidArgument, "the schema's format is unknown");
+  if (!parser.known()) return Error(Code::kInvalidArgument, "the schema's format is no text");
   parser.Run();
+  Transform(whole, out);
   return Status::Ok();
 }
 

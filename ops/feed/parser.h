@@ -37,6 +37,8 @@ struct ParsedChunk {
 // for a schema that makes no sense (no label, duplicate name, unknown Criteo column, dim < 1, more
 // than 65535 sparse slots).
 //
+// What schema's transforms say is done with the good lines: see transform.h.
+//
 // What is malformed, by format:
 //   all            a NUL byte; a line longer than max_line_bytes; a label outside [0, 1] or not a
 //                  number; a dense value that is not a finite number; a feasign that is not a
@@ -54,6 +56,16 @@ struct ParsedChunk {
 //                  is the bucket floor(ln(v)^2) for v > 2, else v, as a feasign of that column;
 //                  empty is a bucket of its own. A sparse slot on C<k> is the token's value, tagged
 //                  so that 0 is not padding; an empty token is no feasign
+//   csv            cells cut by csv_delimiter; one may be "quoted", with "" for a quote in it, but
+//                  not broken over lines. Another number of cells than columns; a quote that does
+//                  not end; values of a cell, cut by csv_list_separator: not dim for a dense slot
+// A sparse slot with `hash` holds strings instead of decimals: tokens, or in csv the cell's values,
+// as they are. An empty one is no feasign. A dense slot with a default takes it where it is absent
+// (feasign_slot, slot_value) or its cell is empty (csv).
 Status ParseChunk(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out);
+
+// Takes the first line of a CSV file as the names of its columns. InvalidArgument when it does not
+// have each column of the schema once.
+Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema);
 
 }  // namespace pbx

@@ -10,7 +10,14 @@
 
 namespace pbx {
 
-enum class Format { kMultiSlot, kFeasignSlot, kSlotValue, kCriteoTsv };
+enum class Format {
+  kMultiSlot,
+  kFeasignSlot,
+  kSlotValue,
+  kCriteoTsv,
+  kCsv,
+  kColumns,  // no text: Arrow columns, see columns.h
+};
 
 enum class SlotKind {
   kLabel,   // one number in [0, 1]; exactly one slot of this kind. It is the click.
@@ -18,27 +25,63 @@ enum class SlotKind {
   kSparse,  // any number of feasigns; 0 is padding and dropped
 };
 
+// What becomes of a slot's values once they are read; see transform.h. Nothing, by default.
+struct SlotTransform {
+  // kSparse: the values are strings, FeasignOfString makes feasigns of them. Not for criteo_tsv.
+  bool hash = false;
+  uint32_t max_length = 0;  // kSparse: feasigns after so many are dropped; 0: none are
+  bool has_default = false;
+  uint64_t default_feasign = 0;  // kSparse: of an empty slot
+  float default_value = 0;       // kDense: of a null or absent value
+  bool clip = false;             // kDense: to [clip_low, clip_high], before log1p
+  float clip_low = 0;
+  float clip_high = 0;
+  bool log1p = false;  // kDense: log(1 + max(v, 0))
+  // kSparse, made of other slots and not read: the bucket of a dense slot of dim 1, or all pairs of
+  // two sparse slots before it. At most one of the two.
+  std::string bucket_of;
+  std::vector<float> boundaries;   // ascending
+  std::vector<std::string> cross;  // two names, or empty
+
+  bool made() const { return !bucket_of.empty() || !cross.empty(); }
+};
+
 struct SlotSpec {
   std::string name;  // in feasign_slot and slot_value text: the slot's name on the line
   SlotKind kind = SlotKind::kSparse;
   int dim = 1;  // kDense only
-  // criteo_tsv only: which column, "label", "I1".."I13", "C1".."C26". Empty: the same as name.
-  std::string column;
+  // kCsv, kColumns: the column's name. kCriteoTsv: which column, "label", "I1".."I13",
+  // "C1".."C26". Empty: the same as name.
+  std::string column = {};
+  SlotTransform transform = {};
+
+  const std::string& column_name() const { return column.empty() ? name : column; }
 };
 
 struct FeedSchema {
   Format format = Format::kMultiSlot;
-  std::vector<SlotSpec> slots;      // in the order of the line for kMultiSlot
+  std::vector<SlotSpec> slots;      // in the order of the line for kMultiSlot; made ones last
   bool per_slot_keys = false;       // FeasignInSlot(feasign, index among the sparse slots)
   size_t max_line_bytes = 1 << 20;  // a longer line is a bad line
+  // kCsv. The columns of the file; none: those of the slots that are read, in their order.
+  std::vector<std::string> csv_columns = {};
+  char csv_delimiter = ',';
+  char csv_list_separator = '|';  // between the values of one cell
 
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
 
   // InvalidArgument for a schema that makes no sense: not exactly one label, a name that is empty
   // or occurs twice, dim < 1, more than 65535 sparse slots; for criteo_tsv also an unknown column,
-  // or one that does not fit the kind of its slot.
+  // or one that does not fit the kind of its slot; a transform that does not fit its slot or names
+  // one that is not there.
   Status Check() const;
+
+  // Names of the columns that are read, each once, in the order of the slots.
+  std::vector<std::string> ColumnNames() const;
+
+  // The schema of what is read: without the slots that are made.
+  FeedSchema WithoutMade() const;
 };
 
 // criteo_tsv: the slot's place on the line, 0 label, 1..13 I1..I13, 14..39 C1..C26; -1 for no such

@@ -4,6 +4,7 @@
 
 #include "feed/line_parser.h"
 #include "feed/scan.h"
+#include "feed/transform.h"
 #include "row/feasign.h"
 
 namespace pbx::feed {
@@ -92,7 +93,13 @@ class SlotTextParser : public LineParser {
       p = after;
     }
     for (size_t i = 0; i < filled_.size(); ++i) {
-      if (!CheckFilled(i, error)) return false;
+      if (filled_[i] == 0 && schema_.slots[i].kind == SlotKind::kDense &&
+          schema_.slots[i].transform.has_default) {
+        std::fill_n(out->dense.data() + column_[i], schema_.slots[i].dim,
+                    schema_.slots[i].transform.default_value);
+      } else if (!CheckFilled(i, error)) {
+        return false;
+      }
     }
     SortBySlot(out);
     return true;
@@ -143,7 +150,9 @@ class SlotTextParser : public LineParser {
       }
       case SlotKind::kSparse: {
         uint64_t feasign = 0;
-        if (ScanUint64(token.value, end, &feasign) != end) {
+        if (slot.transform.hash) {
+          feasign = FeasignOfString(token.value, static_cast<size_t>(end - token.value));
+        } else if (ScanUint64(token.value, end, &feasign) != end) {
           return error->Token(slot.name, token.value, end, kFeasignExpected);
         }
         if (feasign == 0) return true;

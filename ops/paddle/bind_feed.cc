@@ -1,10 +1,13 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <tuple>
 
+#include "feed/columns.h"
 #include "feed/instances.h"
 #include "feed/parser.h"
 #include "feed/tokens.h"
+#include "feed/transform.h"
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
 #include "row/feasign.h"
@@ -17,8 +20,11 @@ Format FormatFrom(const std::string& name) {
   if (name == "feasign_slot") return Format::kFeasignSlot;
   if (name == "slot_value") return Format::kSlotValue;
   if (name == "criteo_tsv") return Format::kCriteoTsv;
+  if (name == "csv") return Format::kCsv;
+  if (name == "parquet" || name == "arrow") return Format::kColumns;
   throw StatusError(Error(Code::kInvalidArgument,
-                          "format '%s': expected multislot, feasign_slot, slot_value or criteo_tsv",
+                          "format '%s': expected multislot, feasign_slot, slot_value, criteo_tsv, "
+                          "csv, parquet or arrow",
                           name.c_str()));
 }
 
@@ -30,24 +36,91 @@ SlotKind KindFrom(const std::string& name) {
                           name.c_str()));
 }
 
-// slots: dicts of name, type, dim, column.
+// fields: as SlotTransform, but for what is absent or None.
+SlotTransform TransformFrom(const py::dict& fields) {
+  const auto has = [&](const char* key) { return fields.contains(key) && !fields[key].is_none(); };
+  SlotTransform t;
+  t.hash = has("hash") && fields["hash"].cast<bool>();
+  if (has("max_length")) t.max_length = fields["max_length"].cast<uint32_t>();
+  t.has_default = has("default");
+  if (t.has_default) {
+    const py::object value = fields["default"];
+    if (py::isinstance<py::str>(value)) {
+      const std::string text = value.cast<std::string>();
+      t.default_feasign = FeasignOfString(text.data(), text.size());
+    } else if (fields["type"].cast<std::string>() == "sparse") {
+      t.default_feasign = value.cast<uint64_t>();
+    } else {
+      t.default_value = value.cast<float>();
+    }
+  }
+  t.clip = has("clip");
+  if (t.clip) std::tie(t.clip_low, t.clip_high) = fields["clip"].cast<std::pair<float, float>>();
+  t.log1p = has("log1p") && fields["log1p"].cast<bool>();
+  if (has("bucket_of")) t.bucket_of = fields["bucket_of"].cast<std::string>();
+  if (has("boundaries")) t.boundaries = fields["boundaries"].cast<std::vector<float>>();
+  if (has("cross")) t.cross = fields["cross"].cast<std::vector<std::string>>();
+  return t;
+}
+
+// slots: dicts of name, type, dim, column and the fields of TransformFrom. csv: the delimiter and
+// the list separator.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
-                      bool per_slot_keys, size_t max_line_bytes) {
+                      bool per_slot_keys, size_t max_line_bytes, const std::string& csv) {
+  if (csv.size() != 2) {
+    ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
+  }
   FeedSchema schema;
   schema.format = FormatFrom(format);
   schema.per_slot_keys = per_slot_keys;
   schema.max_line_bytes = max_line_bytes;
+  schema.csv_delimiter = csv[0];
+  schema.csv_list_separator = csv[1];
   for (const py::dict& fields : slots) {
     SlotSpec slot;
     slot.name = fields["name"].cast<std::string>();
     slot.kind = KindFrom(fields["type"].cast<std::string>());
     slot.dim = fields["dim"].cast<int>();
     slot.column = fields["column"].cast<std::string>();
+    slot.transform = TransformFrom(fields);
     schema.slots.push_back(slot);
   }
-  ParsedChunk nothing;
-  ThrowIfError(ParseChunk(schema, "", 0, &nothing));  // a schema that makes no sense is said here
+  ThrowIfError(schema.Check());  // a schema that makes no sense is said here
   return schema;
+}
+
+FeedSchema WithCsvHeader(const FeedSchema& schema, const std::string& line) {
+  FeedSchema with = schema;
+  ThrowIfError(SetCsvHeader(line.data(), line.size(), &with));
+  return with;
+}
+
+// What the capsules of the Arrow PyCapsule interface hold.
+template <typename T>
+const T* FromCapsule(const py::handle& capsule, const char* name) {
+  const void* held = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (held == nullptr) throw py::error_already_set();
+  return static_cast<const T*>(held);
+}
+
+void CheckColumnsOf(const FeedSchema& schema, const py::object& type) {
+  const py::object capsule = type.attr("__arrow_c_schema__")();
+  ThrowIfError(CheckColumns(schema, *FromCapsule<ArrowSchema>(capsule, "arrow_schema")));
+}
+
+std::unique_ptr<ParsedChunk> ParseBatches(const FeedSchema& schema,
+                                          const std::vector<py::object>& batches) {
+  std::vector<py::tuple> capsules;  // they own what the pointers point to
+  std::vector<ColumnBatch> columns;
+  for (const py::object& batch : batches) {
+    capsules.push_back(batch.attr("__arrow_c_array__")());
+    columns.push_back({FromCapsule<ArrowSchema>(capsules.back()[0], "arrow_schema"),
+                       FromCapsule<ArrowArray>(capsules.back()[1], "arrow_array")});
+  }
+  auto chunk = std::make_unique<ParsedChunk>();
+  const py::gil_scoped_release release;
+  ThrowIfError(ParseColumns(schema, columns, chunk.get()));
+  return chunk;
 }
 
 std::unique_ptr<ParsedChunk> Parse(const FeedSchema& schema, const py::buffer& buffer) {
@@ -98,7 +171,10 @@ void BindFeed(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<FeedSchema>(module, "FeedSchema")
       .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
-           py::arg("max_line_bytes"))
+           py::arg("max_line_bytes"), py::arg("csv") = ",|")
+      .def("with_csv_header", &WithCsvHeader, py::arg("line"))
+      .def("check_columns", &CheckColumnsOf, py::arg("type"))
+      .def_property_readonly("column_names", &FeedSchema::ColumnNames)
       .def_property_readonly("sparse_slots", &FeedSchema::sparse_slots)
       .def_property_readonly("dense_width", &FeedSchema::dense_width);
   py::class_<ParsedChunk>(module, "ParsedChunk")
@@ -110,6 +186,7 @@ void BindFeed(py::module_& module) {
   module.def("select_parser_path",
              [](const std::string& name) { ThrowIfError(feed::SelectTokenKernels(name.c_str())); });
   module.def("parse_chunk", &Parse, py::arg("schema"), py::arg("data"));
+  module.def("parse_columns", &ParseBatches, py::arg("schema"), py::arg("batches"));
 
   py::class_<InstanceRange>(module, "InstanceRange")
       .def(py::init([](size_t begin, size_t end) { return InstanceRange{begin, end}; }))

@@ -28,6 +28,7 @@ void Translate(const std::exception_ptr& thrown) {
     }
     const char* name = "StoreError";
     if (error.code() == Code::kFailedPrecondition) name = "PassError";
+    if (error.code() == Code::kNotFinite) name = "TrainingError";
     if (error.code() == Code::kCorruption) name = "CorruptionError";
     if (error.code() == Code::kOutOfSpace) name = "OutOfSpaceError";
     const py::object type = py::module_::import("paddlebox.errors").attr(name);

@@ -21,6 +21,7 @@ inline std::string ErrorClass(Code code) {
   switch (code) {
     case Code::kInvalidArgument: return "ValueError";
     case Code::kFailedPrecondition: return "PassError";
+    case Code::kNotFinite: return "TrainingError";
     case Code::kCorruption: return "CorruptionError";
     case Code::kOutOfSpace: return "OutOfSpaceError";
     default: return "StoreError";

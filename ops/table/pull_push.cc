@@ -21,8 +21,8 @@ class Timed {
       : sum_(sum), start_(std::chrono::steady_clock::now()) {}
   ~Timed() {
     const auto passed = std::chrono::steady_clock::now() - start_;
-    *sum_ += static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+    *sum_ +=
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
   }
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
@@ -157,8 +157,7 @@ Status Table::PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, s
   const RowBlock block = BlockOf(pass);
   const Kernels& kernels = ActiveKernels();
   BadRows bad;
-  gradient.on_bad =
-      config_.on_bad_grad == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
+  gradient.on_bad = config_.on_bad_grad == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
   gradient.bound = config_.bad_grad_bound;
   gradient.report = BadRows::Report;
   gradient.context = &bad;
@@ -182,7 +181,7 @@ Status Table::CountBad(const PassTable& pass, std::vector<size_t>* rows) {
   }
   if (config_.on_bad_grad != OnBadGrad::kError) return Status::Ok();
   const size_t first = rows->front();
-  return Error(Code::kFailedPrecondition,
+  return Error(Code::kNotFinite,
                "push: the gradient (or show, click) of %zu rows is NaN or infinite; the first: "
                "feasign %" PRIu64
                ", slot %u. Those rows are as they were, the batch's others have moved: give the "

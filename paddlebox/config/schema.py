@@ -79,6 +79,9 @@ class Format(StrEnum):
     FEASIGN_SLOT = "feasign_slot"
     SLOT_VALUE = "slot_value"
     CRITEO_TSV = "criteo_tsv"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
 
 
 class KeySpace(StrEnum):
@@ -262,12 +265,14 @@ class StoreConfig(Section):
 
 
 class DataConfig(Section):
-    format: Choice[Format] = Field(description="text format of the files, plain or gzip")
+    format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
     slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
     train_files: ListOf[Text] = Field(
-        min_length=1, description="paths or globs, in the order of training"
+        min_length=1, description="files, folders, globs or URIs, in the order of training"
     )
-    test_files: ListOf[Text] = Field(default=(), description="paths or globs to evaluate on")
+    test_files: ListOf[Text] = Field(
+        default=(), description="files, folders, globs or URIs to evaluate on"
+    )
     files_per_pass: int = Field(
         default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
     )
@@ -285,6 +290,9 @@ class DataConfig(Section):
     oversize_pass: Choice[OversizePass] = Field(
         default=OversizePass.SPLIT,
         description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+    )
+    retries: int = Field(
+        default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
     )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(

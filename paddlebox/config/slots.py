@@ -4,13 +4,18 @@ slots:
   - {name: click, type: label}
   - {name: age, type: dense, dim: 1}
   - {name: movie, type: sparse}
+  - {name: age_bucket, type: sparse, bucket: {of: age, boundaries: [18, 30, 50]}}
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -28,25 +33,111 @@ class SlotType(StrEnum):
     SPARSE = "sparse"  # any number of feasigns
 
 
+class Bucket(Section):
+    """A feasign for each range of a dense slot: as many as boundaries, and one more."""
+
+    of: Text  # a dense slot of dim 1 before this one
+    boundaries: ListOf[float] = Field(min_length=1)
+
+
+class Csv(Section):
+    """How CSV files are written; for `data.format: csv`."""
+
+    delimiter: str = ","
+    header: bool = True  # the first line names the columns; else they are the slots, in order
+    list_separator: str = "|"  # between the values of one cell
+
+    @model_validator(mode="after")
+    def _two_marks(self) -> Csv:
+        marks = (self.delimiter, self.list_separator)
+        if any(len(mark) != 1 or mark in '\n\r"\0' or not mark.isascii() for mark in marks):
+            raise ValueError(f"expected single characters, no quote or line break, found {marks}")
+        if marks[0] == marks[1]:
+            raise ValueError(f"delimiter and list_separator are both {marks[0]!r}")
+        return self
+
+
 class Slot(Section):
     name: Text
     type: Choice[SlotType]
     dim: int = Field(default=1, ge=1, le=1 << 20)
     column: Text | None = None
+    hash: bool = False
+    max_length: int | None = Field(default=None, ge=1, le=(1 << 32) - 1)
+    default: int | float | str | None = None
+    clip: ListOf[float] | None = None
+    log1p: bool = False
+    bucket: Bucket | None = None
+    cross: ListOf[Text] | None = None
+
+    @property
+    def made(self) -> bool:
+        """Made of other slots and not read."""
+        return self.bucket is not None or self.cross is not None
+
+    def fields(self) -> dict[str, Any]:
+        """What the native FeedSchema takes for this slot."""
+        bucket = self.bucket
+        return {
+            **self.model_dump(exclude={"bucket"}),
+            "type": self.type.value,
+            "column": self.column or "",
+            "bucket_of": bucket.of if bucket else None,
+            "boundaries": list(bucket.boundaries) if bucket else None,
+        }
 
     @model_validator(mode="after")
-    def _dim_is_for_dense(self) -> Slot:
+    def _fields_are_for_the_type(self) -> Slot:
         if self.dim != 1 and self.type is not SlotType.DENSE:
             raise ValueError(f"slot {self.name!r} has a dim, which only a dense slot may have")
         if any(character.isspace() or character == ":" for character in self.name):
             raise ValueError(f"slot name {self.name!r} holds a space or a colon")
+        for field in ("hash", "max_length", "bucket", "cross"):
+            if getattr(self, field) and self.type is not SlotType.SPARSE:
+                raise ValueError(f"slot {self.name!r} has {field}, which is for sparse slots")
+        for field in ("clip", "log1p"):
+            if getattr(self, field) and self.type is not SlotType.DENSE:
+                raise ValueError(f"slot {self.name!r} has {field}, which is for dense slots")
+        if self.bucket is not None and self.cross is not None:
+            raise ValueError(f"slot {self.name!r} has bucket and cross; expected one of them")
+        if self.made and (self.hash or self.column is not None):
+            raise ValueError(
+                f"slot {self.name!r} is made of other slots; expected no hash and no column"
+            )
+        if self.clip is not None and (len(self.clip) != 2 or self.clip[0] > self.clip[1]):
+            raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
+        boundaries = self.bucket.boundaries if self.bucket is not None else ()
+        if any(low >= high for low, high in pairwise(boundaries)):
+            raise ValueError(f"slot {self.name!r}: bucket.boundaries: expected them to ascend")
+        if self.cross is not None and len(self.cross) != 2:
+            raise ValueError(
+                f"slot {self.name!r}: cross: expected two slots, found {len(self.cross)}"
+            )
+        self._check_default()
         return self
+
+    def _check_default(self) -> None:
+        value = self.default
+        if value is None:
+            return
+        if self.type is SlotType.LABEL or self.bucket is not None:
+            raise ValueError(f"slot {self.name!r} has a default, but is never without a value")
+        if self.type is SlotType.DENSE:
+            fits, expected = not isinstance(value, str), "a number"
+        elif self.hash:
+            fits, expected = isinstance(value, str) and value != "", "a string, as hash says"
+        else:
+            fits = isinstance(value, int) and 0 < value < 1 << 64
+            expected = "a feasign in [1, 2^64 - 1]"
+        if not fits:
+            raise ValueError(f"slot {self.name!r}: default: expected {expected}, found {value!r}")
 
 
 class Slots(Section):
     """The slots of a data set. ``S`` sparse slots keep their order everywhere."""
 
     slots: ListOf[Slot]
+    csv: Csv = Field(default_factory=Csv)
 
     @model_validator(mode="after")
     def _one_label_and_no_name_twice(self) -> Slots:
@@ -60,6 +151,24 @@ class Slots(Section):
             raise ValueError(f"expected exactly one slot of type label, found {found}")
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
+        return self
+
+    @model_validator(mode="after")
+    def _made_slots_come_last_and_know_what_of(self) -> Slots:
+        before: list[Slot] = []
+        for slot in self.slots:
+            if not slot.made and before and before[-1].made:
+                raise ValueError(
+                    f"slot {slot.name!r} is read and stands after {before[-1].name!r}, which is "
+                    "made; put those with bucket or cross last"
+                )
+            if slot.bucket is not None:
+                usable = [s.name for s in before if s.type is SlotType.DENSE and s.dim == 1]
+                _known(slot, "bucket.of", slot.bucket.of, usable, "a dense slot of dim 1")
+            for name in slot.cross or ():
+                usable = [s.name for s in before if s.type is SlotType.SPARSE]
+                _known(slot, "cross", name, usable, "a sparse slot")
+            before.append(slot)
         return self
 
     @property
@@ -81,14 +190,29 @@ class Slots(Section):
 
     def check_format(self, data_format: Format) -> None:
         """Raises ConfigError if a slot does not fit the format."""
+        named = data_format in (Format.CSV, Format.PARQUET, Format.ARROW)
+        absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
+        if data_format is not Format.CSV and self.csv != Csv():
+            raise ConfigError(f"csv is given, but data.format is {data_format.value}")
         for slot in self.slots:
+            if slot.made:
+                continue
+            if slot.type is SlotType.DENSE and slot.default is not None and not absent:
+                raise ConfigError(
+                    f"slot {slot.name!r} has a default, but in {data_format.value} no dense value "
+                    "is ever absent"
+                )
             if data_format is not Format.CRITEO_TSV:
-                if slot.column is not None:
+                if slot.column is not None and not named:
                     raise ConfigError(
-                        f"slot {slot.name!r} has a column, which only format criteo_tsv uses; "
-                        f"data.format is {data_format.value}"
+                        f"slot {slot.name!r} has a column, which only formats criteo_tsv, csv, "
+                        f"parquet and arrow use; data.format is {data_format.value}"
                     )
                 continue
+            if slot.hash:
+                raise ConfigError(
+                    f"slot {slot.name!r} has hash; the tokens of criteo_tsv are numbers already"
+                )
             column = slot.column or slot.name
             if not _CRITEO_COLUMN.fullmatch(column):
                 raise ConfigError(
@@ -103,6 +227,17 @@ class Slots(Section):
                     f"slot {slot.name!r}: column {column} cannot be a {slot.type.value} slot of "
                     f"dim {slot.dim}; expected {' or '.join(sorted(wanted))}, dim 1"
                 )
+
+
+def _known(slot: Slot, field: str, name: str, usable: Iterable[str], kind: str) -> None:
+    usable = list(usable)
+    if name in usable:
+        return
+    near = difflib.get_close_matches(name, usable, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(usable) or 'none'}"
+    raise ValueError(
+        f"slot {slot.name!r}: {field}: expected {kind} that stands before it, found {name!r}{hint}"
+    )
 
 
 def load_slots(path: str | Path) -> Slots:

@@ -32,6 +32,7 @@ from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
 from paddlebox.data.side_table import SideTable, SideTables
+from paddlebox.data.sources import RETRIES
 from paddlebox.errors import PassError
 from paddlebox.store.table import StagedPass, Table
 
@@ -131,6 +132,7 @@ class InMemoryDataset:
         max_bad_line_ratio: float = 0.001,
         max_line_bytes: int = 1 << 20,
         oversize_pass: OversizePass | str = OversizePass.SPLIT,
+        retries: int = RETRIES,
         drop_last: bool = False,
     ) -> None:
         """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
@@ -147,6 +149,7 @@ class InMemoryDataset:
             max_bad_line_ratio=max_bad_line_ratio,
             max_line_bytes=max_line_bytes,
             oversize_pass=OversizePass(oversize_pass),
+            retries=retries,
         )
         self._options.slots.check_format(self._options.format)
         self._options.schema()  # a schema that makes no sense is said here and not in a thread

@@ -15,7 +15,9 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
+from paddlebox.data.columnar import Piece, read_pieces
 from paddlebox.data.reader import Chunk, expand, read_chunks
+from paddlebox.data.sources import RETRIES
 from paddlebox.errors import DataError, OutOfSpaceError
 
 core = _native.core
@@ -37,21 +39,15 @@ class LoadOptions:
     max_bad_line_ratio: float = 0.001
     max_line_bytes: int = 1 << 20
     oversize_pass: OversizePass = OversizePass.SPLIT
+    retries: int = RETRIES
     shuffle_seed: int | None = None  # None: the order of the files
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
-        slots = [
-            {
-                "name": slot.name,
-                "type": slot.type.value,
-                "dim": slot.dim,
-                "column": slot.column or "",
-            }
-            for slot in self.slots.slots
-        ]
+        slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
-        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes)
+        csv = self.slots.csv.delimiter + self.slots.csv.list_separator
+        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes, csv)
 
 
 @dataclass
@@ -118,13 +114,22 @@ class _BadLines:
             )
 
 
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piece]:
+    if options.format in (Format.PARQUET, Format.ARROW):
+        return read_pieces(path, options.format, schema, options.retries)
+    header = schema if options.format is Format.CSV and options.slots.csv.header else None
+    return read_chunks(
+        path, line_bytes=options.max_line_bytes, retries=options.retries, header_for=header
+    )
+
+
 def _parsed(
-    chunks: Iterator[Chunk], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Chunk, Any]]:
+    chunks: Iterator[Chunk | Piece], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Chunk | Piece, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Chunk, Future[Any]]] = deque()
+    waiting: deque[tuple[Chunk | Piece, Future[Any]]] = deque()
     for chunk in chunks:
-        waiting.append((chunk, pool.submit(core.parse_chunk, schema, chunk.data)))
+        waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
             first, future = waiting.popleft()
             yield first, future.result()
@@ -149,15 +154,15 @@ def load(
         not fit the HBM budget and may not be split, or one batch alone does not fit.
     """
     core.release_thread_affinity()
-    files = expand(filelist)
+    files = expand(filelist, options.retries)
     schema = options.schema()
     instances = core.Instances(schema.sparse_slots, schema.dense_width)
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[Chunk | Piece]:
         for path in files:
-            yield from read_chunks(path, line_bytes=options.max_line_bytes)
+            yield from _read(path, options, schema)
 
     with ThreadPoolExecutor(
         options.threads, "paddlebox-parse", initializer=core.release_thread_affinity
@@ -166,8 +171,6 @@ def load(
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError(f"loading was given up in {chunk.path}")
             bad.add(chunk.path, columns.lines, columns.bad_lines, columns.first_bad)
-            if chunk.damage:
-                bad.add(chunk.path, 1, 1, [(0, chunk.damage, "")])
             instances.append(columns)
     bad.check()
     if bad.bad:

@@ -81,8 +81,6 @@ class SideTable:
         for path in expand(patterns):
             line = 0
             for chunk in read_chunks(path, line_bytes=_MAX_LINE_BYTES):
-                if chunk.damage:
-                    raise DataError(f"{path}: {chunk.damage}, after line {line}")
                 try:
                     part, line = core.parse_side_text(
                         path,

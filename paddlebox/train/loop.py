@@ -51,10 +51,14 @@ def run_pass(
     feeds = dataset.batches()
     try:
         for feed in feeds:
-            with ops.raising_own_errors():
-                loss, logits = step(feed)
             size = instances_of(feed)
             batches += 1
+            try:
+                with ops.raising_own_errors():
+                    loss, logits = step(feed)
+            except TrainingError as error:
+                where = f"batch {batches} (samples {samples} to {samples + size})"
+                raise TrainingError(f"{where}: {error}") from error
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"the loss of batch {batches} (samples {samples} to {samples + size}) "

@@ -50,7 +50,7 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
     Raises: DataError naming a file or pattern that is not there.
     """
-    files = expand(config.data.train_files)
+    files = expand(config.data.train_files, config.data.retries)
     step = config.data.files_per_pass or len(files)
     groups = [files[at : at + step] for at in range(0, len(files), step)]
     return [
@@ -93,6 +93,7 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
         max_bad_line_ratio=config.data.max_bad_line_ratio,
         max_line_bytes=config.data.max_line_bytes,
         oversize_pass=config.data.oversize_pass,
+        retries=config.data.retries,
         drop_last=config.data.drop_last,
     )
     if config.data.shuffle:
@@ -107,7 +108,8 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     """
     slots = _slots(config)
     passes = plan_passes(config)
-    tests = expand(config.data.test_files) if config.trainer.evaluate_after_pass else []
+    evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
+    tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
     started = time.perf_counter()
     with open_table(config, run_dir / "store") as table:
@@ -163,7 +165,7 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = _slots(config)
-    tests = expand(config.data.test_files)
+    tests = expand(config.data.test_files, config.data.retries)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
     with open_table(config, run_dir / "store", read_only=True) as table:

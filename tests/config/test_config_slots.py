@@ -54,6 +54,54 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ),
         (GOOD + "  - {name: x, type: dense, dim: 0}", "slots[4].dim: Input should be greater"),
         (GOOD + "  - {name: 'a:b', type: sparse}", "holds a space or a colon"),
+        (GOOD + "  - {name: x, type: sparse, hsh: true}", "did you mean slots[4].hash?"),
+        (GOOD + "  - {name: x, type: dense, hash: true}", "'x' has hash, which is for sparse"),
+        (GOOD + "  - {name: x, type: sparse, log1p: true}", "'x' has log1p, which is for dense"),
+        (GOOD + "  - {name: x, type: dense, clip: [3, 1]}", "'x': clip: expected [low, high]"),
+        (GOOD + "  - {name: x, type: sparse, max_length: 0}", "slots[4].max_length: Input should"),
+        (GOOD + "  - {name: x, type: sparse, default: 0}", "expected a feasign in [1, 2^64 - 1]"),
+        (
+            GOOD + "  - {name: x, type: sparse, default: 18446744073709551616}",
+            "expected a feasign in [1, 2^64 - 1], found 18446744073709551616",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, hash: true, default: 7}",
+            "default: expected a string, as hash says, found 7",
+        ),
+        (GOOD + "  - {name: x, type: dense, default: a}", "default: expected a number, found 'a'"),
+        (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: heigth, boundaries: [1]}}",
+            "slot 'x': bucket.of: expected a dense slot of dim 1 that stands before it, found "
+            "'heigth'; did you mean 'height'?",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: age, boundaries: [1]}}",
+            "found 'age'; there are: height",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundary: [1]}}",
+            "slots[4].bucket.boundary: unknown key; did you mean slots[4].bucket.boundaries?",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: [2, 2]}}",
+            "slot 'x': bucket.boundaries: expected them to ascend",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, cross: [user]}",
+            "slot 'x': cross: expected two slots, found 1",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, cross: [user, usr]}",
+            "slot 'x': cross: expected a sparse slot that stands before it, found 'usr'; did you "
+            "mean 'user'?",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, cross: [user, user]}\n  - {name: y, type: sparse}",
+            "slot 'y' is read and stands after 'x', which is made",
+        ),
+        ("csv: {delimiter: ab}" + GOOD, "csv: expected single characters"),
+        ("csv: {delimiter: '|'}" + GOOD, "delimiter and list_separator are both '|'"),
+        ("csv: {delimeter: '|'}" + GOOD, "did you mean csv.delimiter?"),
         ("- {name: x}", "expected a mapping"),
         ("slot: []", "slot: unknown key; did you mean slots?"),
     ],
@@ -100,3 +148,31 @@ def test_a_column_is_refused_where_no_format_reads_it(tmp_path: Path) -> None:
     slots = criteo(tmp_path, "name: x, type: sparse, column: C1")
     with pytest.raises(ConfigError, match=r"data\.format is multislot"):
         slots.check_format(Format.MULTISLOT)
+
+
+COLUMN_FORMATS = {Format.CSV, Format.PARQUET, Format.ARROW}
+
+
+@pytest.mark.parametrize("data_format", Format)
+def test_what_a_format_does_not_have_is_refused(tmp_path: Path, data_format: Format) -> None:
+    named = GOOD.replace("{name: user,", "{name: user, column: u,")
+    defaulted = GOOD.replace("dim: 2", "dim: 2, default: 0.5")
+    csv = "csv: {delimiter: ;}" + GOOD
+    allowed = {
+        named: COLUMN_FORMATS,
+        defaulted: COLUMN_FORMATS | {Format.FEASIGN_SLOT, Format.SLOT_VALUE},
+        csv: {Format.CSV},
+    }
+    for text, formats in allowed.items():
+        slots = load(tmp_path, text)
+        if data_format in formats:
+            slots.check_format(data_format)
+        else:
+            with pytest.raises(ConfigError):
+                slots.check_format(data_format)
+
+
+def test_tokens_of_criteo_are_not_hashed(tmp_path: Path) -> None:
+    slots = criteo(tmp_path, "name: C1, type: sparse, hash: true")
+    with pytest.raises(ConfigError, match="'C1' has hash; the tokens of criteo_tsv are numbers"):
+        slots.check_format(Format.CRITEO_TSV)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 
 import pytest
@@ -71,31 +70,6 @@ def test_line_ends_of_other_systems_are_fine(open_dataset, tmp_path, content):
     assert (stats.samples, stats.bad_lines) == (2, 0)
 
 
-def test_gzip_gives_the_same_instances(open_dataset, tmp_path):
-    text = f"{GOOD}\n".encode() * 100
-    (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "b").write_bytes(gzip.compress(text))  # told by its content, not its name
-    assert load(open_dataset(), tmp_path / "a.txt", tmp_path / "b").samples == 200
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped"])
-def test_a_damaged_gzip_is_a_malformed_line_of_its_file(open_dataset, tmp_path, damage, caplog):
-    lines = "".join(f"1 1 2 0.5 1.5 1 {i + 1} 2 {i * 7919 % 65521 + 1} 4\n" for i in range(20000))
-    packed = bytearray(gzip.compress(lines.encode()))
-    if damage == "truncated":
-        del packed[len(packed) // 2 :]
-    else:
-        packed[len(packed) // 2] ^= 0xFF
-    (tmp_path / "a.gz").write_bytes(packed)
-    with caplog.at_level(logging.WARNING):
-        stats = load(open_dataset(max_bad_line_ratio=1), tmp_path / "a.gz")
-    assert stats.samples < 20000
-    assert stats.bad_lines >= 1
-    assert "damaged gzip stream" in caplog.text
-    with pytest.raises(DataError, match="damaged gzip stream"):
-        load(open_dataset({"fields": {"name": "other"}}, max_bad_line_ratio=0), tmp_path / "a.gz")
-
-
 def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 5000 + f" {GOOD}\n{GOOD}\n".encode())
@@ -104,9 +78,3 @@ def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path):
     ]
     assert b"".join(chunks).count(GOOD.encode()) == 1
     assert 1000 < len(chunks[0]) <= 1100
-
-
-def test_hidden_files_are_not_matched_by_a_glob(tmp_path):
-    for name in ("a.txt", ".b.txt"):
-        (tmp_path / name).write_text(GOOD)
-    assert reader.expand([str(tmp_path / "*.txt")]) == [str(tmp_path / "a.txt")]

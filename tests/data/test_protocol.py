@@ -204,7 +204,7 @@ def test_missing_files_are_named(open_dataset, tmp_path):
     for path, message in (
         (tmp_path / "none.txt", "no such file"),
         (tmp_path / "*.none", "no file matches"),
-        (tmp_path, "is a folder"),
+        (tmp_path, "no file in this folder"),
     ):
         dataset.set_filelist([str(path)])
         with pytest.raises(DataError, match=message):

@@ -76,7 +76,8 @@ def test_plan_has_the_layout_of_its_header():
     assert plan[:3].tolist() == [9, 3, 4]  # stamp, unique rows, occurrences
     assert plan[3:6].tolist() == [0, 1, 2]
     assert plan[6:10].tolist() == [0, 2, 3, 4]
-    assert plan[10:].tolist() == [0, 3, 0, 1]
+    first = -(2**31)  # marks a row's first occurrence
+    assert plan[10:].tolist() == [first, 3, first, first + 1]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_it_trains_and_evaluates_with_metrics(run, pir):
     ("case", "kind", "message"),
     [
         ("size", "ValueError", "pull_box_sparse: size is 12"),
-        ("nan", "TrainingError", "the loss of batch 1 (samples 0 to 32) is "),
+        ("nan", "TrainingError", "batch 1 (samples 0 to 32): push_box_sparse: push: the gradient "),
     ],
 )
 def test_a_mistake_is_one_error_and_the_store_stays_at_its_last_commit(

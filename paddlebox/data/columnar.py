@@ -1,0 +1,143 @@
+"""Columnar files: Parquet and Arrow IPC, of which only the columns that slots use are read.
+
+A row group of Parquet, or a record batch of Arrow, is a piece that any thread may read, decode and
+parse by itself; pieces keep the order of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paddlebox import _native
+from paddlebox.config import Format
+from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
+from paddlebox.errors import DataError
+
+# Types that are read as a plainer one: their values are the same.
+_PLAIN = {
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+    pa.float16(): pa.float32(),
+}
+_FEW_ROW_GROUPS = 4  # with fewer, the columns of one are decoded by several threads
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the rows of one file, not yet read."""
+
+    path: str
+    number: int
+    _read: Callable[[int], list[Any]] = field(repr=False)  # record batches of the piece
+
+    def parse(self, schema: Any) -> Any:
+        """The native ParsedChunk. Any thread may call it.
+
+        Raises: DataError naming the file when it does not hold what its beginning said.
+        """
+        try:
+            batches = [_plain(batch) for batch in self._read(self.number)]
+            return _native.core.parse_columns(schema, batches)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{self.path}: part {self.number} cannot be read: {error}") from error
+
+
+def read_pieces(
+    path: str, data_format: Format, schema: Any, retries: int = RETRIES
+) -> Iterator[Piece]:
+    """The pieces of one file, in order.
+
+    Args:
+        schema: the native FeedSchema.
+
+    Raises: DataError naming the file when it cannot be opened or is no such file, and its column
+        when one is missing or of a type that its slot cannot take.
+    """
+    opened = _parquet if data_format is Format.PARQUET else _arrow
+    try:
+        type_, pieces, read = opened(path, schema.column_names, retries)
+        schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: {error}") from error
+    for number in range(pieces):
+        yield Piece(path, number, read)
+
+
+Opened = tuple[Any, int, Callable[[int], list[Any]]]  # type, pieces, reader of one
+
+
+def _parquet(path: str, names: list[str], retries: int) -> Opened:
+    with open_source(path, retries) as source:
+        metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
+        size = source.size
+    type_ = metadata.schema.to_arrow_schema()
+    there = [name for name in names if name in type_.names]
+
+    def read(number: int) -> list[Any]:
+        # A reader of its own for each: one may not be shared among threads.
+        with _reopened(path, size, retries) as source:
+            file = pq.ParquetFile(_file(source), metadata=metadata, pre_buffer=is_uri(path))
+            few = metadata.num_row_groups < _FEW_ROW_GROUPS
+            table = file.read_row_group(number, columns=there, use_threads=few)
+            source.check_unchanged()
+        return list(table.to_batches())
+
+    return type_, metadata.num_row_groups, read
+
+
+def _arrow(path: str, names: list[str], retries: int) -> Opened:
+    def reader(source: Source, chosen: list[int] | None) -> Any:
+        options = pa.ipc.IpcReadOptions(included_fields=chosen, use_threads=False)
+        return pa.ipc.open_file(_file(source), options=options)
+
+    with open_source(path, retries) as source:
+        size = source.size
+        file = reader(source, None)
+        type_, batches = file.schema, file.num_record_batches
+    chosen = [at for at, name in enumerate(type_.names) if name in names]
+
+    def read(number: int) -> list[Any]:
+        with _reopened(path, size, retries) as source:
+            batch = reader(source, chosen).get_batch(number)
+            batch.validate()  # Parquet is decoded; here buffers come as the file has them
+            source.check_unchanged()
+        return [batch]
+
+    return type_, batches, read
+
+
+def _reopened(path: str, size: int, retries: int) -> Source:
+    source = open_source(path, retries)
+    now, source.size = source.size, size
+    if now != size:
+        source.close()
+        source.check_unchanged()
+    return source
+
+
+def _file(source: Source) -> Any:
+    """What pyarrow reads from. Not a memory map: a file that is cut meanwhile would be a SIGBUS."""
+    return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
+
+
+def _plain_type(type_: Any) -> Any:
+    if pa.types.is_dictionary(type_):
+        return _plain_type(type_.value_type)
+    return _PLAIN.get(type_, type_)
+
+
+def _plain(batch: Any) -> Any:
+    wanted = [_plain_type(column.type) for column in batch.columns]
+    if wanted == batch.schema.types:
+        return batch
+    columns = [column.cast(type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,278 @@
+"""Where files come from: folders, globs, URIs with retries; compressed, changing, or gone."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from paddlebox.data import sources
+from paddlebox.data.reader import read_chunks
+from paddlebox.data.sources import expand
+from paddlebox.errors import DataError
+
+LINES = b"".join(b"1 1 2 0.5 1.5 1 %d 2 %d 4\n" % (i + 1, i * 7919 % 65521) for i in range(20000))
+
+
+def text_of(path: object, **options: Any) -> bytes:
+    return b"".join(chunk.data for chunk in read_chunks(str(path), **options))
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data).to_pybytes()
+
+
+# ---- compression
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LINES,
+        gzip.compress(LINES),
+        gzip.compress(LINES[:999]) + gzip.compress(LINES[999:]),
+        gzip.compress(LINES) + b"\0" * 1000,
+        zstd(LINES),
+        zstd(LINES[:999]) + zstd(LINES[999:]),
+        b"\xef\xbb\xbf" + LINES,
+    ],
+    ids=["plain", "gzip", "gzip members", "gzip padded", "zstd", "zstd frames", "BOM"],
+)
+def test_compression_is_told_by_content_and_gives_the_same_lines(tmp_path, content):
+    path = tmp_path / "a.dat"
+    path.write_bytes(content)
+    assert text_of(path) == LINES
+    assert text_of(path, chunk_bytes=1000) == LINES
+
+
+def flipped(data: bytes) -> bytes:
+    return (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 0xFF]) + data[len(data) // 2 + 1 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "codec"),
+    [
+        (gzip.compress(LINES)[:20000], "gzip"),
+        (gzip.compress(LINES)[:-3], "gzip"),
+        (flipped(gzip.compress(LINES)), "gzip"),
+        (gzip.compress(LINES) + b"more", "gzip"),
+        (gzip.compress(LINES)[:2], "gzip"),
+        (zstd(LINES)[:20000], "zstd"),
+        (zstd(LINES) + b"more", "zstd"),
+    ],
+    ids=["cut", "trailer cut", "flipped", "garbage behind", "header cut", "zstd cut", "zstd more"],
+)
+def test_a_damaged_stream_names_the_file_and_the_offset(tmp_path, content, codec):
+    path = tmp_path / "a.dat"
+    path.write_bytes(content)
+    expected = rf"a\.dat: damaged {codec} stream, at or before byte \d+ of {len(content)}, after"
+    with pytest.raises(DataError, match=expected):
+        text_of(path)
+
+
+# ---- files that change
+
+
+def test_a_file_that_grows_while_read_is_an_error_with_both_sizes(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINES)
+    chunks = read_chunks(str(path), chunk_bytes=1000)
+    next(chunks)
+    with path.open("ab") as file:
+        file.write(b"x" * 10)
+    with pytest.raises(DataError, match=f"a.txt: changed .* {len(LINES)} .* {len(LINES) + 10} now"):
+        list(chunks)
+
+
+def test_a_file_that_disappears_while_read_is_an_error(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(LINES)
+    chunks = read_chunks(str(path), chunk_bytes=1000)
+    next(chunks)
+    path.unlink()
+    with pytest.raises(DataError, match=f"a.txt: disappeared .* had {len(LINES)} bytes"):
+        list(chunks)
+
+
+# ---- folders and globs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    names = ["b.txt", "a.txt", ".h.txt", "_SUCCESS", "_t.txt", "c.txt.tmp", "c.txt.crc"]
+    names += ["day=2/z.txt", "_temporary/y.txt", "a b.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(LINES[:100])
+    return tmp_path
+
+
+def test_a_folder_is_its_files_without_hidden_and_temporary_ones(folder, caplog):
+    with caplog.at_level(logging.INFO):
+        files = expand([str(folder)])
+    assert [os.path.relpath(f, folder) for f in files] == [
+        "a b.txt",
+        "a.txt",
+        "b.txt",
+        "day=2/z.txt",
+    ]
+    assert "6 hidden or temporary files are left out" in caplog.text
+    assert "_SUCCESS" in caplog.text
+
+
+def test_a_glob_leaves_them_out_unless_it_asks_for_them(folder):
+    def named(pattern: str) -> list[str]:
+        return [Path(f).name for f in expand([str(folder / pattern)])]
+
+    assert named("*") == ["a b.txt", "a.txt", "b.txt"]
+    assert named("*.tmp") == ["c.txt.tmp"]
+    assert named("_t*") == ["_t.txt"]
+    assert named("*/z.txt") == ["z.txt"]
+    assert named(".h.txt") == [".h.txt"]  # a file that is named is read
+
+
+def test_files_keep_the_order_of_the_list(folder):
+    files = [str(folder / "b.txt"), str(folder / "a.txt"), (folder / "b.txt").as_uri()]
+    assert expand(files) == files
+
+
+@pytest.mark.parametrize("pattern", ["nothing", "nothing*", "_temporary"])
+def test_what_matches_no_file_is_named(folder, pattern):
+    (folder / "_temporary" / "y.txt").rename(folder / "_temporary" / "_y.txt")
+    with pytest.raises(DataError, match=pattern.replace("*", r"\*")):
+        expand([str(folder / pattern)])
+    with pytest.raises(DataError, match=pattern.replace("*", r"\*")):
+        expand([f"{folder.as_uri()}/{pattern}"])
+
+
+# ---- URIs
+
+
+def test_a_uri_of_a_folder_or_glob_gives_uris_that_can_be_read(folder):
+    files = expand([folder.as_uri()])
+    assert [f.removeprefix(folder.as_uri()) for f in files] == [
+        "/a%20b.txt",
+        "/a.txt",
+        "/b.txt",
+        "/day=2/z.txt",
+    ]
+    assert [text_of(f) for f in files] == [LINES[:100]] * 4
+    assert expand([f"{folder.as_uri()}/*.txt"]) == files[:3]
+    assert expand([f"{folder.as_uri()}/*/z.txt"]) == files[3:]
+
+
+class FailingHandler(fs.FileSystemHandler):
+    """A remote system whose requests fail `failures` times before one works."""
+
+    def __init__(self, failures: int) -> None:
+        self.system = fs.LocalFileSystem()
+        self.left = self.failures = failures
+        self.requests = 0
+
+    def _fail(self) -> None:
+        self.requests += 1
+        if self.left:
+            self.left -= 1
+            raise OSError("connection reset")
+        self.left = self.failures
+
+    def get_type_name(self) -> str:
+        return "failing"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        self._fail()
+        return self.system.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        self._fail()
+        return self.system.get_file_info(selector)
+
+    def open_input_file(self, path: str) -> Any:
+        return pa.PythonFile(FailingFile(self, path), mode="r")
+
+    def _unused(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _unused
+    delete_file = move = copy_file = open_input_stream = _unused
+    open_output_stream = open_append_stream = _unused
+
+
+class FailingFile:
+    def __init__(self, handler: FailingHandler, path: str) -> None:
+        self.handler, self.file, self.closed = handler, io.FileIO(path), False
+
+    def read(self, size: int = -1) -> bytes:
+        self.handler._fail()
+        return self.file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        self.closed = True
+
+
+@pytest.fixture
+def remote(monkeypatch, tmp_path):
+    """remote(failures) -> (URI of the folder that holds a.txt, the handler, the waits made)."""
+
+    def make(failures: int) -> tuple[str, FailingHandler, list[float]]:
+        handler, waits = FailingHandler(failures), []
+        (tmp_path / "a.txt").write_bytes(LINES)
+        monkeypatch.setattr(
+            sources,
+            "filesystem_of",
+            lambda uri: (fs.PyFileSystem(handler), uri.removeprefix("hdfs://nn:8020")),
+        )
+        monkeypatch.setattr(sources.time, "sleep", waits.append)
+        return f"hdfs://nn:8020{tmp_path}", handler, waits
+
+    return make
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_requests_that_fail_are_made_again_and_give_the_same_bytes(remote, tmp_path, packed):
+    uri, handler, waits = remote(failures=2)
+    if packed:
+        (tmp_path / "a.txt").write_bytes(gzip.compress(LINES))
+    (file,) = expand([uri], retries=2)
+    assert text_of(file, retries=2, chunk_bytes=100_000) == LINES
+    assert handler.requests % 3 == 0
+    assert handler.requests >= 12
+    assert waits[:2] == [0.5, 1.0]
+
+
+def test_the_last_attempt_that_fails_is_an_error_with_the_cause(remote):
+    uri, _, waits = remote(failures=3)
+    with pytest.raises(DataError, match=r"a\.txt: cannot be read, 3 attempts .*connection reset"):
+        text_of(f"{uri}/a.txt", retries=2)
+    assert len(waits) == 2
+
+
+def test_a_remote_file_that_is_not_there_is_not_tried_again(remote):
+    uri, _, waits = remote(failures=0)
+    with pytest.raises(DataError, match=r"b\.txt: expected a file, found no such file"):
+        text_of(f"{uri}/b.txt")
+    assert not waits
+
+
+def test_a_uri_that_nothing_opens_is_named():
+    with pytest.raises(DataError, match="gopher://host/a"):
+        expand(["gopher://host/a"])

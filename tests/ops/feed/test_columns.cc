@@ -1,0 +1,226 @@
+#include "feed/columns.h"
+
+#include <deque>
+
+#include "feed_util.h"
+
+using namespace pbx;
+using namespace pbx::test;
+
+namespace {
+
+// An Arrow column and its type. Buffers have exactly the bytes they need, so that the address
+// sanitizer sees a read beyond them.
+struct Made {
+  ArrowSchema type = {};
+  ArrowArray array = {};
+  ArrowSchema* type_child = nullptr;
+  ArrowArray* array_child = nullptr;
+  std::string name;
+  std::vector<std::unique_ptr<char[]>> held;
+  const void* buffers[3] = {nullptr, nullptr, nullptr};
+};
+
+class Batch {
+ public:
+  template <typename T>
+  Made* Add(const std::string& name, const char* format, const std::vector<T>& values) {
+    Made* made = New(name, format, static_cast<int64_t>(values.size()));
+    made->array.n_buffers = 2;
+    made->buffers[1] = Hold(made, values.data(), values.size() * sizeof(T));
+    return made;
+  }
+
+  // rows: one less than offsets.
+  Made* AddList(const std::string& name, const std::vector<int32_t>& offsets, Made* items) {
+    Made* made = Add(name, "+l", offsets);
+    made->array.length = static_cast<int64_t>(offsets.size()) - 1;
+    made->type.n_children = made->array.n_children = 1;
+    made->type_child = &items->type;
+    made->array_child = &items->array;
+    made->type.children = &made->type_child;
+    made->array.children = &made->array_child;
+    return made;
+  }
+
+  Made* AddStrings(const std::string& name, const std::vector<int32_t>& offsets,
+                   const std::string& text) {
+    Made* made = Add(name, "u", offsets);
+    made->array.length = static_cast<int64_t>(offsets.size()) - 1;
+    made->array.n_buffers = 3;
+    made->buffers[2] = Hold(made, text.data(), text.size());
+    return made;
+  }
+
+  void SetNulls(Made* made, uint8_t valid) {
+    made->array.null_count = -1;  // not counted
+    made->buffers[0] = Hold(made, &valid, 1);
+  }
+
+  Status Parse(const FeedSchema& schema, const std::vector<Made*>& columns, int64_t offset,
+               int64_t rows, ParsedChunk* out) {
+    std::vector<ArrowSchema*> types;
+    std::vector<ArrowArray*> arrays;
+    for (Made* column : columns) {
+      types.push_back(&column->type);
+      arrays.push_back(&column->array);
+    }
+    ArrowSchema type = {};
+    type.format = "+s";
+    type.n_children = static_cast<int64_t>(types.size());
+    type.children = types.data();
+    ArrowArray array = {};
+    array.offset = offset;
+    array.length = rows;
+    array.n_children = type.n_children;
+    array.children = arrays.data();
+    return ParseColumns(schema, {{&type, &array}}, out);
+  }
+
+ private:
+  Made* New(const std::string& name, const char* format, int64_t length) {
+    Made* made = &made_.emplace_back();
+    made->name = name;
+    made->type.name = made->name.c_str();
+    made->type.format = format;
+    made->array.length = length;
+    made->array.buffers = made->buffers;
+    return made;
+  }
+
+  static const void* Hold(Made* made, const void* data, size_t size) {
+    made->held.emplace_back(new char[size]);
+    if (size != 0) std::memcpy(made->held.back().get(), data, size);
+    return made->held.back().get();
+  }
+
+  std::deque<Made> made_;
+};
+
+FeedSchema Small() {
+  FeedSchema schema =
+      Schema(Format::kColumns, {Label("y"), Dense("d", 1), Sparse("u"), Sparse("w")});
+  schema.slots[1].transform.has_default = true;
+  schema.slots[1].transform.default_value = 9;
+  return schema;
+}
+
+// Four rows: y 0 1 0 1, d 1 2 3 4, u 5 6 7 8, w [1 2] [] [3] [4 5 6 7 8].
+struct Four : Batch {
+  Made* y = Add<int32_t>("y", "i", {0, 1, 0, 1});
+  Made* d = Add<double>("d", "g", {1, 2, 3, 4});
+  Made* u = Add<int64_t>("u", "l", {5, 6, -1, 8});
+  Made* items = Add<uint64_t>("item", "L", {1, 2, 3, 4, 5, 6, 7, 8});
+  Made* w = AddList("w", {0, 2, 2, 3, 8}, items);
+
+  Status Parse(int64_t offset, int64_t rows, ParsedChunk* out, const FeedSchema& schema = Small()) {
+    return Batch::Parse(schema, {w, u, d, y}, offset, rows, out);
+  }
+};
+
+}  // namespace
+
+TEST(rows_are_what_the_columns_say) {
+  Four four;
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(0, 4, &chunk));
+  CHECK_EQ(Text(chunk.labels), "0 1 0 1");
+  CHECK_EQ(Text(chunk.dense), "1 2 3 4");
+  CHECK_EQ(Text(chunk.feasigns), "5 1 2 6 18446744073709551615 3 8 4 5 6 7 8");
+  CHECK_EQ(Text(chunk.lengths), "1 2 1 0 1 1 1 5");
+  CHECK_EQ(chunk.lines, 4u);
+}
+
+TEST(a_slice_is_its_rows) {
+  Four four;
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(2, 2, &chunk));
+  CHECK_EQ(Text(chunk.dense), "3 4");
+  CHECK_EQ(Text(chunk.feasigns), "18446744073709551615 3 8 4 5 6 7 8");
+}
+
+TEST(nulls_are_empty_slots_and_defaults_and_a_null_label_is_malformed) {
+  Four four;
+  four.SetNulls(four.d, 0b0111);
+  four.SetNulls(four.u, 0b1110);
+  four.SetNulls(four.w, 0b1110);
+  four.SetNulls(four.items, 0b11101111);
+  four.SetNulls(four.y, 0b1101);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(0, 4, &chunk));
+  CHECK_EQ(Text(chunk.labels), "0 0 1");
+  CHECK_EQ(Text(chunk.dense), "1 3 9");
+  CHECK_EQ(Text(chunk.feasigns), "18446744073709551615 3 8 4 6 7 8");
+  CHECK_EQ(Text(chunk.lengths), "0 0 1 1 1 4");
+  CHECK_EQ(chunk.bad_lines, 1u);
+  CHECK_EQ(chunk.first_bad[0].line, 1u);
+}
+
+TEST(offsets_that_leave_their_values_are_corruption) {
+  const std::vector<std::vector<int32_t>> wrong = {
+      {0, 2, 2, 3, 9}, {-1, 2, 2, 3, 8}, {0, 2, 1, 3, 8}, {0, 99, 2, 3, 8}, {0, 2, 2, -7, 8}};
+  for (const std::vector<int32_t>& offsets : wrong) {
+    Four four;
+    four.w = four.AddList("w", offsets, four.items);
+    ParsedChunk chunk;
+    CHECK_EQ(static_cast<int>(four.Parse(0, 4, &chunk).code()),
+             static_cast<int>(Code::kCorruption));
+  }
+}
+
+TEST(strings_hash_and_their_offsets_are_checked) {
+  FeedSchema schema = Small();
+  schema.slots[2].transform.hash = true;
+  Four four;
+  four.u = four.AddStrings("u", {0, 2, 2, 3, 4}, "abcd");
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(0, 4, &chunk, schema));
+  CHECK_EQ(Text(chunk.lengths), "1 2 0 0 1 1 1 5");
+  CHECK_EQ(chunk.feasigns[0], 144753322831965956u);
+  for (const std::vector<int32_t>& offsets :
+       {std::vector<int32_t>{0, 5, 2, 3, 4}, {0, 2, 1, 3, 4}, {-3, 2, 2, 3, 4}}) {
+    four.u = four.AddStrings("u", offsets, "abcd");
+    CHECK_EQ(static_cast<int>(four.Parse(0, 4, &chunk, schema).code()),
+             static_cast<int>(Code::kCorruption));
+  }
+}
+
+TEST(a_batch_longer_than_its_columns_or_without_buffers_is_corruption) {
+  Four four;
+  ParsedChunk chunk;
+  CHECK(!four.Parse(0, 5, &chunk).ok());
+  CHECK(!four.Parse(3, 2, &chunk).ok());
+  four.d->buffers[1] = nullptr;
+  CHECK(!four.Parse(0, 4, &chunk).ok());
+}
+
+TEST(many_rows_with_bad_ones_keep_the_others_in_order) {
+  constexpr int kRows = 5000;
+  std::vector<int32_t> y(kRows, 1), offsets = {0};
+  std::vector<double> d(kRows, 0.5);
+  std::vector<int64_t> u;
+  std::vector<uint64_t> items;
+  for (int i = 0; i < kRows; ++i) {
+    u.push_back(i + 1);
+    if (i % 700 == 3) y[static_cast<size_t>(i)] = 2;
+    for (int j = 0; j < i % 7; ++j) items.push_back(i % 11 == 0 ? 0 : static_cast<uint64_t>(i));
+    offsets.push_back(static_cast<int32_t>(items.size()));
+  }
+  Batch batch;
+  ParsedChunk chunk;
+  CHECK_OK(batch.Parse(Small(),
+                       {batch.Add("y", "i", y), batch.Add("d", "g", d), batch.Add("u", "l", u),
+                        batch.AddList("w", offsets, batch.Add("item", "L", items))},
+                       0, kRows, &chunk));
+  CHECK_EQ(chunk.bad_lines, 8u);
+  CHECK_EQ(chunk.first_bad.size(), 8u);
+  CHECK_EQ(chunk.first_bad[7].line, 4903u);
+  std::vector<uint64_t> expected;
+  for (int i = 0; i < kRows; ++i) {
+    if (i % 700 == 3) continue;
+    expected.push_back(static_cast<uint64_t>(i + 1));
+    for (int j = 0; i % 11 != 0 && j < i % 7; ++j) expected.push_back(static_cast<uint64_t>(i));
+  }
+  CHECK(chunk.feasigns == expected);
+  CHECK_EQ(chunk.lengths.size(), 2 * chunk.instances);
+}
