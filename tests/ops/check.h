@@ -61,6 +61,7 @@ inline const char* Name(Code code) {
     case Code::kIOError: return "IOError";
     case Code::kOutOfSpace: return "OutOfSpace";
     case Code::kFailedPrecondition: return "FailedPrecondition";
+    case Code::kNotFinite: return "NotFinite";
   }
   return "?";
 }
