@@ -97,7 +97,10 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.accessor.show_scale = fields["show_scale"].cast<bool>();
   config.accessor.embed = RuleFrom(fields["embed"].cast<py::dict>());
   config.accessor.embedx = RuleFrom(fields["embedx"].cast<py::dict>());
+  config.accessor.expand = RuleFrom(fields["expand"].cast<py::dict>());
   config.accessor.layout.embedx_dim = fields["embedx_dim"].cast<int>();
+  config.accessor.layout.expand_dim = fields["expand_dim"].cast<int>();
+  config.slot_rates = fields["slot_rates"].cast<std::vector<float>>();
   config.hbm_budget_bytes = fields["hbm_budget_bytes"].cast<uint64_t>();
   config.mem_budget_bytes = fields["mem_budget_bytes"].cast<uint64_t>();
   config.ssd_folder = fields["ssd_folder"].cast<std::string>();
@@ -298,6 +301,8 @@ py::dict Layout(const Table& table) {
   out["embedx_dim"] = layout.embedx_dim;
   out["embed_state"] = layout.embed_state;
   out["embedx_state"] = layout.embedx_state;
+  out["expand_dim"] = layout.expand_dim;
+  out["expand_state"] = layout.expand_state;
   return out;
 }
 

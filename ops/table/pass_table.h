@@ -33,7 +33,8 @@ struct PassTable {
   size_t rows() const { return table->rows(); }
   // A new row that no push has reached does not exist: it is written nowhere.
   bool Exists(size_t id) const {
-    return (!touched.empty() && touched[id] != 0) || (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
+    return (!touched.empty() && touched[id] != 0) ||
+           (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
   }
 
   // Memory of a pass of n rows is at most n times this: table, origin, touched, slots and awaited.

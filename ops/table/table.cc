@@ -28,11 +28,21 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': embedx_dim is %d, expected 1 to 253",
                  config.name.c_str(), dim);
   }
+  if (config.accessor.layout.expand_dim < 0 || config.accessor.layout.expand_dim > 253) {
+    return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
+                 config.name.c_str(), config.accessor.layout.expand_dim);
+  }
   std::unique_ptr<Table> table(new Table(config));
   // The states' sizes follow from the rules: nobody else sets them.
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
+  layout.expand_state =
+      layout.expand_dim == 0 ? 0 : rule::StateSize(config.accessor.expand.kind, layout.expand_dim);
+  if (!config.slot_rates.empty()) {
+    table->config_.slot_rates.resize(1u << 16, 1.0f);  // whatever slot a row names
+    table->config_.accessor.slot_rates = table->config_.slot_rates.data();
+  }
   table->codec_ = RowCodec(layout, config.precision);
   PBX_RETURN_IF_ERROR(table->AppendEvents(config.events));
   Result<std::unique_ptr<MemTier>> mem =

@@ -45,6 +45,7 @@ enum class OnBadGrad { kError, kSkip, kClip };
 struct TableConfig {
   std::string name = "default";
   AccessorConfig accessor;
+  std::vector<float> slot_rates;  // of slot 0, 1 ...: what its learning rates are multiplied by
   uint64_t hbm_budget_bytes = 2ull << 30;  // for the three pass tables that can live at once
   uint64_t mem_budget_bytes = 1ull << 30;
   std::string ssd_folder;  // empty: no SSD tier, everything stays in memory
@@ -53,8 +54,8 @@ struct TableConfig {
   bool read_only = false;                     // only passes for evaluation; no byte on disk changes
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
   OnBadGrad on_bad_grad = OnBadGrad::kError;
-  float bad_grad_bound = 10.0f;               // kClip: what an infinity becomes
-  std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
+  float bad_grad_bound = 10.0f;   // kClip: what an infinity becomes
+  std::vector<LifeEvent> events;  // that have happened: seq 1, 2, 3 ...
 };
 
 struct StagedPass {
@@ -73,9 +74,9 @@ struct WrittenPass {
 
 // Sums since the table was opened.
 struct TableCounters {
-  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;   // occurrences merged into them
+  uint64_t rows_pulled = 0;                        // ids looked at, repeats and padding included
+  uint64_t rows_pushed = 0;                        // unique rows updated, once a batch each
+  uint64_t ids_pushed = 0;                         // occurrences merged into them
   uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;  // of the calls, checks and waits included
   uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
   std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
@@ -158,6 +159,11 @@ class Table {
   // grad: (n, P) with show and click in columns 0, 1; scale: batch size.
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
 
+  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows have
+  // none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
+  Status PullExtended(const int32_t* ids, size_t n, float* out);
+  Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
+
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
   // slots * width), width = P with use_cvm, else P - 2.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
@@ -190,6 +196,8 @@ class Table {
   RowBlock BlockOf(PassTable* pass) const;
   Status PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient);
+  Status PlanOf(const PassTable& pass, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
+  Status CheckExtended(const char* what) const;
   Status CountBad(const PassTable& pass, std::vector<size_t>* rows);
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
   Status CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const;

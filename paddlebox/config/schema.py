@@ -143,7 +143,9 @@ class RuleConfig(Section):
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
     )
-    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))")
+    initial_g2sum: float = Field(
+        default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))"
+    )
     beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
     epsilon: float = Field(
@@ -217,6 +219,14 @@ class TableConfig(Section):
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)
+    expand_dim: int = Field(
+        default=0, ge=0, le=253, description="E, the width of pull_box_extended_sparse's; 0: none"
+    )
+    expand: RuleConfig = Field(default_factory=RuleConfig)
+    slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="slot name: what the learning rates of its rows are multiplied by",
+    )
 
 
 class HbmConfig(Section):

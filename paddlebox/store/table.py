@@ -58,6 +58,8 @@ class Table:
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
+        slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
+            `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -78,6 +80,7 @@ class Table:
         compaction: Policy | None = Policy(),  # noqa: B008  frozen
         disk_budget_bytes: int = 0,
         version: int | None = None,
+        slot_rates: Sequence[float] = (),
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -109,6 +112,7 @@ class Table:
                 {
                     **config.model_dump(mode="json"),
                     "seed": seed,
+                    "slot_rates": list(slot_rates),
                     "hbm_budget_bytes": hbm_budget_bytes,
                     "mem_budget_bytes": mem_budget_bytes,
                     "ssd_folder": ssd_folder,
@@ -589,4 +593,6 @@ def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
         "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
         "embed.rule": layout.get("embed", {}).get("rule"),
         "embedx.rule": layout.get("embedx", {}).get("rule"),
+        "expand_dim": layout.get("expand_dim", 0),
+        "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
     }
