@@ -28,6 +28,7 @@ struct PassTable {
   std::vector<uint8_t> touched;   // (rows) 1 where a push changed the row; filled when it ends
   bool written = false;           // frozen: its changed rows are in segments, or need none
   std::vector<uint16_t> slots;    // (rows) of rows made new, until the pass begins; none: all 0
+  std::vector<uint64_t> refused;  // keys of the pass that were not admitted, ascending
   std::vector<uint32_t> awaited;  // row ids that the pass now training holds: copied when it ends
 
   size_t rows() const { return table->rows(); }

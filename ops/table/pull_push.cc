@@ -102,6 +102,7 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
   if (pass.purpose == Purpose::kEvaluate) return Status::Ok();
   for (size_t i = 0; i < n; ++i) {
     if (out[i] >= 0 || feasigns[i] == 0) continue;
+    if (std::binary_search(pass.refused.begin(), pass.refused.end(), keys[i])) continue;
     return Error(Code::kInvalidArgument,
                  "feasign %" PRIu64
                  " is not among the keys of pass %d: a training pass has rows for "

@@ -193,6 +193,26 @@ class EmbedRuleConfig(RuleConfig):
         return self
 
 
+class AdmissionConfig(Section):
+    """Which feasigns get a row at all."""
+
+    min_count: int = Field(
+        default=1, ge=1, le=255, description="occurrences before a feasign gets a row; 1: at once"
+    )
+    filter_bytes: Bytes = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        description="of the counters of feasigns without a row, a power of two; 3 bytes a feasign "
+        "that occurs less often than min_count, or more",
+    )
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> AdmissionConfig:
+        if self.filter_bytes & (self.filter_bytes - 1):
+            raise ValueError(f"filter_bytes {self.filter_bytes} is not a power of two")
+        return self
+
+
 class TableConfig(Section):
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
@@ -209,6 +229,7 @@ class TableConfig(Section):
         default=True,
         description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
     )
+    admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
         description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "

@@ -55,5 +55,5 @@ def test_a_rate_of_an_unknown_slot_names_the_nearest(tmp_path):
         strict=False,
     )
     slots = load_slots(config.data.slots)
-    with pytest.raises(ConfigError, match="no sparse slot 'usr' in .*did you mean 'user'"):
+    with pytest.raises(ConfigError, match=r"no sparse slot .usr. in .*did you mean .user."):
         open_configured(config, tmp_path / "store", slots=slots)
