@@ -35,8 +35,8 @@ def count(table, feasigns):
     unique, counts = np.unique(np.array(feasigns, np.uint64), return_counts=True)
     keys = sorted_unique_keys(unique)
     # Keys come in another order than feasigns.
-    by_key = {int(sorted_unique_keys(np.array([f]))[0]): c for f, c in zip(unique, counts)}
-    return keys, table.count_keys(keys, np.array([by_key[int(k)] for k in keys], np.uint32))
+    order = np.argsort([int(sorted_unique_keys(np.array([f]))[0]) for f in unique])
+    return keys, table.count_keys(keys, counts[order].astype(np.uint32))
 
 
 def pull(feasigns):
