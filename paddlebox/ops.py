@@ -269,6 +269,7 @@ def fused_pull_seqpool_cvm(
     embedx_dim: int,
     use_cvm: bool = True,
     table: str = "",
+    dense: Any | None = None,
 ) -> Any:
     """Pull, sum-pool by slot, and CVM, in one kernel; its backward merges and applies the push.
 
@@ -281,19 +282,21 @@ def fused_pull_seqpool_cvm(
         1), log(click + 1) - log(show + 1); without it
             they are left out.
         table: name of the table; empty for the only open one.
+        dense: (B, W) float32 features that are written behind the slots of each instance, so that
+            joining them copies no slots; they take no gradient.
 
             ids      7 9 | 4 |   | 7        B = 2, S = 2
             offsets  0     2   3   3   4
 
-    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D.
+    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D; with dense (B, S *
+        width + W).
     """
-    return _run(
-        "fused_pull_seqpool_cvm",
-        {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan, "W": anchor},
-        {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm},
-        "Out",
-        "float32",
-    )
+    inputs = {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan}
+    op = "fused_pull_seqpool_cvm"
+    if dense is not None:
+        op, inputs["Dense"] = f"{op}_concat", dense
+    attrs = {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm}
+    return _run(op, {**inputs, "W": anchor}, attrs, "Out", "float32")
 
 
 def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:

@@ -187,44 +187,109 @@ Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_
   return Status::Ok();
 }
 
+// dense: null, or (B, W) of the operator that joins them.
+Status CheckDense(const Tensor* dense, int64_t instances, int64_t* width) {
+  *width = 0;
+  if (dense == nullptr) return Status::Ok();
+  PBX_RETURN_IF_ERROR(Expect(*dense, "Dense", DataType::FLOAT32));
+  if (dense->shape().size() != 2 || dense->shape()[0] != instances) {
+    return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
+                 Describe(dense->shape()).c_str(), static_cast<long long>(instances));
+  }
+  *width = dense->shape()[1];
+  return Status::Ok();
+}
+
+Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const std::string& table, int slots, int embedx_dim,
+                  bool use_cvm) {
+  Tensor out;
+  Guard(op, [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    out = paddle::empty({instances, slots * pooled.width + dense_width}, DataType::FLOAT32,
+                        ids.place());
+    return pooled.table->PullPooled(
+        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
+        static_cast<size_t>(slots), use_cvm, out.data<float>(),
+        dense == nullptr ? nullptr : dense->data<float>(), static_cast<size_t>(dense_width));
+  });
+  return out;
+}
+
+Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const Tensor& grad, const std::string& table, int slots,
+                  int embedx_dim, bool use_cvm) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(
+        ExpectShape(grad, "Out@GRAD", {instances, slots * pooled.width + dense_width}));
+    zeros = ZerosLike(anchor);
+    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
+                                    grad.data<float>(), static_cast<size_t>(dense_width));
+  });
+  return zeros;
+}
+
 std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan,
                                   const Tensor& anchor, const std::string& table, int slots,
                                   int embedx_dim, bool use_cvm) {
-  Tensor out;
-  Guard("fused_pull_seqpool_cvm", [&]() -> Status {
-    Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
-                                    embedx_dim, use_cvm, &pooled));
-    out = paddle::empty({show_click.shape()[0], slots * pooled.width}, DataType::FLOAT32,
-                        ids.place());
-    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    out.data<float>());
-  });
-  return {out};
+  return {PullPooled("fused_pull_seqpool_cvm", ids, offsets, show_click, plan, nullptr, anchor,
+                     table, slots, embedx_dim, use_cvm)};
 }
-
 std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
                                    const Tensor& anchor, const Tensor& grad,
                                    const std::string& table, int slots, int embedx_dim,
                                    bool use_cvm) {
-  Tensor zeros;
-  Guard("fused_pull_seqpool_cvm_grad", [&]() -> Status {
-    Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
-                                    embedx_dim, use_cvm, &pooled));
-    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
-    PBX_RETURN_IF_ERROR(
-        ExpectShape(grad, "Out@GRAD", {show_click.shape()[0], slots * pooled.width}));
-    zeros = ZerosLike(anchor);
-    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
-                                    grad.data<float>());
-  });
-  return {zeros};
+  return {PushPooled("fused_pull_seqpool_cvm_grad", ids, offsets, show_click, plan, nullptr, anchor,
+                     grad, table, slots, embedx_dim, use_cvm)};
+}
+
+std::vector<Tensor> JoinedForward(const Tensor& ids, const Tensor& offsets,
+                                  const Tensor& show_click, const Tensor& plan, const Tensor& dense,
+                                  const Tensor& anchor, const std::string& table, int slots,
+                                  int embedx_dim, bool use_cvm) {
+  return {PullPooled("fused_pull_seqpool_cvm_concat", ids, offsets, show_click, plan, &dense,
+                     anchor, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
+                                   const Tensor& show_click, const Tensor& plan,
+                                   const Tensor& dense, const Tensor& anchor, const Tensor& grad,
+                                   const std::string& table, int slots, int embedx_dim,
+                                   bool use_cvm) {
+  return {PushPooled("fused_pull_seqpool_cvm_concat_grad", ids, offsets, show_click, plan, &dense,
+                     anchor, grad, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
+                                    const Shape& show_click, const Shape& /*plan*/,
+                                    const Shape& dense, const Shape& /*anchor*/,
+                                    const std::string& /*table*/, int slots, int embedx_dim,
+                                    bool use_cvm) {
+  const int64_t width = dense.size() == 2 ? dense[1] : 0;
+  return {
+      {show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim) + width}};
+}
+std::vector<DataType> JoinedInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
+                                       const DataType& /*show_click*/, const DataType& /*plan*/,
+                                       const DataType& /*dense*/, const DataType& anchor) {
+  return {anchor};
 }
 
 std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
@@ -290,3 +355,17 @@ PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm)
     .Outputs({paddle::Grad("W")})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PooledBackward));
+
+PD_BUILD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W"})
+    .Outputs({"Out"})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::JoinedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::JoinedInferDtype));
+
+PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedBackward));

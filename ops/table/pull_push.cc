@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
+#include <cstring>
 #include <numeric>
 
 #include "row/feasign.h"
@@ -128,7 +129,8 @@ Status Table::Pull(const int32_t* ids, size_t n, float* out) {
 }
 
 Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                         size_t slots, bool use_cvm, float* out) {
+                         size_t slots, bool use_cvm, float* out, const float* dense,
+                         size_t dense_width) {
   const Timed timed(&pull_ns_);
   Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
   if (!open.ok()) return open.status();
@@ -136,9 +138,15 @@ Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, instances * slots, nnz));
   const RowBlock block = BlockOf(open.value().get());
   const Kernels& kernels = ActiveKernels();
+  const PooledOutput output{out, slots, dense_width};
   pool_->ParallelRanges(instances * slots, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, out);
+    kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, output);
   });
+  const size_t width = static_cast<size_t>(config_.accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
+  for (size_t i = 0; dense_width != 0 && i < instances; ++i) {
+    std::memcpy(out + i * (slots * width + dense_width) + slots * width, dense + i * dense_width,
+                dense_width * sizeof(float));
+  }
   rows_pulled_ += nnz;
   return Status::Ok();
 }
@@ -222,7 +230,7 @@ Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale)
 
 Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                          size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                         size_t plan_size, const float* grad) {
+                         size_t plan_size, const float* grad, size_t dense_width) {
   Result<std::shared_ptr<PassTable>> open = OpenPass("push");
   if (!open.ok()) return open.status();
   PassTable* pass = open.value().get();
@@ -244,6 +252,7 @@ Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   gradient.show_click = show_click;
   gradient.show_click_stride = 2;
   gradient.segments_per_instance = slots;
+  gradient.extra = dense_width;
   gradient.scale = static_cast<float>(instances);
   return PushPlan(pass, plan, plan_size, segments, gradient);
 }

@@ -179,14 +179,17 @@ class Table {
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
 
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
-  // slots * width), width = P with use_cvm, else P - 2.
+  // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,
+  // dense_width), copied behind the slots, so that no program has to copy the slots to join them.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                    size_t slots, bool use_cvm, float* out);
+                    size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
+                    size_t dense_width = 0);
   // Its backward. plan: (plan_size) as in row/plan.h, or plan_size 0: made here. show_click:
-  // (instances, 2). grad: (instances, slots * width). Applies the rules, scaled by `instances`.
+  // (instances, 2). grad: (instances, slots * width + dense_width). Applies the rules, scaled by
+  // `instances`.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                    size_t plan_size, const float* grad);
+                    size_t plan_size, const float* grad, size_t dense_width = 0);
 
   // ---- Whole table. FailedPrecondition while a pass is staged, open or frozen.
 
