@@ -1,0 +1,253 @@
+"""The life of rows over days, against a model of single rows: the same rows are alive, with the same
+counts to the bit, through all tiers, restarts and merges; and all bits are those of a run that
+nothing disturbed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paddlebox import ops
+from paddlebox.config import LifeConfig, TableConfig
+from paddlebox.errors import PassError, StoreError
+from paddlebox.store import life
+from paddlebox.store.compaction import Policy
+from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
+
+FIRST_DAY = 20000
+DIM = 2
+f32 = np.float32
+OFTEN = Policy(min_bytes=0, merge_depth=3, space_target=1.05)
+LIFE = LifeConfig(
+    show_click_decay_rate=0.7,
+    delete_threshold=0.25,
+    delete_after_unseen_days=3,
+    base_threshold=0.6,
+    delta_threshold=0.35,
+    delta_keep_days=2,
+)
+CONFIG = TableConfig(embedx_dim=DIM, embedx_threshold=1.0, life=LIFE)
+
+
+@pytest.fixture(autouse=True)
+def _dygraph() -> None:
+    paddle.disable_static()
+
+
+def open_table(folder: Path | None, **changes: Any) -> Table:
+    budget = 1 << 20 if folder else 64 << 20
+    return Table(
+        CONFIG, **{"folder": folder, "mem_budget_bytes": budget, "max_segment_bytes": 1 << 16} | changes
+    )
+
+
+# ---- the model
+
+
+@dataclass
+class Row:
+    """The counts of a row, as one who never heard of events would keep them."""
+
+    show: np.float32 = f32(0)
+    click: np.float32 = f32(0)
+    delta: np.float32 = f32(0)
+    seen: int = 0
+
+    @property
+    def score(self) -> np.float32:
+        return score(self.show, self.click)
+
+
+def score(show: np.float32, click: np.float32) -> np.float32:
+    return (show - click) * f32(0.1) + click * f32(1.0)
+
+
+@dataclass
+class Model:
+    rows: dict[int, Row] = field(default_factory=dict)
+    deleted: int = 0
+
+    def push(self, feasign: int, show: np.float32, click: np.float32, day: int) -> None:
+        row = self.rows.setdefault(feasign, Row())
+        row.show += show
+        row.click += click
+        row.delta += score(show, click)
+        row.seen = day
+
+    def end_day(self, day: int) -> None:
+        before = len(self.rows)
+        for row in self.rows.values():
+            row.show *= f32(LIFE.show_click_decay_rate)
+            row.click *= f32(LIFE.show_click_decay_rate)
+        self.rows = {
+            feasign: row
+            for feasign, row in self.rows.items()
+            if row.score >= f32(LIFE.delete_threshold)
+            and day - row.seen <= LIFE.delete_after_unseen_days
+        }
+        self.deleted += before - len(self.rows)
+
+    def saved(self, day: int, min_delta: float) -> list[int]:
+        return sorted(
+            feasign
+            for feasign, row in self.rows.items()
+            if row.score >= f32(LIFE.base_threshold)
+            and row.delta >= f32(min_delta)
+            and day - row.seen <= LIFE.delta_keep_days
+        )
+
+    def save_delta(self, day: int) -> list[int]:
+        saved = self.saved(day, LIFE.delta_threshold)
+        for feasign in saved:
+            self.rows[feasign].delta = f32(0)
+        return saved
+
+
+# ---- a job: passes on days that go forward, saves between
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass: what it pushes, and what is done after it."""
+
+    day: int
+    feasigns: np.ndarray  # (n) int64, each once
+    show_click: np.ndarray  # (n, 2) float32
+    save_delta: bool
+
+
+def make_work(seed: int, passes: int, population: int) -> list[Work]:
+    random = np.random.default_rng(seed)
+    day, work = FIRST_DAY, []
+    for _ in range(passes):
+        day += int(random.integers(0, 3)) if work else 0
+        # Some feasigns come in every pass, others almost never.
+        chosen = random.random(population) < np.linspace(0.02, 0.7, population) ** 2
+        feasigns = np.flatnonzero(chosen) + 1
+        show = random.integers(1, 8, len(feasigns))
+        click = random.integers(0, 2, len(feasigns)) * (random.random(len(feasigns)) < 0.3)
+        counts = np.stack([show, click], 1).astype(np.float32)
+        work.append(Work(day, feasigns, counts, bool(random.random() < 0.3)))
+    return work
+
+
+def stage(table: Table, work: Work) -> StagedPass:
+    return table.stage(sorted_unique_keys(work.feasigns), day=work.day)
+
+
+def push(work: Work, number: int) -> None:
+    grad = np.ones((len(work.feasigns), 3 + DIM), np.float32)
+    grad[:, :2] = work.show_click
+    grad[:, 2:] = np.sin(work.feasigns[:, None] + np.arange(1 + DIM) + number) * 0.1
+    ops.push_box_sparse(paddle.to_tensor(work.feasigns), paddle.to_tensor(grad))
+
+
+def feasigns_of_delta(table: Table) -> tuple[list[int], life.SaveFilter]:
+    chosen: list[int] = []
+    saved = table.rows_of_delta(lambda feasigns, _: chosen.extend(feasigns.tolist()))
+    return sorted(chosen), saved
+
+
+def check(table: Table, model: Model) -> None:
+    feasigns, rows = table.read_all()
+    assert sorted(feasigns.tolist()) == sorted(model.rows)
+    expected = [model.rows[int(f)] for f in feasigns]
+    np.testing.assert_array_equal(rows[:, 1], np.array([r.show for r in expected], f32))
+    np.testing.assert_array_equal(rows[:, 2], np.array([r.click for r in expected], f32))
+    np.testing.assert_array_equal(rows[:, 3], np.array([r.delta for r in expected], f32))
+    assert rows.view(np.uint32)[:, 4].tolist() == [r.seen for r in expected]
+    for name, least in (("base", 0.0), ("delta", LIFE.delta_threshold)):
+        found: list[int] = []
+        visit = getattr(table, f"rows_of_{name}")
+        visit(lambda some, _, found=found: found.extend(some.tolist()))
+        assert sorted(found) == model.saved(table.day, least)
+
+
+def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
+    """Trains it all; a run with a folder is disturbed as the seed says."""
+    random = np.random.default_rng(seed)
+    model = Model()
+    disturbed = folder is not None
+
+    def happens(chance: float) -> bool:
+        return disturbed and bool(random.random() < chance)
+
+    def reopen() -> Table:
+        budget = int(random.integers(1 << 20, 1 << 21)) if disturbed else 64 << 20
+        policy = (None, OFTEN)[int(random.integers(2))]
+        return open_table(folder, mem_budget_bytes=budget, compaction=policy)
+
+    table = reopen()
+    staged = None
+    try:
+        for number, (current, following) in enumerate(zip(work, [*work[1:], None], strict=True), 1):
+            staged = staged or stage(table, current)
+            if number > 1 and work[number - 2].day < current.day:
+                model.end_day(work[number - 2].day)
+            table.begin_day(current.day)
+            assert not table.begin_day(current.day)  # once
+            table.begin(staged)
+            staged = None
+            push(current, number)
+            for feasign, (show, click) in zip(
+                current.feasigns.tolist(), current.show_click, strict=True
+            ):
+                model.push(feasign, show, click, current.day)
+            early = following is not None and not current.save_delta and happens(0.5)
+            if early and following is not None and happens(0.5):
+                staged = stage(table, following)  # while this one trains
+            table.end(number)
+            if early and following is not None and staged is None:
+                staged = stage(table, following)  # while this one is committed
+            table.commit_in_background(pass_number=number, day=current.day)
+            if current.save_delta:
+                chosen, saved = feasigns_of_delta(table)
+                assert chosen == model.save_delta(current.day)
+                table.reset_delta(saved)
+            if happens(0.3):
+                table.wait_commit()
+                table.compact(full=happens(0.5))
+            if staged is None and happens(0.3):
+                table.close()
+                table = reopen()
+        check(table, model)
+        if disturbed:
+            digest = table.digest()
+            table.compact(full=True)
+            assert table.digest() == digest
+            assert table.head is not None
+            # Nothing dead is left, and nothing alive is counted twice or not at all.
+            assert sum(s["rows"] for s in table.head.segments) == len(model.rows)
+            assert table.head.live_rows == len(model.rows)
+            check(table, model)
+        else:
+            assert table.counters()["mem_rows"] >= len(model.rows)
+        return table.digest(), model
+    finally:
+        table.close()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32 - 1))
+def test_rows_live_as_the_model_says_however_they_are_disturbed(seed: int) -> None:
+    work = make_work(seed, passes=9, population=600)
+    undisturbed, model = run(work, None, seed)
+    for disturbance in (1, 2):
+        with TemporaryDirectory() as folder:
+            assert run(work, Path(folder) / "s", seed + disturbance)[0] == undisturbed
+    assert model.deleted > 0
+
+
+def test_rows_beyond_the_memory_live_as_the_model_says(tmp_path: Path) -> None:
+    work = make_work(5, passes=7, population=60_000)  # 16,000 rows fit into 1 MiB
+    undisturbed, model = run(work, None, 5)
+    assert run(work, tmp_path / "s", 6)[0] == undisturbed
+    assert model.deleted > 10_000
