@@ -162,13 +162,21 @@ Result<WrittenPass> Table::WriteFrozen() {
   WrittenPass written;
   std::vector<uint64_t> keys;
   std::vector<const char*> rows;
+  std::vector<uint64_t> revived;  // deleted, and pushed again
   for (size_t i = 0; i < pass->rows(); ++i) {
     if (pass->touched[i] == 0) continue;
+    if (pass->origin[i] == Origin::kDead) revived.push_back(pass->table->keys()[i]);
     keys.push_back(pass->table->keys()[i]);
     rows.push_back(pass->table->row(i));
     written.new_rows += pass->origin[i] == Origin::kNew ? 1 : 0;
   }
   written.rows = keys.size();
+  if (ssd_ != nullptr && !revived.empty()) {
+    // A merge may have dropped the dead row since this pass was staged: its key is new again.
+    std::vector<uint8_t> held(revived.size());
+    ssd_->MayHold(revived.data(), revived.size(), held.data());
+    written.new_rows += static_cast<uint64_t>(std::count(held.begin(), held.end(), 0));
+  }
   if (ssd_ != nullptr && !keys.empty()) {
     const auto packed = PackRows(&rows);
     PBX_RETURN_IF_ERROR(packed.status());

@@ -538,10 +538,12 @@ class Table:
         with self._committing:
             head = self._head
             assert head is not None
+            segments = [*(s for s in head.segments if s["id"] not in gone), *made]
+            live_rows = head.live_rows - sum(r["keys_gone"] for _, r in finished)
             record = head.following(
                 "compaction",
-                segments=[*(s for s in head.segments if s["id"] not in gone), *made],
-                live_rows=head.live_rows - sum(r["rows_dropped"] for _, r in finished),
+                segments=segments,
+                live_rows=compaction.live_rows_within(segments, live_rows),
                 bytes_written=_add(
                     head.bytes_written, "compaction", sum(s["bytes"] for s in made)
                 ),
