@@ -1,6 +1,6 @@
-"""The life of rows over days, against a model of single rows: the same rows are alive, with the same
-counts to the bit, through all tiers, restarts and merges; and all bits are those of a run that
-nothing disturbed."""
+"""The life of rows over days, against a model of single rows: the same rows are alive, with counts
+that are the same to the bit, through all tiers, restarts and merges; and all bits are those of a
+run that nothing disturbed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from paddlebox import ops
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import PassError, StoreError
 from paddlebox.store import life
-from paddlebox.store.compaction import Policy
+from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
 
 FIRST_DAY = 20000
 DIM = 2
 f32 = np.float32
+ZERO = f32(0)
 OFTEN = Policy(min_bytes=0, merge_depth=3, space_target=1.05)
 LIFE = LifeConfig(
     show_click_decay_rate=0.7,
@@ -45,7 +46,8 @@ def _dygraph() -> None:
 def open_table(folder: Path | None, **changes: Any) -> Table:
     budget = 1 << 20 if folder else 64 << 20
     return Table(
-        CONFIG, **{"folder": folder, "mem_budget_bytes": budget, "max_segment_bytes": 1 << 16} | changes
+        CONFIG,
+        **{"folder": folder, "mem_budget_bytes": budget, "max_segment_bytes": 1 << 16} | changes,
     )
 
 
@@ -56,9 +58,9 @@ def open_table(folder: Path | None, **changes: Any) -> Table:
 class Row:
     """The counts of a row, as one who never heard of events would keep them."""
 
-    show: np.float32 = f32(0)
-    click: np.float32 = f32(0)
-    delta: np.float32 = f32(0)
+    show: np.float32 = ZERO
+    click: np.float32 = ZERO
+    delta: np.float32 = ZERO
     seen: int = 0
 
     @property
@@ -235,7 +237,9 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
         table.close()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**32 - 1))
 def test_rows_live_as_the_model_says_however_they_are_disturbed(seed: int) -> None:
     work = make_work(seed, passes=9, population=600)
@@ -251,3 +255,209 @@ def test_rows_beyond_the_memory_live_as_the_model_says(tmp_path: Path) -> None:
     undisturbed, model = run(work, None, 5)
     assert run(work, tmp_path / "s", 6)[0] == undisturbed
     assert model.deleted > 10_000
+
+
+# ---- days that end by themselves
+
+
+def work_of(day: int, feasigns: np.ndarray, show: float = 1, click: float = 0) -> Work:
+    counts = np.tile(np.array([show, click], np.float32), (len(feasigns), 1))
+    return Work(day, feasigns, counts, False)
+
+
+def train(table: Table, work: Work, number: int = 1) -> None:
+    staged = stage(table, work)
+    table.begin_day(work.day)
+    table.begin(staged)
+    push(work, number)
+    table.end(number)
+    table.commit(pass_number=number, day=work.day)
+
+
+def shows(table: Table) -> list[float]:
+    return sorted(set(table.read_all()[1][:, 1].tolist()))
+
+
+MANY = np.arange(1, 101)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_day_ends_when_a_later_one_begins(tmp_path: Path, in_memory: bool) -> None:
+    with open_table(None if in_memory else tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY, 10), 1)
+        train(table, work_of(FIRST_DAY, MANY, 10), 2)
+        assert table.events == []
+        train(table, work_of(FIRST_DAY + 4, MANY[:2], 10), 3)
+        decay, shrink = table.events
+        assert (decay["kind"], decay["day"], decay["decay"]) == ("decay", FIRST_DAY, 0.7)
+        assert (shrink["kind"], shrink["day"]) == ("shrink", FIRST_DAY)
+        assert shows(table) == [14, 24]  # 20 * 0.7, and 10 more
+        # An earlier day, as a run that looks at old data again has it, ends nothing.
+        train(table, work_of(FIRST_DAY + 1, MANY[:2], 10), 4)
+        train(table, work_of(FIRST_DAY + 2, MANY[:2], 10), 5)
+        assert [e["day"] for e in table.events if e["kind"] == "decay"] == [
+            FIRST_DAY,
+            FIRST_DAY + 1,
+        ]
+        train(table, work_of(FIRST_DAY + 1, MANY[:2], 10), 6)
+        train(table, work_of(FIRST_DAY + 2, MANY[:2], 10), 7)
+        assert len(table.events) == 4
+
+
+def test_a_day_ends_once_whatever_is_killed_and_called_again(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY, 10))
+    with open_table(tmp_path / "s") as table:  # killed before the day ended
+        staged = stage(table, work_of(FIRST_DAY + 1, MANY))
+        assert table.begin_day(FIRST_DAY + 1)
+        table.begin(staged)
+        table.abandon()
+    with open_table(tmp_path / "s") as table:  # killed in the first pass of the new day
+        assert table.day == FIRST_DAY
+        assert not table.begin_day(FIRST_DAY + 1)
+        assert not table.shrink_table()
+        assert shows(table) == [7]
+        assert len(table.events) == 2
+
+
+def test_a_day_that_was_ended_by_hand_does_not_end_again(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY, 10))
+        assert table.shrink_table()
+        train(table, work_of(FIRST_DAY, MANY, 10), 2)  # more of that day
+        assert not table.begin_day(FIRST_DAY + 1)
+        assert shows(table) == [17]
+
+
+def test_without_auto_or_dates_days_end_by_hand(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"life": LIFE.model_copy(update={"auto": False})})
+    with Table(config, mem_budget_bytes=1 << 20) as table:
+        train(table, work_of(FIRST_DAY, MANY, 10))
+        assert not table.begin_day(FIRST_DAY + 1)
+        assert table.shrink_table()
+        assert shows(table) == [7]
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(0, MANY, 10))
+        assert not table.begin_day(FIRST_DAY)
+        assert table.shrink_table()
+        assert table.shrink_table()  # without a date each call counts
+        assert shows(table) == [pytest.approx(4.9)]
+
+
+def test_the_decay_comes_before_the_shrink(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        # 0.1 a show: 4 shows score 0.4, and 0.28 after the decay; 3 score 0.3, then 0.21 < 0.25.
+        train(table, work_of(FIRST_DAY, MANY, 4))
+        train(table, work_of(FIRST_DAY, MANY + 1000, 3), 2)
+        table.shrink_table()
+        assert sorted(table.read_all()[0].tolist()) == MANY.tolist()
+
+
+def test_a_row_unseen_for_too_long_goes_and_comes_back_new(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY, 1000))
+        embed_w = table.read_all()[1][:, 6].copy()
+        for later in (3, 4):  # unseen for 3 days it stays, for 4 it goes
+            train(table, work_of(FIRST_DAY + later, MANY + 1000, 1000), later)
+            table.shrink_table()
+            assert (1 in table.read_all()[0].tolist()) == (later == 3)
+        before = table.counters()["life_dead_staged"]
+        train(table, work_of(FIRST_DAY + 4, MANY, 1000), 1)
+        feasigns, rows = table.read_all()
+        again = rows[np.isin(feasigns, MANY)]
+        assert set(again[:, 1].tolist()) == {1000}
+        np.testing.assert_array_equal(again[:, 6], embed_w)  # as its first push left it
+        assert table.counters()["life_dead_staged"] - before == 100
+
+
+def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
+    tmp_path: Path,
+) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY))
+        for event, message in (
+            ({"kind": "decays"}, "kind 'decays', expected decay, shrink or delta_reset"),
+            ({"kind": "decay", "decay": 0.0}, "decay 0.0, expected above 0"),
+            ({"kind": "decay", "decay": float("nan")}, "decay nan"),
+            ({"kind": "shrink", "min_score": float("inf")}, "min_score inf"),
+            ({"kind": "shrink", "max_unseen_days": -1}, "max_unseen_days -1"),
+            ({"kind": "shrink", "day": 2**32}, "day 4294967296"),
+            ({"kind": "shrink", "min_scor": 1.0}, "unknown min_scor"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                table.append_events([{"kind": "decay", "decay": 0.5}, event])
+        assert table.events == []
+        assert shows(table) == [1]
+    with open_table(tmp_path / "s", read_only=True) as reader, pytest.raises(StoreError):
+        reader.shrink_table()
+
+
+def test_a_day_does_not_end_while_a_pass_is_open(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY))
+        table.begin(stage(table, work_of(FIRST_DAY, MANY)))
+        with pytest.raises(PassError, match="a pass is open"):
+            table.begin_day(FIRST_DAY + 1)
+        with pytest.raises(PassError, match="a pass is open"):
+            table.shrink_table()
+        table.abandon()
+        assert table.events == []
+
+
+def test_what_a_delta_held_is_not_in_the_next_one(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s") as table:
+        train(table, work_of(FIRST_DAY, MANY, 10))  # scores 1
+        train(table, work_of(FIRST_DAY, MANY[:10], 2), 2)  # and 0.2 more
+        chosen, saved = feasigns_of_delta(table)
+        assert chosen == MANY.tolist()
+        table.reset_delta(saved)
+        assert feasigns_of_delta(table)[0] == []
+        train(table, work_of(FIRST_DAY, MANY[:5], 4), 3)  # 0.4 >= 0.35
+        assert feasigns_of_delta(table)[0] == MANY[:5].tolist()
+        base: list[int] = []
+        table.rows_of_base(lambda feasigns, _: base.extend(feasigns.tolist()))
+        assert sorted(base) == MANY.tolist()
+        table.rows_of_base(lambda *_: base.clear(), day=FIRST_DAY + 3)
+        assert len(base) == 100  # seen too long ago: visit was not called
+
+
+# ---- counts
+
+
+def merge_sequence(table: Table, sequence: int) -> None:
+    """Merges the segments of one age alone, as compaction does where younger ones lie over them."""
+    assert table.head is not None
+    ids = tuple(s["id"] for s in table.head.segments if s["sequence"] == sequence)
+    merge = Merge(ids, 0, "test")
+    table._commit_merges([(merge, table._merge(merge, True))])
+
+
+def test_a_row_counts_once_however_often_it_died(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s", compaction=None) as table:
+        train(table, work_of(FIRST_DAY, np.arange(1, 2001), 1), 1)  # scores 0.1: below 0.25
+        table.shrink_table()
+        train(table, work_of(FIRST_DAY, np.arange(501, 2501), 9), 2)
+        assert table.head is not None
+        assert table.head.live_rows == 2500  # the dead ones too, until a merge has dropped them
+        merge_sequence(table, 1)
+        assert table.head.live_rows == pytest.approx(2000, abs=10)  # a filter may err
+        assert table.counters()["life_dead_merged"] == 2000
+        assert len(table.read_all()[0]) == 2000
+
+
+def test_a_row_that_a_merge_drops_under_a_staged_pass_is_counted_again(tmp_path: Path) -> None:
+    with open_table(tmp_path / "s", compaction=None) as table:
+        train(table, work_of(FIRST_DAY, np.arange(1, 2001), 1), 1)
+        train(table, work_of(FIRST_DAY, np.arange(3001, 4001), 9), 2)
+        table.shrink_table()
+        work = work_of(FIRST_DAY, np.arange(1, 1001), 9)
+        staged = stage(table, work)
+        merge_sequence(table, 1)
+        assert table.head is not None
+        assert table.head.live_rows == pytest.approx(1000, abs=10)
+        table.begin(staged)
+        push(work, 3)
+        table.end(3)
+        table.commit(pass_number=3, day=work.day)
+        assert table.head.live_rows == pytest.approx(2000, abs=10)
+        assert len(table.read_all()[0]) == 2000
