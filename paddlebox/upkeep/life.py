@@ -117,9 +117,7 @@ def life(
             "kept_by": counts.kept,
             "deleted_by_day_end": counts.deleted,
             "histograms": {
-                name: [
-                    {"from": low, "rows": int(n)} for low, n in zip(bounds, found, strict=True)
-                ]
+                name: [{"from": low, "rows": int(n)} for low, n in zip(bounds, found, strict=True)]
                 for (name, found), bounds in zip(
                     counts.histograms.items(), (SCORES, DELTAS, UNSEEN), strict=True
                 )

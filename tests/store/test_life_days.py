@@ -370,6 +370,32 @@ def test_a_row_unseen_for_too_long_goes_and_comes_back_new(tmp_path: Path) -> No
         assert table.counters()["life_dead_staged"] - before == 100
 
 
+def test_the_example_of_the_docs_is_what_happens() -> None:
+    # docs/life.md, "By hand"; a third row of 8 shows, a fourth of 9. The config has the defaults.
+    first = Work(
+        FIRST_DAY, np.arange(1, 5), np.array([[4, 1], [40, 10], [8, 0], [9, 0]], f32), False
+    )
+    other = np.array([99, 100])
+    scores: dict[int, list[float]] = {1: [], 2: [], 3: [], 4: []}
+    config = TableConfig(embedx_dim=DIM)
+    with Table(config, mem_budget_bytes=1 << 20) as table:
+        train(table, first)
+        for number in range(2, 34):
+            table.shrink_table()
+            feasigns, rows = table.read_all()
+            for feasign, row in zip(feasigns.tolist(), rows, strict=True):
+                if feasign in scores:
+                    scores[feasign].append(float(score(row[1], row[2])))
+            train(table, work_of(FIRST_DAY + number - 1, other, 20), number)
+    assert len(scores[1]) == 24
+    assert scores[1][:2] == pytest.approx([1.274, 1.2485], abs=1e-4)
+    assert scores[1][-1] == pytest.approx(0.8005, abs=1e-4)
+    assert len(scores[2]) == 31
+    assert scores[2][-1] == pytest.approx(13 * 0.98**30 * 0.98, abs=1e-3)
+    assert scores[3] == []
+    assert len(scores[4]) > 0
+
+
 def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
     tmp_path: Path,
 ) -> None:
