@@ -310,7 +310,9 @@ class InMemoryDataset:
         self.wait_preload_done()
         assert self._next is not None
         if self._next.train:
-            self._table.begin_day(self._next.day)
+            started = time.perf_counter()
+            self._table.begin_day(self._next.day)  # after the commit of the pass before
+            self._next.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()
         with self._lock:
             self._current, self._next = self._next, None
