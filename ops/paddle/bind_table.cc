@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "paddle/arrays.h"
@@ -183,8 +184,21 @@ py::tuple ReadAll(Table& table) {
                         ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
 }
 
-// All pairs, at most `most` at a time: callback(feasigns (n), rows (n, words)).
-void VisitChunks(Table& table, size_t most, const py::function& callback) {
+SaveFilter FilterFrom(const py::dict& fields) {
+  SaveFilter filter;
+  filter.day = fields["day"].cast<uint32_t>();
+  filter.min_score = fields["min_score"].cast<float>();
+  filter.min_delta_score = fields["min_delta_score"].cast<float>();
+  filter.max_unseen_days = fields["max_unseen_days"].cast<uint32_t>();
+  return filter;
+}
+
+// All pairs, or those that pass the filter, at most `most` at a time: callback(feasigns (n), rows
+// (n, words)).
+void VisitChunks(Table& table, size_t most, const py::function& callback,
+                 const std::optional<py::dict>& fields) {
+  const bool all = !fields.has_value();
+  const SaveFilter filter = all ? SaveFilter() : FilterFrom(*fields);
   std::vector<uint64_t> feasigns;
   std::vector<float> rows;
   const size_t words = table.row_bytes() / 4;
@@ -198,6 +212,10 @@ void VisitChunks(Table& table, size_t most, const py::function& callback) {
   };
   const py::gil_scoped_release release;
   ThrowIfError(table.Visit([&](uint64_t key, const char* row) {
+    if (!all &&
+        !life::Saved(table.config().accessor, filter, reinterpret_cast<const float*>(row))) {
+      return Status::Ok();
+    }
     feasigns.push_back(FeasignOf(key));
     rows.resize(rows.size() + words);
     std::memcpy(rows.data() + rows.size() - words, row, words * 4);
@@ -323,6 +341,10 @@ py::dict Counters(const Table& table) {
   out["bytes_pushed"] = c.bytes_pushed;
   out["keys_refused"] = c.keys_refused;
   out["bad_grads"] = c.bad_grads;
+  out["life_events"] = c.life_events;
+  out["life_dead_staged"] = c.life_dead_staged;
+  out["life_dead_merged"] = c.life_dead_merged;
+  out["life_dead_swept"] = c.life_dead_swept;
   out["mem_rows"] = c.mem_rows;
   out["mem_bytes"] = c.mem_bytes;
   out["mem_evicted"] = c.mem_evicted;
@@ -437,7 +459,8 @@ void BindTable(py::module_& module) {
       .def(
           "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
       .def("read_all", &ReadAll)
-      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"))
+      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"),
+           py::arg("filter") = py::none())
       .def("lookup", &Lookup, py::arg("feasigns"))
       .def("pull_pooled", &PullPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
            py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert())

@@ -262,6 +262,16 @@ Status MemTier::Visit(const std::function<Status(uint64_t key, const char* row)>
   return Status::Ok();
 }
 
+size_t MemTier::Sweep(const std::function<bool(char* row)>& keep) {
+  // Chosen first: removing a row moves others into slots before and behind it.
+  std::vector<uint64_t> gone;
+  for (size_t slot = 0; slot < slots_; ++slot) {
+    if (state_[slot] != kEmpty && !keep(RowAt(row_of_slot_[slot]))) gone.push_back(keys_[slot]);
+  }
+  for (const uint64_t key : gone) EraseSlot(FindSlot(key));
+  return gone.size();
+}
+
 size_t MemTier::bytes() const {
   return slots_ * kSlotBytes + regions_.size() * sizeof(Region) + chunks_.size() * chunk_bytes_;
 }

@@ -53,6 +53,10 @@ class MemTier : public Tier {
   // taken in as far as there is room, which is never an error.
   Status Insert(const uint64_t* keys, const char* const* row_pointers, size_t n, bool clean);
 
+  // Shows every row to keep, which may change it, and removes those for which it returns false.
+  // Returns how many went. For a table that has no SSD tier: elsewhere the copies would differ.
+  size_t Sweep(const std::function<bool(char* row)>& keep);
+
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
   size_t rows() const override { return live_; }
   size_t dirty_rows() const { return dirty_; }

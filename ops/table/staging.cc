@@ -66,6 +66,7 @@ void Table::CreateRow(PassTable* pass, size_t id) const {
 void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
   if (events_.empty()) return;
   staging_pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    uint64_t dead = 0;
     for (size_t i = begin; i < end; ++i) {
       if (found[i] == 0) continue;
       if (pass->origin[i] == Origin::kNew) {
@@ -78,7 +79,9 @@ void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
       }
       found[i] = 0;
       pass->origin[i] = Origin::kDead;
+      ++dead;
     }
+    dead_staged_ += dead;
   });
 }
 

@@ -203,13 +203,21 @@ Result<WrittenPass> Table::WriteFrozen() {
   WrittenPass written;
   std::vector<uint64_t> keys;
   std::vector<const char*> rows;
+  std::vector<uint64_t> revived;  // deleted, and pushed again
   for (size_t i = 0; i < pass->rows(); ++i) {
     if (pass->touched[i] == 0) continue;
+    if (pass->origin[i] == Origin::kDead) revived.push_back(pass->table->keys()[i]);
     keys.push_back(pass->table->keys()[i]);
     rows.push_back(pass->table->row(i));
     written.new_rows += pass->origin[i] == Origin::kNew ? 1 : 0;
   }
   written.rows = keys.size();
+  if (ssd_ != nullptr && !revived.empty()) {
+    // A merge may have dropped the dead row since this pass was staged: its key is new again.
+    std::vector<uint8_t> held(revived.size());
+    ssd_->MayHold(revived.data(), revived.size(), held.data());
+    written.new_rows += static_cast<uint64_t>(std::count(held.begin(), held.end(), 0));
+  }
   if (ssd_ != nullptr && !keys.empty()) {
     const auto packed = PackRows(&rows);
     PBX_RETURN_IF_ERROR(packed.status());
@@ -264,6 +272,15 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
                  config_.name.c_str(), events[i].seq, events_.size() + i + 1);
   }
   events_.insert(events_.end(), events.begin(), events.end());
+  const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
+    return event.kind == LifeKind::kShrink;
+  });
+  if (shrunk && mem_ != nullptr && ssd_ == nullptr) {
+    dead_swept_ += mem_->Sweep([&](char* row) {
+      return life::Apply(config_.accessor, events_.data(), events_.size(),
+                         reinterpret_cast<float*>(row));
+    });
+  }
   std::vector<std::shared_ptr<PassTable>> staged = staged_evaluate_;
   if (staged_train_ != nullptr) staged.push_back(staged_train_);
   for (const std::shared_ptr<PassTable>& pass : staged) {
@@ -304,7 +321,9 @@ Result<MergeResult> Table::Merge(const std::vector<uint64_t>& inputs, bool urgen
                          reinterpret_cast<float*>(row));
     };
   }
-  return ssd.value()->Merge(request);
+  Result<MergeResult> merged = ssd.value()->Merge(request);
+  if (merged.ok()) dead_merged_ += merged.value().rows_dropped;
+  return merged;
 }
 
 Status Table::ReplaceSegments(const std::vector<uint64_t>& removed,
@@ -413,7 +432,11 @@ TableCounters Table::counters() const {
     const std::lock_guard<std::mutex> bad(bad_mutex_);
     counters.bad_grads = bad_grads_;
   }
+  counters.life_dead_staged = dead_staged_.load();
+  counters.life_dead_merged = dead_merged_.load();
+  counters.life_dead_swept = dead_swept_.load();
   const std::lock_guard<std::mutex> lock(residency_);
+  counters.life_events = events_.size();
   counters.mem_rows = mem_->rows();
   counters.mem_bytes = mem_->bytes();
   counters.mem_evicted = mem_->counters().evicted;

@@ -85,6 +85,10 @@ struct TableCounters {
   uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
   uint64_t keys_refused = 0;                       // of passes: they had not occurred often enough
   std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
+  uint64_t life_events = 0;       // that have happened, those before the table was opened too
+  uint64_t life_dead_staged = 0;  // rows that staging met and events had deleted
+  uint64_t life_dead_merged = 0;  // rows that merges dropped
+  uint64_t life_dead_swept = 0;   // rows that a shrink dropped at once: in memory alone
   uint64_t mem_rows = 0, mem_bytes = 0, mem_evicted = 0;
   uint64_t ssd_rows = 0, ssd_bytes = 0, ssd_segments = 0, ssd_memory_bytes = 0;
   SsdCounters ssd;
@@ -142,7 +146,8 @@ class Table {
 
   // ---- Life of the table
 
-  // Events that happen now: between passes, to every row. seq goes on from those before.
+  // Events that happen now: between passes, to every row. seq goes on from those before. In memory
+  // alone a shrink drops its rows here: no merge ever comes by.
   // FailedPrecondition while a training pass is open.
   Status AppendEvents(const std::vector<LifeEvent>& events);
 
@@ -251,6 +256,7 @@ class Table {
   mutable std::mutex admission_mutex_;
   std::unique_ptr<AdmissionFilter> admission_;  // null: every feasign is admitted
   std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0}, keys_refused_{0};
+  std::atomic<uint64_t> dead_staged_{0}, dead_merged_{0}, dead_swept_{0};
   std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
   mutable std::mutex bad_mutex_;
   std::map<uint16_t, uint64_t> bad_grads_;

@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from paddlebox.config.dates import day_of
+
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
 
@@ -42,8 +44,13 @@ def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _number_to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 T = TypeVar("T")
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Date = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
 ListOf = Annotated[tuple[T, ...], BeforeValidator(_list_to_tuple)]
 Text = Annotated[str, Field(min_length=1)]
 Unit = Annotated[float, Field(ge=0, le=1)]
@@ -213,6 +220,33 @@ class AdmissionConfig(Section):
         return self
 
 
+class LifeConfig(Section):
+    """When rows fade, go, and are saved for serving. Names and defaults are those of PaddleBox."""
+
+    auto: bool = Field(
+        default=True,
+        description="end a day by itself when the date of a pass is later than that of the last",
+    )
+    show_click_decay_rate: float = Field(
+        default=0.98, gt=0, le=1, description="shows and clicks are multiplied by it at a day's end"
+    )
+    delete_threshold: float = Field(
+        default=0.8, ge=0, description="a day's end deletes rows of a lower score, after the decay"
+    )
+    delete_after_unseen_days: int = Field(
+        default=30, ge=0, lt=2**32, description="and rows that no pass touched for more days"
+    )
+    base_threshold: float = Field(
+        default=1.5, ge=0, description="base and delta hold rows of this score and above"
+    )
+    delta_threshold: float = Field(
+        default=0.25, ge=0, description="a delta: rows whose score grew by this since a save"
+    )
+    delta_keep_days: int = Field(
+        default=16, ge=0, lt=2**32, description="base and delta: rows seen in so many days"
+    )
+
+
 class TableConfig(Section):
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
@@ -248,6 +282,7 @@ class TableConfig(Section):
         default_factory=dict,
         description="slot name: what the learning rates of its rows are multiplied by",
     )
+    life: LifeConfig = Field(default_factory=LifeConfig)
 
 
 class HbmConfig(Section):
@@ -307,6 +342,12 @@ class DataConfig(Section):
     files_per_pass: int = Field(
         default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
     )
+    date: Date = Field(
+        default="", description="day of the first training files, YYYYMMDD; empty: no dates"
+    )
+    files_per_day: int = Field(
+        default=0, ge=0, description="files that make up one day; 0: all are of data.date"
+    )
     batch_size: int = Field(default=512, ge=1, le=1 << 24, description="instances a batch")
     key_space: Choice[KeySpace] = Field(
         default=KeySpace.SHARED,
@@ -332,6 +373,17 @@ class DataConfig(Section):
     drop_last: bool = Field(
         default=False, description="drop a training pass's last batch if it is short"
     )
+
+    @model_validator(mode="after")
+    def _dates_make_sense(self) -> DataConfig:
+        if self.date:
+            try:
+                day_of(self.date)
+            except ValueError as error:
+                raise ValueError(f"date: {error}") from None
+        elif self.files_per_day:
+            raise ValueError("files_per_day is set, but date, the day of the first files, is not")
+        return self
 
 
 class ModelConfig(Section):
@@ -391,6 +443,15 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    @model_validator(mode="after")
+    def _days_go_forward(self) -> Config:
+        if self.data.files_per_day and self.trainer.epochs > 1:
+            raise ValueError(
+                f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
+                f"{self.data.files_per_day}: with days the files are gone through once"
+            )
+        return self
 
     def canonical_json(self) -> str:
         """Every value, defaults too, as JSON with sorted keys and no spaces."""

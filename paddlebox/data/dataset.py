@@ -14,7 +14,6 @@ trains. Calls out of order raise PassError naming the call that is missing.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import queue
 import threading
@@ -29,6 +28,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
+from paddlebox.config.dates import day_of
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
 from paddlebox.data.side_table import SideTable, SideTables
@@ -39,7 +39,6 @@ from paddlebox.store.table import StagedPass, Table
 log = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 8
-_EPOCH = datetime.date(1970, 1, 1)
 
 
 @dataclass
@@ -170,12 +169,15 @@ class InMemoryDataset:
         self._filelist = list(filelist)
 
     def set_date(self, date: str) -> None:
-        """The day of the passes that are loaded from now on, as YYYYMMDD."""
+        """The day of the passes that are loaded from now on, as YYYYMMDD.
+
+        Where it is a later one, the day before ends when the first of them begins, with
+        ``table.life.auto``: the pass that trains meanwhile belongs to it still.
+        """
         try:
-            day = datetime.datetime.strptime(date, "%Y%m%d").date()
-        except ValueError:
-            raise ValueError(f"set_date: expected YYYYMMDD, found {date!r}") from None
-        self._day = (day - _EPOCH).days
+            self._day = day_of(date)
+        except ValueError as error:
+            raise ValueError(f"set_date: {error}") from None
 
     def set_test_mode(self, test: bool) -> None:
         """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
@@ -299,12 +301,18 @@ class InMemoryDataset:
     # ---- the pass
 
     def begin_pass(self) -> None:
-        """Opens the loaded pass. What staging its rows met is raised by its first batch."""
+        """Opens the loaded pass; ends the day before, where it begins a later one. What staging
+        its rows met is raised by its first batch."""
         if self._current is not None:
             raise PassError("a pass is open already: end_pass is missing")
         if self._loading is None and self._next is None:
             raise PassError("no pass is loaded: preload_into_memory is missing")
         self.wait_preload_done()
+        assert self._next is not None
+        if self._next.train:
+            started = time.perf_counter()
+            self._table.begin_day(self._next.day)  # after the commit of the pass before
+            self._next.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()
         with self._lock:
             self._current, self._next = self._next, None
@@ -445,6 +453,16 @@ class InMemoryDataset:
         self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)
+
+    def shrink_table(self) -> bool:
+        """Ends the day of the last pass now (`Table.shrink_table`): without dates, or before a save
+        that shall see it. False where it had ended.
+
+        Raises: PassError while a pass is open.
+        """
+        if self._current is not None:
+            raise PassError("a pass is open: end_pass is missing")
+        return self._table.shrink_table()
 
     def release_memory(self) -> None:
         """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances

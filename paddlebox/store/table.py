@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import TableConfig
+from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
-from paddlebox.store import compaction, files
+from paddlebox.store import compaction, files, life
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
+from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
 
 log = logging.getLogger("paddlebox")
@@ -33,6 +35,7 @@ _MIB = 1 << 20
 # Of the arrays of a version's dense state those that are the table's own, not the program's.
 _OWN = "paddlebox."
 _ADMISSION = _OWN + "admission"
+_CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,11 @@ class Table:
         self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
         self._commit: Future[int] | None = None
-        self._events: list[dict[str, Any]] = []  # of a table without a folder
         self._counting = threading.Lock()
         self._counted = 0  # calls of count_keys
         self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
+        self._events: list[dict[str, Any]] = []  # of a table without a folder; and its day:
+        self._day = 0
         self._native: Any = None
         self._compactor: Compactor | None = None
         self._committing = threading.RLock()  # one writer of versions at a time
@@ -343,6 +347,8 @@ class Table:
                     config_hash=config_hash,
                 )
                 self._unnamed = []
+        else:
+            self._day = day
         self._native.publish(written["segments"])
         if self._manifest is not None:
             with self._committing:
@@ -415,48 +421,136 @@ class Table:
         """Makes life events happen now, to every row: between passes, and durably.
 
         Args:
-            events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order;
-                `end_of_day` and `shrink` make them (ops/rule/life.h).
+            events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
+                (ops/rule/life.h); what a kind does not use may be left out.
 
-        Raises: PassError while a training pass is open.
+        Raises: PassError while a pass is open; ValueError for what is no event.
         """
         self._check_not_abandoned()
         self.wait_commit()
         if self._native.training:
             raise PassError(f"table '{self.name}': a pass is open; end_pass it before a day ends")
         with self._committing:
-            known = self._head.events if self._head is not None else self._events
-            numbered = [
-                {**_NO_EVENT, **event, "seq": len(known) + i + 1} for i, event in enumerate(events)
-            ]
+            known = self.events
+            added = life.numbered(events, len(known))
             if self._manifest is not None:
                 record = (self._head or self._empty_record()).following(
-                    "life", events=[*known, *numbered]
+                    "life", events=[*known, *added]
                 )
                 self._manifest.commit(record)
                 self._head = record
                 self._manifest.prune(self.keep_versions)
             else:
-                self._events = [*known, *numbered]
-            self._native.append_events(numbered)
+                self._events = [*known, *added]
+            self._native.append_events(added)
 
-    def end_of_day(self, day: int, decay: float = 0.98) -> None:
-        """Multiplies shows and clicks of all rows by decay. day: since 1970-01-01."""
-        self.append_events([{"kind": "decay", "day": day, "decay": decay}])
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Life events so far, in order (docs/formats/manifest.md)."""
+        return self._head.events if self._head is not None else self._events
 
-    def shrink(self, day: int, min_score: float = 0.8, max_unseen_days: int = 30) -> None:
+    @property
+    def day(self) -> int:
+        """Of the training pass that was committed last, in days since 1970-01-01; 0: no date."""
+        return self._head.day if self._head is not None else self._day
+
+    def begin_day(self, day: int) -> bool:
+        """Says that training goes on with this day: where it is a later one than before, the day
+        before ends (`shrink_table`), if ``table.life.auto`` is set. True where it did.
+
+        Raises: as `append_events`; what went wrong in the commit in the background.
+        """
+        self.wait_commit()
+        return self.config.life.auto and 0 < self.day < day and self.shrink_table()
+
+    def shrink_table(self) -> bool:
+        """Ends the day that was trained last: rows decay, then those of a low score or long unseen
+        are deleted, as ``table.life`` says. A day ends once, also if training was killed and taken
+        up again: False where it had ended. Without dates it is the caller who counts.
+
+        Raises: as `append_events`.
+        """
+        self.wait_commit()
+        ended = life.last_day_ended(self.events)
+        if 0 < self.day <= ended:
+            log.info("table '%s': day %s has ended already", self.name, date_of(self.day))
+            return False
+        self.append_events(life.end_of_day(self.config.life, self.day))
+        log.info("table '%s': day %s has ended", self.name, date_of(self.day) or "without date")
+        return True
+
+    def end_of_day(self, day: int, decay: float | None = None) -> None:
+        """Multiplies shows and clicks of all rows by decay; default: as ``table.life`` says.
+
+        Args:
+            day: since 1970-01-01. It counts as ended from here on.
+        """
+        if decay is None:
+            decay = self.config.life.show_click_decay_rate
+        self.append_events([{"kind": life.DECAY, "day": day, "decay": decay}])
+
+    def shrink(
+        self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
+    ) -> None:
         """Deletes rows whose score is below min_score or that no push touched for more than
-        max_unseen_days days."""
+        max_unseen_days days; defaults: as ``table.life`` says."""
+        settings = self.config.life
+        if min_score is None:
+            min_score = settings.delete_threshold
+        if max_unseen_days is None:
+            max_unseen_days = settings.delete_after_unseen_days
         self.append_events(
             [
                 {
-                    "kind": "shrink",
+                    "kind": life.SHRINK,
                     "day": day,
                     "min_score": min_score,
                     "max_unseen_days": max_unseen_days,
                 }
             ]
         )
+
+    # ---- what a save for serving holds
+
+    def rows_of_base(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
+    ) -> SaveFilter:
+        """Shows the rows of a base (PaddleBox's save mode 2) to visit: (n) uint64 feasigns and
+        (n, words) float32 rows (docs/formats/row.md) at a time, in the order of keys.
+
+        Args:
+            day: of the save; default: `day`.
+
+        Returns: the filter that chose them; give it to `reset_delta` once they are saved.
+
+        Raises: PassError while a pass is staged, open or being committed.
+        """
+        return self._visit(life.base_filter(self.config.life, self._save_day(day)), visit)
+
+    def rows_of_delta(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
+    ) -> SaveFilter:
+        """As `rows_of_base`, of a delta (save mode 1): only what changed enough since a save."""
+        return self._visit(life.delta_filter(self.config.life, self._save_day(day)), visit)
+
+    def reset_delta(self, saved: SaveFilter) -> None:
+        """Lets delta_score of the rows in a save start anew: after it is durable, before the next
+        pass.
+
+        Raises: as `append_events`.
+        """
+        self.append_events([life.after_save(saved)])
+
+    def _save_day(self, day: int | None) -> int:
+        self._check_not_abandoned()
+        self.wait_commit()
+        return self.day if day is None else day
+
+    def _visit(
+        self, chosen: SaveFilter, visit: Callable[[np.ndarray, np.ndarray], None]
+    ) -> SaveFilter:
+        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
+        return chosen
 
     # ---- compaction and room
 
@@ -511,10 +605,12 @@ class Table:
         with self._committing:
             head = self._head
             assert head is not None
+            segments = [*(s for s in head.segments if s["id"] not in gone), *made]
+            live_rows = head.live_rows - sum(r["keys_gone"] for _, r in finished)
             record = head.following(
                 "compaction",
-                segments=[*(s for s in head.segments if s["id"] not in gone), *made],
-                live_rows=head.live_rows - sum(r["rows_dropped"] for _, r in finished),
+                segments=segments,
+                live_rows=compaction.live_rows_within(segments, live_rows),
                 bytes_written=_add(
                     head.bytes_written, "compaction", sum(s["bytes"] for s in made)
                 ),
@@ -622,14 +718,6 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_NO_EVENT = {
-    "decay": 1.0,
-    "min_score": 0.0,
-    "min_delta_score": 0.0,
-    "max_unseen_days": 0,
-}
 
 
 def _add(sums: Mapping[str, int], kind: str, count: int) -> dict[str, int]:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from paddlebox import _native
 from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
@@ -44,20 +45,27 @@ class PlannedPass:
     number: int  # counts from 1 through all epochs
     epoch: int
     files: Sequence[str]
+    date: str = ""  # YYYYMMDD; none: the config has no dates
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
-    """The passes of a run: the training files in order, files_per_pass at a time, epochs times.
+    """The passes of a run: the training files in order, files_per_pass at a time, epochs times. A
+    pass is of one day.
 
     Raises: DataError naming a file or pattern that is not there.
     """
     files = expand(config.data.train_files, config.data.retries)
-    step = config.data.files_per_pass or len(files)
-    groups = [files[at : at + step] for at in range(0, len(files), step)]
+    groups = []
+    a_day = config.data.files_per_day or len(files)
+    for day, first in enumerate(range(0, len(files), a_day)):
+        date = date_of(day_of(config.data.date) + day) if config.data.date else ""
+        of_day = files[first : first + a_day]
+        step = config.data.files_per_pass or len(of_day)
+        groups += [(of_day[at : at + step], date) for at in range(0, len(of_day), step)]
     return [
-        PlannedPass(epoch * len(groups) + number + 1, epoch + 1, group)
+        PlannedPass(epoch * len(groups) + number + 1, epoch + 1, group, date)
         for epoch in range(config.trainer.epochs)
-        for number, group in enumerate(groups)
+        for number, (group, date) in enumerate(groups)
     ]
 
 
@@ -229,6 +237,7 @@ def _train_pass(
     line = {
         "pass": planned.number,
         "epoch": planned.epoch,
+        "date": planned.date,
         "files": list(planned.files),
         "samples": result.samples,
         "batches": result.batches,
@@ -247,6 +256,10 @@ def _train_pass(
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **_hot_path(before, after),
         "compaction_wait_s": table.compaction_wait_s - waited,
+        "life": {
+            name: after[f"life_{name}"] - before[f"life_{name}"]
+            for name in ("events", "dead_staged", "dead_merged", "dead_swept")
+        },
         "ssd": {
             name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
             for name in ("rows_found", "blocks_read", "bytes_read", "bytes_written")
@@ -348,6 +361,8 @@ def _feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
 
 
 def _preload(dataset: InMemoryDataset, planned: PlannedPass) -> None:
+    if planned.date:
+        dataset.set_date(planned.date)
     dataset.set_filelist(planned.files)
     dataset.preload_into_memory()
 

@@ -85,7 +85,8 @@ def _version(
     }
 
 
-def _open(folder: Path, version: int | None) -> Table:
+def open_version(folder: Path, version: int | None) -> Table:
+    """A version, the newest by default, to read."""
     with Manifest.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
     return table_of(folder, record, read_only=True, version=record.version)
@@ -93,7 +94,7 @@ def _open(folder: Path, version: int | None) -> Table:
 
 def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
     """Canonical digests of a version's rows and dense state."""
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         assert table.head is not None
         return {
             "version": table.head.version,
@@ -132,7 +133,7 @@ def lookup(
     folder: Path, feasigns: Sequence[int], version: int | None = None
 ) -> list[dict[str, Any]]:
     """The rows of some feasigns, with all life events applied, and the segments with a copy."""
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         assert table.head is not None
         layout = dict(table._native.layout)
         found = []
@@ -174,7 +175,7 @@ def dump(folder: Path, out: Path, version: int | None = None, slot: int | None =
 
     Raises: StoreError when out cannot be written.
     """
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         layout = dict(table._native.layout)
         schema = _schema(layout)
         written = 0
