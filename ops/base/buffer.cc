@@ -29,9 +29,9 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
   };
   // Small ones are not worth a huge page; large ones are cut to start on one.
   const bool huge = bytes >= kHugePage;
-  const size_t page = huge ? kHugePage : 4096;
   if (bytes > SIZE_MAX - 2 * kHugePage) return refused(ENOMEM);
-  const size_t rounded = (bytes + page - 1) / page * page;
+  // The end is not rounded up to a huge page: up to 2 MiB that nobody asked for.
+  const size_t rounded = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
   const size_t reserve = huge ? rounded + kHugePage : rounded;
   void* p = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return refused(errno);

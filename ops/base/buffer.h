@@ -13,8 +13,9 @@ namespace pbx {
 
 class Buffer {
  public:
-  // Buffers of this size and more take whole pages of it.
+  // Buffers of this size and more start on such a page; their end is on small ones.
   static constexpr size_t kHugePage = 2u << 20;
+  static constexpr size_t kSmallPage = 4096;
 
   Buffer() = default;
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
