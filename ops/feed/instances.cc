@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/hash.h"
@@ -172,6 +173,40 @@ Status Instances::Shuffle(uint64_t seed) {
     std::swap(self.places[i - 1], self.places[j]);
     std::swap(self.labels[i - 1], self.labels[j]);
   }
+  return Status::Ok();
+}
+
+std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
+  std::vector<uint32_t> order(size);
+  std::iota(order.begin(), order.end(), 0u);
+  Random random(seed);
+  for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+  return order;
+}
+
+Status Instances::Arrange(const uint32_t* order, size_t size) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending) {
+    return Error(Code::kFailedPrecondition, "Arrange after Shuffle or Index");
+  }
+  const size_t n = self.places.size();
+  std::vector<Place> places;
+  std::vector<float> labels;
+  std::vector<bool> taken(n);
+  places.reserve(n);
+  labels.reserve(n);
+  for (size_t i = 0; i < size && size == n; ++i) {
+    if (order[i] >= n || taken[order[i]]) break;
+    taken[order[i]] = true;
+    places.push_back(self.places[order[i]]);
+    labels.push_back(self.labels[order[i]]);
+  }
+  if (size != n || places.size() != n) {
+    return Error(Code::kInvalidArgument, "order: expected a permutation of %zu instances", n);
+  }
+  self.state = Impl::State::kShuffled;
+  self.places = std::move(places);
+  self.labels = std::move(labels);
   return Status::Ok();
 }
 

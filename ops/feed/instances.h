@@ -44,6 +44,9 @@ struct Batch {
   std::vector<float> show_click;  // (B, 2): 1, label
 };
 
+// Which of `size` instances Shuffle(seed) puts at each place.
+std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed);
+
 class Instances {
  public:
   Instances(size_t sparse_slots, size_t dense_width);
@@ -53,8 +56,12 @@ class Instances {
   // 0.
   Status Append(ParsedChunk&& chunk);
 
-  // A permutation that depends on seed and N only. Once, at most.
+  // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
   Status Shuffle(uint64_t seed);
+
+  // Instance i is from now on the one that was order[i]; order: (N) a permutation. In place of
+  // Shuffle.
+  Status Arrange(const uint32_t* order, size_t size);
 
   // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
   // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the

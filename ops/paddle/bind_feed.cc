@@ -202,6 +202,10 @@ void BindFeed(py::module_& module) {
       .def(
           "shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
           release)
+      .def("arrange",
+           [](Instances& self, const Array<uint32_t>& order) {
+             ThrowIfError(self.Arrange(order.data(), SizeOf(order)));
+           })
       .def(
           "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
           release)
