@@ -494,13 +494,13 @@ size_t BytesOf(const ParsedChunk& chunk) {
 }
 
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
-                   size_t parts, std::vector<ParsedChunk>* out) {
+                   std::vector<ParsedChunk>* out) {
   const size_t n = chunk.instances, width = n == 0 ? 0 : chunk.dense.size() / n;
   if (chunk.labels.size() != n || chunk.dense.size() != n * width ||
       chunk.lengths.size() != n * sparse_slots) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances: its columns do not fit", n);
   }
-  out->assign(parts, {});
+  const size_t parts = out->size();
   size_t at = 0;
   for (size_t i = 0; i < n; ++i) {
     const uint32_t* const lengths = chunk.lengths.data() + i * sparse_slots;

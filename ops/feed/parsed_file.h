@@ -99,9 +99,9 @@ class SpillFile {
 // Memory that the columns of a chunk take.
 size_t BytesOf(const ParsedChunk& chunk);
 
-// Each row i of the chunk goes to (*out)[part_of_row[i]], in order; parts: of out. InvalidArgument
-// when rows or columns do not fit. Counts of lines and bad lines stay behind. S: sparse slots.
+// Row i of the chunk is added to (*out)[part_of_row[i]], in order. InvalidArgument when rows or
+// columns do not fit. Counts of lines and bad lines stay behind. S: sparse slots.
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
-                   size_t parts, std::vector<ParsedChunk>* out);
+                   std::vector<ParsedChunk>* out);
 
 }  // namespace pbx

@@ -19,19 +19,25 @@ std::unique_ptr<ParsedChunk> ReadFrom(const Source& source, size_t number) {
   return chunk;
 }
 
-// part_of_row: (n) uint32.
-std::vector<std::unique_ptr<ParsedChunk>> Scatter(const ParsedChunk& chunk, size_t sparse_slots,
+// part_of_row: (n) uint32, the rows of all chunks.
+std::vector<std::unique_ptr<ParsedChunk>> Scatter(const std::vector<const ParsedChunk*>& chunks,
+                                                  size_t sparse_slots,
                                                   const Array<uint32_t>& part_of_row,
                                                   size_t parts) {
-  if (SizeOf(part_of_row) != chunk.instances) {
+  size_t rows = 0;
+  for (const ParsedChunk* chunk : chunks) rows += chunk->instances;
+  if (SizeOf(part_of_row) != rows) {
     ThrowIfError(Error(Code::kInvalidArgument, "part_of_row has %zu entries, expected %zu",
-                       SizeOf(part_of_row), chunk.instances));
+                       SizeOf(part_of_row), rows));
   }
   std::vector<std::unique_ptr<ParsedChunk>> out;
-  const uint32_t* const part = part_of_row.data();
+  const uint32_t* part = part_of_row.data();
   const py::gil_scoped_release release;
-  std::vector<ParsedChunk> made;
-  ThrowIfError(ScatterRows(chunk, sparse_slots, part, parts, &made));
+  std::vector<ParsedChunk> made(parts);
+  for (const ParsedChunk* chunk : chunks) {
+    ThrowIfError(ScatterRows(*chunk, sparse_slots, part, &made));
+    part += chunk->instances;
+  }
   for (ParsedChunk& one : made) out.push_back(std::make_unique<ParsedChunk>(std::move(one)));
   return out;
 }
@@ -68,7 +74,7 @@ void BindParsed(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   module.attr("PARSED_FILE_VERSION") = kParsedFileVersion;
   module.def("chunk_bytes", &BytesOf);
-  module.def("scatter_rows", &Scatter, py::arg("chunk"), py::arg("sparse_slots"),
+  module.def("scatter_rows", &Scatter, py::arg("chunks"), py::arg("sparse_slots"),
              py::arg("part_of_row"), py::arg("parts"));
   module.def("shuffled_order",
              [](size_t size, uint64_t seed) { return ToArray(ShuffledOrder(size, seed)); });

@@ -8,16 +8,19 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
-from paddlebox.data.columnar import Piece, read_pieces
-from paddlebox.data.reader import Chunk, expand, read_chunks
+from paddlebox.data.cache import Parsable, ParsedCache
+from paddlebox.data.columnar import read_pieces
+from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
+from paddlebox.data.spill import new_instances
 from paddlebox.errors import DataError, OutOfSpaceError
 
 core = _native.core
@@ -25,6 +28,11 @@ log = logging.getLogger(__name__)
 
 _QUOTED_BAD_LINES = 5
 _LINES_BEFORE_EARLY_STOP = 10_000
+# Fields of LoadOptions that what a line becomes does not depend on.
+_NOT_PARSING = {
+    *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
+    *("shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,15 @@ class LoadOptions:
     oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
     shuffle_seed: int | None = None  # None: the order of the files
+    budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
+    spill_dir: Path | None = None  # None: the system's folder for temporary files
+    cache: ParsedCache | None = None
+
+    def parsing(self) -> dict[str, Any]:
+        """What a line's columns depend on, for the key of the parsed cache."""
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
+        slots = self.slots.model_dump(mode="json")
+        return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
@@ -114,7 +131,13 @@ class _BadLines:
             )
 
 
-def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piece]:
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    if options.cache is None:
+        return _read_source(path, options, schema)
+    return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
+
+
+def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     if options.format in (Format.PARQUET, Format.ARROW):
         return read_pieces(path, options.format, schema, options.retries)
     header = schema if options.format is Format.CSV and options.slots.csv.header else None
@@ -124,10 +147,10 @@ def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piec
 
 
 def _parsed(
-    chunks: Iterator[Chunk | Piece], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Chunk | Piece, Any]]:
+    chunks: Iterator[Parsable], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Parsable, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Chunk | Piece, Future[Any]]] = deque()
+    waiting: deque[tuple[Parsable, Future[Any]]] = deque()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
@@ -156,11 +179,17 @@ def load(
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
     schema = options.schema()
-    instances = core.Instances(schema.sparse_slots, schema.dense_width)
+    instances = new_instances(
+        schema.sparse_slots,
+        schema.dense_width,
+        options.batch_size,
+        options.budget_bytes,
+        options.spill_dir,
+    )
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
 
-    def chunks() -> Iterator[Chunk | Piece]:
+    def chunks() -> Iterator[Parsable]:
         for path in files:
             yield from _read(path, options, schema)
 

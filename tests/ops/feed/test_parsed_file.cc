@@ -238,19 +238,20 @@ TEST(a_spill_file_has_no_name_and_gives_back_what_was_put_in) {
 
 TEST(scattered_rows_keep_their_order_and_their_values) {
   const uint32_t parts[] = {1, 1};
-  std::vector<ParsedChunk> out;
-  CHECK_OK(ScatterRows(Chunk(), 2, parts, 2, &out));
+  std::vector<ParsedChunk> out(2);
+  CHECK_OK(ScatterRows(Chunk(), 2, parts, &out));
   CHECK_EQ(out[0].instances, 0u);
   CHECK_EQ(Text(out[1].feasigns), Text(Chunk().feasigns));
   const uint32_t apart[] = {1, 0};
-  CHECK_OK(ScatterRows(Chunk(), 2, apart, 2, &out));
+  out.assign(2, {});
+  CHECK_OK(ScatterRows(Chunk(), 2, apart, &out));
   CHECK_EQ(Text(out[1].feasigns), "7 8 9");
   CHECK_EQ(Text(out[1].lengths), "1 2");
   CHECK_EQ(Text(out[0].dense), "-2 3");
   CHECK_EQ(Text(out[0].labels), "0");
   const uint32_t outside[] = {0, 2};
-  CHECK(ScatterRows(Chunk(), 2, outside, 2, &out).code() == Code::kInvalidArgument);
-  CHECK(ScatterRows(Chunk(), 3, apart, 2, &out).code() == Code::kInvalidArgument);
+  CHECK(ScatterRows(Chunk(), 2, outside, &out).code() == Code::kInvalidArgument);
+  CHECK(ScatterRows(Chunk(), 3, apart, &out).code() == Code::kInvalidArgument);
 }
 
 TEST(instances_in_the_order_of_a_shuffle_are_the_shuffled_ones) {
