@@ -303,6 +303,24 @@ class DataConfig(Section):
     )
 
 
+class FeederConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=0,
+        ge=0,
+        description="memory for the instances of passes; what is over it lies in spill_dir. "
+        "0: no limit",
+    )
+    spill_dir: str = Field(
+        default="", description="folder on local disk; empty: the system's for temporary files"
+    )
+    cache_bytes: Bytes = Field(
+        default=0, ge=0, description="disk for the columns of files that were parsed; 0: no cache"
+    )
+    cache_dir: str = Field(
+        default="", description="folder of the cache; empty: paddlebox/parsed in the user's caches"
+    )
+
+
 class ModelConfig(Section):
     type: Choice[ModelType] = Field(description="a model of the zoo")
     hidden: ListOf[Annotated[int, Field(ge=1, le=1 << 20)]] = Field(
@@ -356,6 +374,7 @@ class Config(Section):
     ssd: SsdConfig = Field(default_factory=SsdConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     data: DataConfig
+    feeder: FeederConfig = Field(default_factory=FeederConfig)
     model: ModelConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)

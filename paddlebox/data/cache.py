@@ -51,6 +51,16 @@ def default_folder() -> Path:
     return Path(base) / "paddlebox" / "parsed"
 
 
+def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
+    """The cache of `feeder.cache_dir`, or None without a budget.
+
+    Raises: StoreError when the folder cannot be used.
+    """
+    if budget_bytes == 0:
+        return None
+    return ParsedCache(Path(folder) if folder else default_folder(), budget_bytes)
+
+
 class ParsedCache:
     """Thread safe, and several processes may use one folder.
 

@@ -89,10 +89,16 @@ class LoadedPass:
     lines: int = 0
     bad_lines: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
+    files_from_cache: int = 0
 
     @property
     def size(self) -> int:
         return int(self.instances.size)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """On local disk; 0 for a pass in memory."""
+        return int(getattr(self.instances, "spilled_bytes", 0))
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]
@@ -188,6 +194,7 @@ def load(
     )
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
+    hits_before = options.cache.hits if options.cache is not None else 0
 
     def chunks() -> Iterator[Parsable]:
         for path in files:
@@ -218,7 +225,8 @@ def load(
     ranges = _split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
-    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds)
+    hits = options.cache.hits - hits_before if options.cache is not None else 0
+    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
 
 
 def _split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
