@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/sorted_index.h"
+#include "feed/shared_lists.h"
 #include "feed/unique_keys.h"
 #include "row/feasign.h"
 #include "row/plan.h"
@@ -40,7 +41,8 @@ class Random {
 // A chunk as it was appended. Index replaces the feasigns by positions.
 struct Chunk {
   ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i's occurrences are [starts[i], starts[i+1])
+  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
+  feed::SharedLists shared;        // and has some of those before it
   std::vector<int32_t> positions;  // (nnz), after Index
 };
 
@@ -88,18 +90,28 @@ struct Instances::Impl {
   size_t occurrences = 0;              // nnz
   std::vector<uint64_t> keys;          // (U)
   std::vector<uint16_t> lowest_slots;  // (U)
+  feed::Sharing sharing = feed::Sharing::kOff;
+  std::vector<uint8_t> may_share;  // (S)
+  SharedCounts shared_counts;
 
-  size_t Occurrences(Place place) const {
-    const std::vector<uint64_t>& starts = chunks[place.chunk].starts;
-    return starts[place.row + 1] - starts[place.row];
+  const uint32_t* Lengths(Place place) const {
+    return chunks[place.chunk].columns.lengths.data() + place.row * slots;
   }
 
   // Calls visit(position) for each occurrence of instance i.
   template <typename Visit>
   void EachPosition(size_t i, Visit visit) const {
     const Chunk& chunk = chunks[places[i].chunk];
-    const size_t end = chunk.starts[places[i].row + 1];
-    for (size_t at = chunk.starts[places[i].row]; at < end; ++at) visit(chunk.positions[at]);
+    const size_t row = places[i].row;
+    const auto visit_all = [&](size_t begin, size_t end) {
+      for (size_t at = begin; at < end; ++at) visit(chunk.positions[at]);
+    };
+    if (chunk.shared.slots.empty()) {
+      visit_all(chunk.starts[row], chunk.starts[row + 1]);
+    } else {
+      feed::EachList(chunk.shared, row, Lengths(places[i]), slots, chunk.starts[row],
+                     [&](size_t, size_t begin, size_t end) { visit_all(begin, end); });
+    }
   }
 
   Status CheckIndexed(const char* call) const {
@@ -159,6 +171,19 @@ Status Instances::Append(ParsedChunk&& chunk) {
                  chunk.feasigns.size(), static_cast<unsigned long long>(added.starts.back()));
   }
   self.occurrences += chunk.feasigns.size();
+  if (self.sharing != feed::Sharing::kOff) {
+    added.shared = feed::ShareLists(self.sharing, self.may_share, self.slots, &chunk);
+    self.shared_counts.lists += added.shared.lists_saved;
+    self.shared_counts.values += added.shared.values_saved;
+    self.shared_counts.index_bytes += Held(added.shared.begins);
+    if (!added.shared.slots.empty()) {  // an instance holds fewer now
+      lengths = chunk.lengths.data();
+      for (size_t i = 0; i < n; ++i, lengths += self.slots) {
+        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, self.slots, added.starts[i],
+                                             [](size_t, size_t, size_t) {});
+      }
+    }
+  }
   const uint32_t number = static_cast<uint32_t>(self.chunks.size());
   const size_t before = self.places.size();
   self.places.resize(before + n);
@@ -259,19 +284,40 @@ void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t e
     for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
     index.FindBatch(block, n, positions + at);
   }
-  const uint32_t* length = chunk->columns.lengths.data() + begin * slots;
-  size_t at = chunk->starts[begin];
-  for (size_t row = begin; row < end; ++row) {
-    for (size_t s = 0; s < slots; ++s) {
-      for (const size_t stop = at + *length++; at < stop; ++at) {
+  const uint32_t* lengths = chunk->columns.lengths.data() + begin * slots;
+  for (size_t row = begin; row < end; ++row, lengths += slots) {
+    const size_t own = chunk->starts[row];
+    feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
+      if (at < own) return;  // whoever owns the list has said it
+      for (; at < stop; ++at) {
         AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
       }
-    }
+    });
   }
 }
 
 size_t Instances::size() const { return impl_->places.size(); }
 size_t Instances::unique_keys() const { return impl_->keys.size(); }
+SharedCounts Instances::shared_counts() const { return impl_->shared_counts; }
+
+Status Instances::ShareLists(const std::vector<size_t>* slots) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
+    return Error(Code::kFailedPrecondition, "ShareLists after Append; call it first");
+  }
+  self.may_share.assign(self.slots, 0);
+  self.sharing = slots == nullptr ? feed::Sharing::kAuto : feed::Sharing::kOn;
+  if (slots == nullptr) return Status::Ok();
+  for (const size_t slot : *slots) {
+    if (slot >= self.slots) {
+      return Error(Code::kInvalidArgument, "sparse slot %zu shares lists, there are %zu", slot,
+                   self.slots);
+    }
+    self.may_share[slot] = 1;
+  }
+  return Status::Ok();
+}
+
 size_t Instances::occurrences() const { return impl_->occurrences; }
 const std::vector<float>& Instances::labels() const { return impl_->labels; }
 
@@ -280,7 +326,8 @@ size_t Instances::bytes() const {
                  Held(impl_->lowest_slots) + Held(impl_->chunks);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
-             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions);
+             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
+             Held(chunk.shared.begins);
   }
   return bytes;
 }
@@ -359,7 +406,10 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   PBX_RETURN_IF_ERROR(CheckIndexed("PackBatch"));
   PBX_RETURN_IF_ERROR(CheckRange(begin, end));
   size_t total = 0;
-  for (size_t i = begin; i < end; ++i) total += Occurrences(places[i]);
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t* const length = Lengths(places[i]);
+    for (size_t s = 0; s < slots; ++s) total += length[s];
+  }
   const size_t segments = (end - begin) * slots;
   if (total > kMaxInt32 || segments > kMaxInt32 - 1) {
     return Error(Code::kInvalidArgument,
@@ -372,7 +422,7 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   int32_t next = 0;
   *out++ = 0;
   for (size_t i = begin; i < end; ++i) {
-    const uint32_t* length = chunks[places[i].chunk].columns.lengths.data() + places[i].row * slots;
+    const uint32_t* const length = Lengths(places[i]);
     for (size_t s = 0; s < slots; ++s) *out++ = next += static_cast<int32_t>(length[s]);
   }
   return Status::Ok();
