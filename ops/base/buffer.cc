@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/numa.h"
+
 namespace pbx {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
@@ -40,6 +42,7 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
     if (head != 0) munmap(start, head);
     start += head;
     munmap(start + rounded, reserve - head - rounded);
+    InterleaveOverNodes(start, rounded);
     madvise(start, rounded, MADV_HUGEPAGE);  // advice only: a kernel without it serves small pages
   }
   buffer.data_ = start;

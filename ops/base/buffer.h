@@ -1,5 +1,5 @@
-// Buffer: a zeroed block of memory; from 2 MiB on aligned to 2 MiB and offered to the kernel for
-// huge pages. Random access to rows costs a TLB miss each on 4 KB pages (22 against 58 M row
+// Buffer: a zeroed block of memory; from 2 MiB on aligned to 2 MiB, offered to the kernel for huge
+// pages, and spread over the machine's NUMA nodes. Random access to rows costs a TLB miss each on 4 KB pages (22 against 58 M row
 // updates a second).
 #pragma once
 

@@ -97,13 +97,19 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.accessor.show_scale = fields["show_scale"].cast<bool>();
   config.accessor.embed = RuleFrom(fields["embed"].cast<py::dict>());
   config.accessor.embedx = RuleFrom(fields["embedx"].cast<py::dict>());
+  config.accessor.expand = RuleFrom(fields["expand"].cast<py::dict>());
   config.accessor.layout.embedx_dim = fields["embedx_dim"].cast<int>();
+  config.accessor.layout.expand_dim = fields["expand_dim"].cast<int>();
+  config.slot_rates = fields["slot_rates"].cast<std::vector<float>>();
   config.hbm_budget_bytes = fields["hbm_budget_bytes"].cast<uint64_t>();
   config.mem_budget_bytes = fields["mem_budget_bytes"].cast<uint64_t>();
   config.ssd_folder = fields["ssd_folder"].cast<std::string>();
   config.max_segment_bytes = fields["max_segment_bytes"].cast<uint64_t>();
   config.threads = fields["threads"].cast<int>();
   config.read_only = fields["read_only"].cast<bool>();
+  const py::dict admission = fields["admission"].cast<py::dict>();
+  config.admission_min_count = admission["min_count"].cast<uint32_t>();
+  config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
   config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
   const std::string on_bad_grad = fields["on_bad_grad"].cast<std::string>();
   if (on_bad_grad == "skip") {
@@ -146,6 +152,7 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
   py::dict out;
   out["stamp"] = staged.stamp;
   out["rows"] = staged.rows;
+  out["refused"] = staged.refused;
   const auto& counts = staged.rows_by_origin;
   out["new"] =
       counts[static_cast<size_t>(Origin::kNew)] + counts[static_cast<size_t>(Origin::kDead)];
@@ -298,6 +305,8 @@ py::dict Layout(const Table& table) {
   out["embedx_dim"] = layout.embedx_dim;
   out["embed_state"] = layout.embed_state;
   out["embedx_state"] = layout.embedx_state;
+  out["expand_dim"] = layout.expand_dim;
+  out["expand_state"] = layout.expand_state;
   return out;
 }
 
@@ -312,6 +321,7 @@ py::dict Counters(const Table& table) {
   out["plan_ns"] = c.plan_ns;
   out["bytes_pulled"] = c.bytes_pulled;
   out["bytes_pushed"] = c.bytes_pushed;
+  out["keys_refused"] = c.keys_refused;
   out["bad_grads"] = c.bad_grads;
   out["mem_rows"] = c.mem_rows;
   out["mem_bytes"] = c.mem_bytes;
@@ -350,6 +360,29 @@ void BindTable(py::module_& module) {
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
       .def("stage", &Stage, py::arg("keys"), py::arg("slots"), py::arg("train"), py::arg("day"))
+      .def("count_keys",
+           [](Table& t, const Array<uint64_t>& keys, const Array<uint32_t>& counts) {
+             if (counts.size() != keys.size()) {
+               ThrowIfError(Error(Code::kInvalidArgument, "%zu keys and %zu counts", SizeOf(keys),
+                                  SizeOf(counts)));
+             }
+             const uint64_t* key_data = keys.data();
+             const uint32_t* count_data = counts.data();
+             const size_t n = SizeOf(keys);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.CountKeys(key_data, count_data, n));
+           })
+      .def("admission_state",
+           [](const Table& t) {
+             std::string state;
+             {
+               const py::gil_scoped_release released;
+               state = t.AdmissionState();
+             }
+             return py::bytes(state);
+           })
+      .def("set_admission_state",
+           [](Table& t, const std::string& state) { ThrowIfError(t.SetAdmissionState(state)); })
       .def(
           "drop_staged", [](Table& t, int32_t stamp) { ThrowIfError(t.DropStaged(stamp)); },
           release)

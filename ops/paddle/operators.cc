@@ -17,21 +17,28 @@ namespace {
 
 // PaddleBox drops a last dimension of 1: (B, 1) gives (B, size); any other (...) gives (..., size).
 Shape PullShape(Shape ids, int size) {
-  if (!ids.empty() && ids.back() == 1) ids.pop_back();
+  if (ids.size() > 1 && ids.back() == 1) ids.pop_back();
   ids.push_back(size);
   return ids;
 }
 
-Status TranslateIds(const Tensor& ids, int64_t size, std::shared_ptr<Table>* table,
+// Which columns a pull has: with the expand part behind those of embedx, or without.
+enum class Part { kPlain, kExtended };
+
+Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<Table>* table,
                     std::vector<int32_t>* rows) {
   PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
   Result<std::shared_ptr<Table>> found = FindTable("");
   if (!found.ok()) return found.status();
   *table = found.value();
-  const int columns = 3 + (*table)->config().accessor.layout.embedx_dim;
+  const RowLayout& layout = (*table)->config().accessor.layout;
+  const bool extended = part == Part::kExtended;
+  const int columns = 3 + layout.embedx_dim + (extended ? layout.expand_dim : 0);
   if (size != columns) {
-    return Error(Code::kInvalidArgument, "size is %lld, table '%s' has 3 + embedx_dim = %d columns",
-                 static_cast<long long>(size), (*table)->config().name.c_str(), columns);
+    return Error(Code::kInvalidArgument,
+                 "size is %lld, table '%s' has 3 + embedx_dim%s = %d columns",
+                 static_cast<long long>(size), (*table)->config().name.c_str(),
+                 extended ? " + expand_dim" : "", columns);
   }
   rows->resize(Count(ids));
   // A feasign travels as the bits of an int64.
@@ -39,41 +46,64 @@ Status TranslateIds(const Tensor& ids, int64_t size, std::shared_ptr<Table>* tab
                              rows->data());
 }
 
-std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
-                                bool /*is_distributed*/, bool /*is_sparse*/) {
+Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int size, Part part) {
   Tensor out;
-  Guard("pull_box_sparse", [&]() -> Status {
+  Guard(op, [&]() -> Status {
     PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
     std::shared_ptr<Table> table;
     std::vector<int32_t> rows;
-    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
     out = paddle::empty(PullShape(ids.shape(), size), DataType::FLOAT32, ids.place());
-    return table->Pull(rows.data(), rows.size(), out.data<float>());
+    return part == Part::kExtended
+               ? table->PullExtended(rows.data(), rows.size(), out.data<float>())
+               : table->Pull(rows.data(), rows.size(), out.data<float>());
   });
-  return {out};
+  return out;
 }
 
-Status PushRows(const Tensor& ids, const Tensor& grad) {
+Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   const Shape shape = grad.shape();
   const int64_t size = shape.empty() ? 0 : shape.back();
   std::shared_ptr<Table> table;
   std::vector<int32_t> rows;
-  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
   PBX_RETURN_IF_ERROR(
       ExpectShape(grad, "Out@GRAD", PullShape(ids.shape(), static_cast<int>(size))));
   const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
-  return table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
+  return part == Part::kExtended
+             ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
+             : table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
 }
 
+Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                Part part) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    zeros = ZerosLike(anchor);
+    return PushRows(ids, grad, part);
+  });
+  return zeros;
+}
+
+std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
+                                bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PullRows("pull_box_sparse", ids, anchor, size, Part::kPlain)};
+}
 std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
                                  int /*size*/, bool /*is_distributed*/, bool /*is_sparse*/) {
-  Tensor zeros;
-  Guard("push_box_sparse", [&]() -> Status {
-    zeros = ZerosLike(anchor);
-    return PushRows(ids, grad);
-  });
-  return {zeros};
+  return {PushBack("push_box_sparse", ids, anchor, grad, Part::kPlain)};
+}
+
+std::vector<Tensor> ExtendedForward(const Tensor& ids, const Tensor& anchor, int size) {
+  return {PullRows("pull_box_extended_sparse", ids, anchor, size, Part::kExtended)};
+}
+std::vector<Tensor> ExtendedBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                                     int /*size*/) {
+  return {PushBack("push_box_extended_sparse", ids, anchor, grad, Part::kExtended)};
+}
+std::vector<Shape> ExtendedInferShape(const Shape& ids, const Shape& /*anchor*/, int size) {
+  return {PullShape(ids, size)};
 }
 
 std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/, int size,
@@ -87,7 +117,7 @@ std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& an
 std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
   Tensor count;
   Guard("push_box_sparse", [&]() -> Status {
-    PBX_RETURN_IF_ERROR(PushRows(ids, grad));
+    PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
     count = paddle::empty({1}, DataType::INT64, ids.place());
     *count.data<int64_t>() = ids.numel();
     return Status::Ok();
@@ -225,6 +255,20 @@ PD_BUILD_GRAD_OP(pull_box_sparse)
     .Outputs({paddle::Grad("W")})
     .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PullBackward));
+
+PD_BUILD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W"})
+    .Outputs({"Out"})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::ExtendedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
+
+PD_BUILD_GRAD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedBackward));
 
 PD_BUILD_OP(push_box_sparse)
     .Inputs({"Ids", "Grad"})

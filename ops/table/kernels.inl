@@ -356,7 +356,8 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
   constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
   const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
   alignas(64) float show[kTile] = {}, click[kTile] = {}, delta[kTile] = {}, w[kTile] = {},
-                    g2sum[kTile] = {}, x_g2sum[kTile] = {}, step[kTile], score[kTile];
+                    g2sum[kTile] = {}, x_g2sum[kTile] = {}, step[kTile], score[kTile],
+                    rate[kTile] = {};
   for (size_t t = 0; t < count; ++t) {
     const float* row = RowOf(block, rows[t]);
     show[t] = row[RowLayout::kShow];
@@ -365,6 +366,7 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
     w[t] = row[RowLayout::kEmbed];
     g2sum[t] = row[kState];
     x_g2sum[t] = row[kEmbedx + dim];
+    rate[t] = accessor::RateOf(config, row);
   }
   for (size_t t = 0; t < kTile; ++t) {
     show[t] += merged.show[t];
@@ -372,10 +374,12 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
     delta[t] += accessor::Score(config, merged.show[t], merged.click[t]);
     score[t] = accessor::Score(config, show[t], click[t]);
     const float scale = accessor::ScaleOf(config, merged.show[t]);
-    const float w_step = rule::AdaGradStep(config.embed, g2sum[t], scale);
+    const float w_step = rule::AdaGradStep(config.embed.learning_rate * rate[t],
+                                           config.embed.initial_g2sum, g2sum[t], scale);
     w[t] = rule::Clip(config.embed, w[t] - w_step * merged.weight[t]);
     g2sum[t] = rule::AdaGradGrown(g2sum[t], merged.weight[t] * merged.weight[t], scale, 1);
-    step[t] = rule::AdaGradStep(config.embedx, x_g2sum[t], scale);
+    step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate[t], config.embedx.initial_g2sum,
+                                x_g2sum[t], scale);
     x_g2sum[t] = rule::AdaGradGrown(x_g2sum[t], merged.squares[t], scale, dim);
   }
   Vectors<kDim> gradient;

@@ -102,6 +102,7 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
   if (pass.purpose == Purpose::kEvaluate) return Status::Ok();
   for (size_t i = 0; i < n; ++i) {
     if (out[i] >= 0 || feasigns[i] == 0) continue;
+    if (std::binary_search(pass.refused.begin(), pass.refused.end(), keys[i])) continue;
     return Error(Code::kInvalidArgument,
                  "feasign %" PRIu64
                  " is not among the keys of pass %d: a training pass has rows for "
@@ -189,21 +190,27 @@ Status Table::CountBad(const PassTable& pass, std::vector<size_t>* rows) {
                rows->size(), FeasignOf(pass.table->keys()[first]), slot_of(first));
 }
 
-Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
-  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
-  if (!open.ok()) return open.status();
-  PassTable* pass = open.value().get();
-  PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, n));
+// The plan of ids that are segments of their own.
+Status Table::PlanOf(const PassTable& pass, const int32_t* ids, size_t n,
+                     std::vector<int32_t>* plan) {
+  PBX_RETURN_IF_ERROR(CheckIds(pass, ids, n));
   if (n > INT32_MAX - 1) {
     return Error(Code::kInvalidArgument, "push: %zu ids in one call, at most %d are possible", n,
                  INT32_MAX - 1);
   }
-  std::vector<int32_t> offsets(n + 1), plan;
-  std::iota(offsets.begin(), offsets.end(), 0);  // every id is a segment of its own
-  {
-    const Timed timed(&plan_ns_);
-    BuildPlan(ids, offsets.data(), n, pass->stamp, &plan);
-  }
+  const Timed timed(&plan_ns_);
+  std::vector<int32_t> offsets(n + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  BuildPlan(ids, offsets.data(), n, pass.stamp, plan);
+  return Status::Ok();
+}
+
+Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
+  if (!open.ok()) return open.status();
+  PassTable* pass = open.value().get();
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(*pass, ids, n, &plan));
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
   gradient.stride = gradient.show_click_stride =

@@ -28,12 +28,28 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': embedx_dim is %d, expected 1 to 253",
                  config.name.c_str(), dim);
   }
+  if (config.accessor.layout.expand_dim < 0 || config.accessor.layout.expand_dim > 253) {
+    return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
+                 config.name.c_str(), config.accessor.layout.expand_dim);
+  }
   std::unique_ptr<Table> table(new Table(config));
   // The states' sizes follow from the rules: nobody else sets them.
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
+  layout.expand_state =
+      layout.expand_dim == 0 ? 0 : rule::StateSize(config.accessor.expand.kind, layout.expand_dim);
+  if (!config.slot_rates.empty()) {
+    table->config_.slot_rates.resize(1u << 16, 1.0f);  // whatever slot a row names
+    table->config_.accessor.slot_rates = table->config_.slot_rates.data();
+  }
   table->codec_ = RowCodec(layout, config.precision);
+  if (config.admission_min_count > 1) {
+    Result<AdmissionFilter> filter =
+        AdmissionFilter::Make(config.admission_filter_bytes, config.admission_min_count);
+    if (!filter.ok()) return filter.status();
+    table->admission_ = std::make_unique<AdmissionFilter>(std::move(filter.value()));
+  }
   PBX_RETURN_IF_ERROR(table->AppendEvents(config.events));
   Result<std::unique_ptr<MemTier>> mem =
       MemTier::Open(table->stored_row_bytes(), config.mem_budget_bytes);
@@ -56,6 +72,31 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
 uint64_t Table::max_pass_rows() const {
   const uint64_t rows = config_.hbm_budget_bytes / 3 / PassTable::BytesPerRow(row_bytes());
   return std::min<uint64_t>(rows, INT32_MAX);
+}
+
+// ---- Admission
+
+Status Table::CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n) {
+  if (admission_ == nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "count_keys: table '%s' admits every feasign at once (admission.min_count is 1)",
+                 config_.name.c_str());
+  }
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  admission_->Add(keys, counts, n);
+  return Status::Ok();
+}
+
+std::string Table::AdmissionState() const {
+  if (admission_ == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  return {admission_->state(), admission_->bytes()};
+}
+
+Status Table::SetAdmissionState(const std::string& state) {
+  if (admission_ == nullptr) return Status::Ok();
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  return admission_->SetState(state.data(), state.size());
 }
 
 // ---- Life of a pass
@@ -362,6 +403,7 @@ TableCounters Table::counters() const {
   counters.rows_pulled = rows_pulled_.load();
   counters.rows_pushed = rows_pushed_.load();
   counters.ids_pushed = ids_pushed_.load();
+  counters.keys_refused = keys_refused_.load();
   counters.pull_ns = pull_ns_.load();
   counters.push_ns = push_ns_.load();
   counters.plan_ns = plan_ns_.load();

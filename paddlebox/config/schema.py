@@ -143,7 +143,9 @@ class RuleConfig(Section):
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
     )
-    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))")
+    initial_g2sum: float = Field(
+        default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))"
+    )
     beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
     epsilon: float = Field(
@@ -191,6 +193,26 @@ class EmbedRuleConfig(RuleConfig):
         return self
 
 
+class AdmissionConfig(Section):
+    """Which feasigns get a row at all."""
+
+    min_count: int = Field(
+        default=1, ge=1, le=255, description="occurrences before a feasign gets a row; 1: at once"
+    )
+    filter_bytes: Bytes = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        description="of the counters of feasigns without a row, a power of two; 3 bytes a feasign "
+        "that occurs less often than min_count, or more",
+    )
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> AdmissionConfig:
+        if self.filter_bytes & (self.filter_bytes - 1):
+            raise ValueError(f"filter_bytes {self.filter_bytes} is not a power of two")
+        return self
+
+
 class TableConfig(Section):
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
@@ -207,6 +229,7 @@ class TableConfig(Section):
         default=True,
         description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
     )
+    admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
         description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "
@@ -217,6 +240,14 @@ class TableConfig(Section):
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)
+    expand_dim: int = Field(
+        default=0, ge=0, le=253, description="E, the width of pull_box_extended_sparse's; 0: none"
+    )
+    expand: RuleConfig = Field(default_factory=RuleConfig)
+    slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="slot name: what the learning rates of its rows are multiplied by",
+    )
 
 
 class HbmConfig(Section):

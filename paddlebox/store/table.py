@@ -30,6 +30,9 @@ from paddlebox.store.manifest import Manifest, VersionRecord
 log = logging.getLogger("paddlebox")
 core = _native.core
 _MIB = 1 << 20
+# Of the arrays of a version's dense state those that are the table's own, not the program's.
+_OWN = "paddlebox."
+_ADMISSION = _OWN + "admission"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class StagedPass:
     row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
     train: bool = True
+    refused: int = 0  # keys that get no row yet: see Table.count_keys
 
 
 class Table:
@@ -58,6 +62,8 @@ class Table:
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
+        slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
+            `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -78,6 +84,7 @@ class Table:
         compaction: Policy | None = Policy(),  # noqa: B008  frozen
         disk_budget_bytes: int = 0,
         version: int | None = None,
+        slot_rates: Sequence[float] = (),
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -95,6 +102,9 @@ class Table:
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
         self._commit: Future[int] | None = None
         self._events: list[dict[str, Any]] = []  # of a table without a folder
+        self._counting = threading.Lock()
+        self._counted = 0  # calls of count_keys
+        self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
         self._native: Any = None
         self._compactor: Compactor | None = None
         self._committing = threading.RLock()  # one writer of versions at a time
@@ -109,6 +119,7 @@ class Table:
                 {
                     **config.model_dump(mode="json"),
                     "seed": seed,
+                    "slot_rates": list(slot_rates),
                     "hbm_budget_bytes": hbm_budget_bytes,
                     "mem_budget_bytes": mem_budget_bytes,
                     "ssd_folder": ssd_folder,
@@ -119,6 +130,10 @@ class Table:
                 },
                 head.segments,
             )
+            if self._head is not None and config.admission.min_count > 1:
+                counters = self._read_dense(self._head).get(_ADMISSION)
+                if counters is not None:
+                    self._native.set_admission_state(counters.tobytes())
             if self.policy is not None and self._manifest is not None and not read_only:
                 self._compactor = Compactor(
                     self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
@@ -197,7 +212,52 @@ class Table:
             day,
         )
         hits = {tier: int(staged[tier]) for tier in ("hbm", "mem", "ssd", "new")}
-        return StagedPass(staged["stamp"], staged["rows"], staged["row_of_key"], hits, train)
+        return StagedPass(
+            staged["stamp"], staged["rows"], staged["row_of_key"], hits, train, staged["refused"]
+        )
+
+    def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
+        """Counts the feasigns of a whole training pass, once, before it is staged.
+
+        For tables with `admission.min_count` above 1: a feasign without a row gets one in the pass
+        in which it has occurred that often, this pass included; before that it reads as zeros, and
+        its gradients are dropped. `stage` asks what was counted here.
+
+        Args:
+            keys: (K) uint64, ascending. counts: (K) uint32, occurrences of each in the pass.
+
+        Returns: what `commit` is given as `counted`, so that a version has the counts up to its own
+            pass, however many passes were counted since.
+        """
+        with self._counting:
+            self._counts_before[self._counted + 1] = self._native.admission_state()
+            self._native.count_keys(
+                np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(counts, np.uint32)
+            )
+            self._counted += 1
+            return self._counted
+
+    def uncount_keys(self, counted: int) -> None:
+        """Takes back the last `count_keys`, of a pass that is given up before it began."""
+        with self._counting:
+            if counted != self._counted:
+                raise PassError(
+                    f"count {counted} is not the last one, {self._counted}: passes are given up in "
+                    "the reverse order"
+                )
+            self._native.set_admission_state(self._counts_before.pop(counted))
+            self._counted -= 1
+
+    def _counts_after(self, counted: int | None) -> np.ndarray:
+        """The filter as of a `count_keys`; None: the last."""
+        with self._counting:
+            following = (self._counted if counted is None else counted) + 1
+            state = self._counts_before.get(following)
+            if state is None:
+                state = self._native.admission_state()
+            for done in [number for number in self._counts_before if number < following]:
+                del self._counts_before[done]
+            return np.frombuffer(state, np.uint8)
 
     def drop_staged(self, staged: StagedPass) -> None:
         self._native.drop_staged(staged.stamp)
@@ -260,6 +320,7 @@ class Table:
         pass_number: int = 0,
         cursor: Mapping[str, Any] | None = None,
         config_hash: str = "",
+        counted: int | None = None,
     ) -> int:
         """Makes the ended pass durable, as one version, with the dense state of the same moment.
 
@@ -268,6 +329,8 @@ class Table:
         Raises: OutOfSpaceError, StoreError: the last version is untouched.
         """
         written = self._native.write_frozen()
+        if self.config.admission.min_count > 1:
+            dense = {**(dense or {}), _ADMISSION: self._counts_after(counted)}
         version = 0
         if self._manifest is not None and self.folder is not None:
             with self._committing:
@@ -338,6 +401,10 @@ class Table:
         head = self.head
         if head is None or self.folder is None:
             return {}
+        arrays = self._read_dense(head)
+        return {name: array for name, array in arrays.items() if not name.startswith(_OWN)}
+
+    def _read_dense(self, head: VersionRecord) -> dict[str, np.ndarray]:
         return read_dense(
             Path(files.dense_folder(str(self.folder), head.dense_version)), head.dense
         )
@@ -589,4 +656,6 @@ def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
         "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
         "embed.rule": layout.get("embed", {}).get("rule"),
         "embedx.rule": layout.get("embedx", {}).get("rule"),
+        "expand_dim": layout.get("expand_dim", 0),
+        "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
     }

@@ -9,6 +9,7 @@ RUN_DIR/evaluate-<version>.json
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import os
@@ -60,8 +61,13 @@ def plan_passes(config: Config) -> list[PlannedPass]:
     ]
 
 
-def open_table(config: Config, folder: Path, *, read_only: bool = False) -> Table:
-    """The table that the config describes, over the store in folder."""
+def open_table(
+    config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
+) -> Table:
+    """The table that the config describes, over the store in folder.
+
+    Raises: ConfigError when table.slot_learning_rates names a slot that is not in `slots`.
+    """
     return Table(
         config.table,
         seed=config.seed,
@@ -78,7 +84,23 @@ def open_table(config: Config, folder: Path, *, read_only: bool = False) -> Tabl
         if config.ssd.compaction
         else None,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
+        slot_rates=_slot_rates(config, slots),
     )
+
+
+def _slot_rates(config: Config, slots: Slots | None) -> list[float]:
+    rates = config.table.slot_learning_rates
+    if not rates or slots is None:
+        return []
+    names = [slot.name for slot in slots.sparse]
+    for name in rates:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            raise ConfigError(
+                f"table.slot_learning_rates: no sparse slot {name!r} in {config.data.slots}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    return [rates.get(name, 1.0) for name in names]
 
 
 def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDataset:
@@ -116,7 +138,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
     started = time.perf_counter()
-    with open_table(config, run_dir / "store") as table:
+    with open_table(config, run_dir / "store", slots=slots) as table:
         if table.head is not None:
             raise StoreError(
                 f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
@@ -229,6 +251,7 @@ def _train_pass(
         "wait_s": stats.wait_s,
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
+        **_hot_path(before, after),
         "compaction_wait_s": table.compaction_wait_s - waited,
         "ssd": {
             name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
@@ -237,6 +260,23 @@ def _train_pass(
     }
     _log_pass(planned, result, line)
     return line
+
+
+def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
+    spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
+    bad = {
+        slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
+    }
+    return {
+        "unique_ratio": spent["rows_pushed"] / max(1, spent["ids_pushed"]),
+        "bytes_moved": sum(after[name] - before[name] for name in ("bytes_pulled", "bytes_pushed")),
+        "kernel_s": {
+            name: (after[f"{name}_ns"] - before[f"{name}_ns"]) / 1e9
+            for name in ("pull", "push", "plan")
+        },
+        "bad_grads": {str(slot): count for slot, count in bad.items() if count},
+    }
 
 
 def _wear(config: Config, table: Table, seconds: float) -> dict[str, Any]:

@@ -194,13 +194,15 @@ size_t WrongRow(const Fixture& f, const float* before, const float* after, uint6
   wrong += GetWord(after, RowLayout::kDay) != 20000u;
   const double scale = show > 0 ? show : 1;
   Wides w = wides(RowLayout::kEmbed, 1), state = wides(layout.embed_state_at(), layout.embed_state);
-  test::Step(f.config.embed, {g[0]}, scale, &w, &state);
+  const float rate = accessor::RateOf(f.config, before);
+  test::Step(accessor::RuleFor(f.config.embed, rate), {g[0]}, scale, &w, &state);
   wrong += agree(w, RowLayout::kEmbed) + agree(state, layout.embed_state_at());
   w = wides(layout.embedx_at(), f.dim);
   state = wides(layout.embedx_state_at(), layout.embedx_state);
   const double shows = after[RowLayout::kShow], clicks = after[RowLayout::kClick];
   if (HasEmbedx(before)) {
-    test::Step(f.config.embedx, Wides(g.begin() + 1, g.end()), scale, &w, &state);
+    test::Step(accessor::RuleFor(f.config.embedx, rate), Wides(g.begin() + 1, g.end()), scale, &w,
+               &state);
   } else if ((shows - clicks) / 4 + clicks >= 10) {
     wrong += !HasEmbedx(after);
     for (size_t c = 0; c < w.size(); ++c) {
@@ -304,6 +306,22 @@ TEST(a_row_with_a_gradient_that_is_not_finite_is_reported_and_left_or_mended) {
         }
       }
     }
+  }
+}
+
+TEST(a_slot_has_its_own_learning_rate_on_every_path) {
+  std::vector<float> rates(1u << 16, 1.0f);
+  for (const RuleKind kind : kRules) {
+    Fixture f(kind, 8, true);
+    const Outputs without = Run(*Paths()[0], f);
+    rates[3] = 0.25f;  // the slot of the fixture's rows
+    f.config.slot_rates = rates.data();
+    const Outputs plain = Run(*Paths()[0], f);
+    CHECK_EQ(WrongPushes(f, plain), 0u);
+    CHECK(!SameBits(plain.rows, without.rows));
+    for (const Kernels* path : Paths()) CHECK(SameBits(Run(*path, f).rows, plain.rows));
+    rates[3] = 1.0f;
+    CHECK(SameBits(Run(*Paths()[0], f).rows, without.rows));
   }
 }
 
