@@ -301,7 +301,9 @@ void EncodePiece(const ParsedChunk& chunk, std::string* out) {
                           end,         chunk.instances,
                           chunk.lines, chunk.bad_lines};
   std::memcpy(piece, &head, sizeof(head));
-  std::memcpy(piece + sizeof(head), heads.data(), heads.size() * sizeof(ColumnHead));
+  if (!heads.empty()) {
+    std::memcpy(piece + sizeof(head), heads.data(), heads.size() * sizeof(ColumnHead));
+  }
   const uint32_t crc[2] = {Crc32c(piece, after_heads), 0};
   std::memcpy(piece + after_heads, crc, sizeof(crc));
 }

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -321,6 +321,11 @@ class DataConfig(Section):
     oversize_pass: Choice[OversizePass] = Field(
         default=OversizePass.SPLIT,
         description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+    )
+    dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
+        default="off",
+        description="sparse slots whose lists are held once where instances in a row repeat them: "
+        "off, auto (where it saves memory) or names",
     )
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"

@@ -21,7 +21,7 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
 from paddlebox.data.spill import new_instances
-from paddlebox.errors import DataError, OutOfSpaceError
+from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
 core = _native.core
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 # Fields of LoadOptions that what a line becomes does not depend on.
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
-    *("shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "cache"),
 }
 
 
@@ -48,10 +48,30 @@ class LoadOptions:
     max_line_bytes: int = 1 << 20
     oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
+    dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: the order of the files
     budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
     spill_dir: Path | None = None  # None: the system's folder for temporary files
     cache: ParsedCache | None = None
+
+    def dedup(self) -> bool | list[int]:
+        """False: off, True: auto, else the slots' places among the sparse ones.
+
+        Raises: ConfigError for a name that is no sparse slot.
+        """
+        if isinstance(self.dedup_slots, str):
+            if self.dedup_slots not in ("off", "auto"):
+                raise ConfigError(
+                    f"dedup_slots: expected off, auto or names, found {self.dedup_slots!r}"
+                )
+            return self.dedup_slots == "auto"
+        names = [slot.name for slot in self.slots.sparse]
+        unknown = [name for name in self.dedup_slots if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"dedup_slots: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+            )
+        return [names.index(name) for name in self.dedup_slots]
 
     def parsing(self) -> dict[str, Any]:
         """What a line's columns depend on, for the key of the parsed cache."""
@@ -94,6 +114,12 @@ class LoadedPass:
     @property
     def size(self) -> int:
         return int(self.instances.size)
+
+    @property
+    def dedup(self) -> dict[str, int]:
+        """Lists, and the ids in them, that are not held a second time; bytes of memory saved."""
+        lists, values, index_bytes = self.instances.shared
+        return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
 
     @property
     def spilled_bytes(self) -> int:
@@ -191,6 +217,7 @@ def load(
         options.batch_size,
         options.budget_bytes,
         options.spill_dir,
+        options.dedup(),
     )
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()

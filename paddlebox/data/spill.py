@@ -13,6 +13,7 @@ import itertools
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +41,24 @@ def new_instances(
     batch_size: int,
     budget_bytes: int = 0,
     folder: Path | None = None,
+    dedup: bool | Sequence[int] = False,
 ) -> Any:
     """Native Instances, or with a budget what does the same within it.
 
     Args:
         budget_bytes: 0: none. folder: of what is over it; None: the system's for temporary files.
+        dedup: whether lists that repeat are held once, or the places of the slots that may.
     """
     if budget_bytes == 0:
-        return core.Instances(sparse_slots, dense_width)
-    return SpillingInstances(sparse_slots, dense_width, batch_size, budget_bytes, folder)
+        return _native_instances(sparse_slots, dense_width, dedup)
+    return SpillingInstances(sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup)
+
+
+def _native_instances(sparse_slots: int, dense_width: int, dedup: bool | Sequence[int]) -> Any:
+    instances = core.Instances(sparse_slots, dense_width)
+    if dedup is not False:
+        instances.share_lists(None if dedup is True else list(dedup))
+    return instances
 
 
 @dataclass
@@ -85,9 +95,12 @@ class SpillingInstances:
         batch_size: int,
         budget_bytes: int,
         folder: Path | None = None,
+        dedup: bool | Sequence[int] = False,
     ) -> None:
         self._sparse_slots = sparse_slots
         self._dense_width = dense_width
+        self._dedup = dedup
+        self._shared = np.zeros(3, np.int64)  # as native `shared`
         self._batch_size = batch_size
         self._held_bytes = int(budget_bytes * _HELD_SHARE)
         self._window_bytes = int(budget_bytes * _WINDOW_SHARE)
@@ -126,6 +139,11 @@ class SpillingInstances:
         return int(self._whole.unique_keys) if self._whole is not None else len(self._keys)
 
     @property
+    def shared(self) -> tuple[int, int, int]:
+        lists, values, index_bytes = (int(count) for count in self._shared)
+        return lists, values, index_bytes
+
+    @property
     def spilled_bytes(self) -> int:
         """Bytes on disk; 0 for a pass that fits."""
         return int(self._file.bytes) if self._file is not None else 0
@@ -154,7 +172,7 @@ class SpillingInstances:
     def index(self, pool: Any) -> None:
         self._pool = pool
         if self._file is None:
-            whole = core.Instances(self._sparse_slots, self._dense_width)
+            whole = self._new_instances()
             for chunk in self._held:
                 whole.append(chunk)
             self._held.clear()
@@ -162,12 +180,16 @@ class SpillingInstances:
                 whole.shuffle(self._seed)
             whole.index(pool)
             self._whole = whole
+            self._shared += whole.shared
             return
         if self._seed is None:
             self._bounds = self._cut_by_pieces()
         else:
             self._scatter(self._seed)
         self._index_windows()
+
+    def _new_instances(self) -> Any:
+        return _native_instances(self._sparse_slots, self._dense_width, self._dedup)
 
     def _new_file(self) -> Any:
         name = f"paddlebox-spill-{os.getpid()}-{next(_numbers)}"
@@ -242,6 +264,7 @@ class SpillingInstances:
         merged: list[tuple[np.ndarray, np.ndarray]] = []
         for number in range(len(self._bounds) - 1):
             instances = self._read(number)
+            self._shared += instances.shared
             keys, slots, _ = instances.select(core.InstanceRange(0, instances.size))
             merged.append((keys, slots))
             while len(merged) > 1 and len(merged[-2][0]) < 2 * len(merged[-1][0]):
@@ -261,7 +284,7 @@ class SpillingInstances:
 
     def _read(self, number: int) -> Any:
         """The instances of a window, indexed by themselves."""
-        instances = core.Instances(self._sparse_slots, self._dense_width)
+        instances = self._new_instances()
         if self._shuffled:
             order = []
             for in_file, within in self._shuffled[number]:
