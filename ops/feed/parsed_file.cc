@@ -71,6 +71,10 @@ struct BadColumns {
   std::vector<char> text;  // reason, excerpt, reason, …
 };
 
+// A column that ParsedChunk gains is to be named in EachColumn, and scattered by ScatterRows.
+static_assert(sizeof(ParsedChunk) == 3 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>),
+              "ParsedChunk has other columns than are written and read here");
+
 // Every column of a chunk: what is not named here is neither written nor read. One that is empty is
 // not in the file, so that optional ones cost nothing.
 template <typename Chunk, typename Bad, typename Visit>

@@ -55,4 +55,4 @@ def test_a_name_that_is_no_sparse_slot_is_refused(open_dataset, slots):
     with pytest.raises(ConfigError, match="expected sparse slots, of user, words"):
         open_dataset(dedup_slots=slots)
     with pytest.raises(ConfigError, match="expected off, auto or names, found 'on'"):
-        open_dataset(dedup_slots="on")
+        LoadOptions(Format.MULTISLOT, SLOTS, 1, dedup_slots="on").dedup()
