@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/sorted_index.h"
+#include "feed/shared_lists.h"
 #include "feed/unique_keys.h"
 #include "row/feasign.h"
 #include "row/plan.h"
@@ -39,7 +41,8 @@ class Random {
 // A chunk as it was appended. Index replaces the feasigns by positions.
 struct Chunk {
   ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i's occurrences are [starts[i], starts[i+1])
+  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
+  feed::SharedLists shared;        // and has some of those before it
   std::vector<int32_t> positions;  // (nnz), after Index
 };
 
@@ -57,6 +60,13 @@ size_t Held(const std::vector<T>& v) {
 template <typename T>
 void Free(std::vector<T>* v) {
   std::vector<T>().swap(*v);
+}
+
+// Without a branch a value: a column from the cache comes at the speed of memory.
+bool HasZero(const std::vector<uint64_t>& values) {
+  uint64_t zeros = 0;
+  for (const uint64_t value : values) zeros |= value == 0 ? 1 : 0;
+  return zeros != 0;
 }
 
 // Lowers *slot to `value`; the order in which threads come does not matter.
@@ -80,18 +90,28 @@ struct Instances::Impl {
   size_t occurrences = 0;              // nnz
   std::vector<uint64_t> keys;          // (U)
   std::vector<uint16_t> lowest_slots;  // (U)
+  feed::Sharing sharing = feed::Sharing::kOff;
+  std::vector<uint8_t> may_share;  // (S)
+  SharedCounts shared_counts;
 
-  size_t Occurrences(Place place) const {
-    const std::vector<uint64_t>& starts = chunks[place.chunk].starts;
-    return starts[place.row + 1] - starts[place.row];
+  const uint32_t* Lengths(Place place) const {
+    return chunks[place.chunk].columns.lengths.data() + place.row * slots;
   }
 
   // Calls visit(position) for each occurrence of instance i.
   template <typename Visit>
   void EachPosition(size_t i, Visit visit) const {
     const Chunk& chunk = chunks[places[i].chunk];
-    const size_t end = chunk.starts[places[i].row + 1];
-    for (size_t at = chunk.starts[places[i].row]; at < end; ++at) visit(chunk.positions[at]);
+    const size_t row = places[i].row;
+    const auto visit_all = [&](size_t begin, size_t end) {
+      for (size_t at = begin; at < end; ++at) visit(chunk.positions[at]);
+    };
+    if (chunk.shared.slots.empty()) {
+      visit_all(chunk.starts[row], chunk.starts[row + 1]);
+    } else {
+      feed::EachList(chunk.shared, row, Lengths(places[i]), slots, chunk.starts[row],
+                     [&](size_t, size_t begin, size_t end) { visit_all(begin, end); });
+    }
   }
 
   Status CheckIndexed(const char* call) const {
@@ -135,24 +155,39 @@ Status Instances::Append(ParsedChunk&& chunk) {
   if (n > std::numeric_limits<uint32_t>::max()) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances, expected at most 2^32 - 1", n);
   }
-  if (std::find(chunk.feasigns.begin(), chunk.feasigns.end(), 0u) != chunk.feasigns.end()) {
+  if (HasZero(chunk.feasigns)) {
     return Error(Code::kInvalidArgument, "chunk holds feasign 0, which is padding and has no row");
   }
   Chunk added;
-  added.starts.reserve(n + 1);
-  added.starts.push_back(0);
-  for (size_t i = 0; i < n; ++i) {
+  added.starts.resize(n + 1);
+  const uint32_t* lengths = chunk.lengths.data();
+  for (size_t i = 0; i < n; ++i, lengths += self.slots) {
     uint64_t length = 0;
-    for (size_t s = 0; s < self.slots; ++s) length += chunk.lengths[i * self.slots + s];
-    added.starts.push_back(added.starts.back() + length);
+    for (size_t s = 0; s < self.slots; ++s) length += lengths[s];
+    added.starts[i + 1] = added.starts[i] + length;
   }
   if (added.starts.back() != chunk.feasigns.size()) {
     return Error(Code::kInvalidArgument, "chunk has %zu feasigns, its lengths add up to %llu",
                  chunk.feasigns.size(), static_cast<unsigned long long>(added.starts.back()));
   }
   self.occurrences += chunk.feasigns.size();
+  if (self.sharing != feed::Sharing::kOff) {
+    added.shared = feed::ShareLists(self.sharing, self.may_share, self.slots, &chunk);
+    self.shared_counts.lists += added.shared.lists_saved;
+    self.shared_counts.values += added.shared.values_saved;
+    self.shared_counts.index_bytes += Held(added.shared.begins);
+    if (!added.shared.slots.empty()) {  // an instance holds fewer now
+      lengths = chunk.lengths.data();
+      for (size_t i = 0; i < n; ++i, lengths += self.slots) {
+        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, self.slots, added.starts[i],
+                                             [](size_t, size_t, size_t) {});
+      }
+    }
+  }
   const uint32_t number = static_cast<uint32_t>(self.chunks.size());
-  for (uint32_t row = 0; row < n; ++row) self.places.push_back({number, row});
+  const size_t before = self.places.size();
+  self.places.resize(before + n);
+  for (uint32_t row = 0; row < n; ++row) self.places[before + row] = {number, row};
   self.labels.insert(self.labels.end(), chunk.labels.begin(), chunk.labels.end());
   Free(&chunk.labels);
   added.columns = std::move(chunk);
@@ -172,6 +207,40 @@ Status Instances::Shuffle(uint64_t seed) {
     std::swap(self.places[i - 1], self.places[j]);
     std::swap(self.labels[i - 1], self.labels[j]);
   }
+  return Status::Ok();
+}
+
+std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
+  std::vector<uint32_t> order(size);
+  std::iota(order.begin(), order.end(), 0u);
+  Random random(seed);
+  for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+  return order;
+}
+
+Status Instances::Arrange(const uint32_t* order, size_t size) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending) {
+    return Error(Code::kFailedPrecondition, "Arrange after Shuffle or Index");
+  }
+  const size_t n = self.places.size();
+  std::vector<Place> places;
+  std::vector<float> labels;
+  std::vector<bool> taken(n);
+  places.reserve(n);
+  labels.reserve(n);
+  for (size_t i = 0; i < size && size == n; ++i) {
+    if (order[i] >= n || taken[order[i]]) break;
+    taken[order[i]] = true;
+    places.push_back(self.places[order[i]]);
+    labels.push_back(self.labels[order[i]]);
+  }
+  if (size != n || places.size() != n) {
+    return Error(Code::kInvalidArgument, "order: expected a permutation of %zu instances", n);
+  }
+  self.state = Impl::State::kShuffled;
+  self.places = std::move(places);
+  self.labels = std::move(labels);
   return Status::Ok();
 }
 
@@ -215,19 +284,40 @@ void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t e
     for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
     index.FindBatch(block, n, positions + at);
   }
-  const uint32_t* length = chunk->columns.lengths.data() + begin * slots;
-  size_t at = chunk->starts[begin];
-  for (size_t row = begin; row < end; ++row) {
-    for (size_t s = 0; s < slots; ++s) {
-      for (const size_t stop = at + *length++; at < stop; ++at) {
+  const uint32_t* lengths = chunk->columns.lengths.data() + begin * slots;
+  for (size_t row = begin; row < end; ++row, lengths += slots) {
+    const size_t own = chunk->starts[row];
+    feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
+      if (at < own) return;  // whoever owns the list has said it
+      for (; at < stop; ++at) {
         AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
       }
-    }
+    });
   }
 }
 
 size_t Instances::size() const { return impl_->places.size(); }
 size_t Instances::unique_keys() const { return impl_->keys.size(); }
+SharedCounts Instances::shared_counts() const { return impl_->shared_counts; }
+
+Status Instances::ShareLists(const std::vector<size_t>* slots) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
+    return Error(Code::kFailedPrecondition, "ShareLists after Append; call it first");
+  }
+  self.may_share.assign(self.slots, 0);
+  self.sharing = slots == nullptr ? feed::Sharing::kAuto : feed::Sharing::kOn;
+  if (slots == nullptr) return Status::Ok();
+  for (const size_t slot : *slots) {
+    if (slot >= self.slots) {
+      return Error(Code::kInvalidArgument, "sparse slot %zu shares lists, there are %zu", slot,
+                   self.slots);
+    }
+    self.may_share[slot] = 1;
+  }
+  return Status::Ok();
+}
+
 size_t Instances::occurrences() const { return impl_->occurrences; }
 const std::vector<float>& Instances::labels() const { return impl_->labels; }
 
@@ -236,7 +326,8 @@ size_t Instances::bytes() const {
                  Held(impl_->lowest_slots) + Held(impl_->chunks);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
-             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions);
+             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
+             Held(chunk.shared.begins);
   }
   return bytes;
 }
@@ -315,7 +406,10 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   PBX_RETURN_IF_ERROR(CheckIndexed("PackBatch"));
   PBX_RETURN_IF_ERROR(CheckRange(begin, end));
   size_t total = 0;
-  for (size_t i = begin; i < end; ++i) total += Occurrences(places[i]);
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t* const length = Lengths(places[i]);
+    for (size_t s = 0; s < slots; ++s) total += length[s];
+  }
   const size_t segments = (end - begin) * slots;
   if (total > kMaxInt32 || segments > kMaxInt32 - 1) {
     return Error(Code::kInvalidArgument,
@@ -328,7 +422,7 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   int32_t next = 0;
   *out++ = 0;
   for (size_t i = begin; i < end; ++i) {
-    const uint32_t* length = chunks[places[i].chunk].columns.lengths.data() + places[i].row * slots;
+    const uint32_t* const length = Lengths(places[i]);
     for (size_t s = 0; s < slots; ++s) *out++ = next += static_cast<int32_t>(length[s]);
   }
   return Status::Ok();

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "feed/columns.h"
@@ -195,6 +196,16 @@ void BindFeed(py::module_& module) {
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<int>(), py::arg("threads"));
   py::class_<Instances>(module, "Instances")
       .def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
+      .def("share_lists",
+           [](Instances& self, const std::optional<std::vector<size_t>>& slots) {
+             ThrowIfError(self.ShareLists(slots.has_value() ? &*slots : nullptr));
+           })
+      .def_property_readonly("shared",
+                             [](const Instances& self) {
+                               const SharedCounts counts = self.shared_counts();
+                               return py::make_tuple(counts.lists, counts.values,
+                                                     counts.index_bytes);
+                             })
       .def(
           "append",
           [](Instances& self, ParsedChunk& chunk) { ThrowIfError(self.Append(std::move(chunk))); },
@@ -202,6 +213,10 @@ void BindFeed(py::module_& module) {
       .def(
           "shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
           release)
+      .def("arrange",
+           [](Instances& self, const Array<uint32_t>& order) {
+             ThrowIfError(self.Arrange(order.data(), SizeOf(order)));
+           })
       .def(
           "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
           release)

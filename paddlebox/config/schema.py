@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -363,6 +363,11 @@ class DataConfig(Section):
         default=OversizePass.SPLIT,
         description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
     )
+    dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
+        default="off",
+        description="sparse slots whose lists are held once where instances in a row repeat them: "
+        "off, auto (where it saves memory) or names",
+    )
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
     )
@@ -384,6 +389,24 @@ class DataConfig(Section):
         elif self.files_per_day:
             raise ValueError("files_per_day is set, but date, the day of the first files, is not")
         return self
+
+
+class FeederConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=0,
+        ge=0,
+        description="memory for the instances of passes; what is over it lies in spill_dir. "
+        "0: no limit",
+    )
+    spill_dir: str = Field(
+        default="", description="folder on local disk; empty: the system's for temporary files"
+    )
+    cache_bytes: Bytes = Field(
+        default=0, ge=0, description="disk for the columns of files that were parsed; 0: no cache"
+    )
+    cache_dir: str = Field(
+        default="", description="folder of the cache; empty: paddlebox/parsed in the user's caches"
+    )
 
 
 class ModelConfig(Section):
@@ -439,6 +462,7 @@ class Config(Section):
     ssd: SsdConfig = Field(default_factory=SsdConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     data: DataConfig
+    feeder: FeederConfig = Field(default_factory=FeederConfig)
     model: ModelConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)

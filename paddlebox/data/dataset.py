@@ -30,6 +30,7 @@ from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
+from paddlebox.data.cache import open_cache
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
 from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.sources import RETRIES
@@ -50,6 +51,9 @@ class PassStats:
     bad_lines: int = 0
     unique_feasigns: int = 0
     parts: int = 0
+    spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
+    files_from_cache: int = 0  # that were not parsed
+    dedup: dict[str, int] = field(default_factory=dict)  # lists, ids and bytes saved
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
@@ -133,11 +137,17 @@ class InMemoryDataset:
         oversize_pass: OversizePass | str = OversizePass.SPLIT,
         retries: int = RETRIES,
         drop_last: bool = False,
+        dedup_slots: str | Sequence[str] = "off",
+        budget_bytes: int = 0,
+        spill_dir: Path | str = "",
+        cache_bytes: int = 0,
+        cache_dir: Path | str = "",
     ) -> None:
         """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
 
         Args:
-            slots: the columns, or the path of a slots.yaml. The rest as `data` in docs/config.md.
+            slots: the columns, or the path of a slots.yaml. The rest as `data` and `feeder` in
+                docs/config.md.
         """
         self._options = LoadOptions(
             format=Format(data_format),
@@ -149,8 +159,13 @@ class InMemoryDataset:
             max_line_bytes=max_line_bytes,
             oversize_pass=OversizePass(oversize_pass),
             retries=retries,
+            dedup_slots=dedup_slots,
+            budget_bytes=budget_bytes,
+            spill_dir=Path(spill_dir) if spill_dir else None,
+            cache=open_cache(cache_dir, cache_bytes),
         )
         self._options.slots.check_format(self._options.format)
+        self._options.dedup()
         self._options.schema()  # a schema that makes no sense is said here and not in a thread
         self._drop_last = drop_last
         self.set_use_var(use_var)
@@ -266,6 +281,9 @@ class InMemoryDataset:
             unique_feasigns=int(loaded.instances.unique_keys),
             parts=len(loaded.ranges),
             work_s=dict(loaded.seconds),
+            spilled_bytes=loaded.spilled_bytes,
+            files_from_cache=loaded.files_from_cache,
+            dedup=loaded.dedup,
         )
         made = _Pass(loaded, train, day, stats)
         with self._lock:

@@ -8,23 +8,31 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
-from paddlebox.data.columnar import Piece, read_pieces
-from paddlebox.data.reader import Chunk, expand, read_chunks
+from paddlebox.data.cache import Parsable, ParsedCache
+from paddlebox.data.columnar import read_pieces
+from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
-from paddlebox.errors import DataError, OutOfSpaceError
+from paddlebox.data.spill import new_instances
+from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
 core = _native.core
 log = logging.getLogger(__name__)
 
 _QUOTED_BAD_LINES = 5
 _LINES_BEFORE_EARLY_STOP = 10_000
+# Fields of LoadOptions that what a line becomes does not depend on.
+_NOT_PARSING = {
+    *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
+    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,36 @@ class LoadOptions:
     max_line_bytes: int = 1 << 20
     oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
+    dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: the order of the files
+    budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
+    spill_dir: Path | None = None  # None: the system's folder for temporary files
+    cache: ParsedCache | None = None
+
+    def dedup(self) -> bool | list[int]:
+        """False: off, True: auto, else the slots' places among the sparse ones.
+
+        Raises: ConfigError for a name that is no sparse slot.
+        """
+        if isinstance(self.dedup_slots, str):
+            if self.dedup_slots not in ("off", "auto"):
+                raise ConfigError(
+                    f"dedup_slots: expected off, auto or names, found {self.dedup_slots!r}"
+                )
+            return self.dedup_slots == "auto"
+        names = [slot.name for slot in self.slots.sparse]
+        unknown = [name for name in self.dedup_slots if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"dedup_slots: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+            )
+        return [names.index(name) for name in self.dedup_slots]
+
+    def parsing(self) -> dict[str, Any]:
+        """What a line's columns depend on, for the key of the parsed cache."""
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
+        slots = self.slots.model_dump(mode="json")
+        return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
@@ -72,10 +109,22 @@ class LoadedPass:
     lines: int = 0
     bad_lines: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
+    files_from_cache: int = 0
 
     @property
     def size(self) -> int:
         return int(self.instances.size)
+
+    @property
+    def dedup(self) -> dict[str, int]:
+        """Lists, and the ids in them, that are not held a second time; bytes of memory saved."""
+        lists, values, index_bytes = self.instances.shared
+        return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
+
+    @property
+    def spilled_bytes(self) -> int:
+        """On local disk; 0 for a pass in memory."""
+        return int(getattr(self.instances, "spilled_bytes", 0))
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]
@@ -114,7 +163,13 @@ class _BadLines:
             )
 
 
-def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piece]:
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    if options.cache is None:
+        return _read_source(path, options, schema)
+    return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
+
+
+def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     if options.format in (Format.PARQUET, Format.ARROW):
         return read_pieces(path, options.format, schema, options.retries)
     header = schema if options.format is Format.CSV and options.slots.csv.header else None
@@ -124,10 +179,10 @@ def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piec
 
 
 def _parsed(
-    chunks: Iterator[Chunk | Piece], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Chunk | Piece, Any]]:
+    chunks: Iterator[Parsable], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Parsable, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Chunk | Piece, Future[Any]]] = deque()
+    waiting: deque[tuple[Parsable, Future[Any]]] = deque()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
@@ -156,11 +211,19 @@ def load(
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
     schema = options.schema()
-    instances = core.Instances(schema.sparse_slots, schema.dense_width)
+    instances = new_instances(
+        schema.sparse_slots,
+        schema.dense_width,
+        options.batch_size,
+        options.budget_bytes,
+        options.spill_dir,
+        options.dedup(),
+    )
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
+    hits_before = options.cache.hits if options.cache is not None else 0
 
-    def chunks() -> Iterator[Chunk | Piece]:
+    def chunks() -> Iterator[Parsable]:
         for path in files:
             yield from _read(path, options, schema)
 
@@ -189,7 +252,8 @@ def load(
     ranges = _split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
-    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds)
+    hits = options.cache.hits - hits_before if options.cache is not None else 0
+    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
 
 
 def _split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:

@@ -125,6 +125,11 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
         oversize_pass=config.data.oversize_pass,
         retries=config.data.retries,
         drop_last=config.data.drop_last,
+        dedup_slots=config.data.dedup_slots,
+        budget_bytes=config.feeder.budget_bytes,
+        spill_dir=config.feeder.spill_dir,
+        cache_bytes=config.feeder.cache_bytes,
+        cache_dir=config.feeder.cache_dir,
     )
     if config.data.shuffle:
         dataset.local_shuffle()
@@ -246,6 +251,9 @@ def _train_pass(
         "seconds": seconds,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
+        "spilled_bytes": stats.spilled_bytes,
+        "files_from_cache": stats.files_from_cache,
+        "dedup": stats.dedup,
         "lines": stats.lines,
         "bad_lines": stats.bad_lines,
         "unique_feasigns": stats.unique_feasigns,
