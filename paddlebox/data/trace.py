@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from paddlebox.errors import StoreError
 
@@ -20,17 +21,15 @@ class Tracer:
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         # (name, category, thread, begin ns, length ns, pass); appending to a deque takes no lock.
-        self._events: deque[tuple[str, str, int, int, int, int]] = deque(maxlen=max_events)
-        self._threads: dict[int, str] = {}
+        self._events: deque[tuple[str, str, str, int, int, int]] = deque(maxlen=max_events)
         self._added = 0
 
     def add(
         self, name: str, category: str, begin_ns: int, end_ns: int, pass_number: int = 0
     ) -> None:
         """An event of the calling thread. Times are of time.perf_counter_ns."""
-        thread = threading.get_native_id()
-        if thread not in self._threads:
-            self._threads[thread] = threading.current_thread().name
+        # By name: a thread that takes the place of another, pass after pass, goes on in its line.
+        thread = threading.current_thread().name
         self._added += 1  # of two threads at once one may be lost: only told, never relied on
         self._events.append((name, category, thread, begin_ns, end_ns - begin_ns, pass_number))
 
@@ -42,9 +41,10 @@ class Tracer:
         process = os.getpid()
         events = list(self._events)
         start = min((event[3] for event in events), default=0)
-        lines = [
+        threads = {name: tid for tid, name in enumerate(sorted({e[2] for e in events}), 1)}
+        lines: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": process, "tid": tid, "args": {"name": name}}
-            for tid, name in self._threads.items()
+            for name, tid in threads.items()
         ]
         for name, category, thread, begin, length, number in events:
             lines.append(
@@ -53,7 +53,7 @@ class Tracer:
                     "name": name,
                     "cat": category,
                     "pid": process,
-                    "tid": thread,
+                    "tid": threads[thread],
                     "ts": (begin - start) / 1e3,  # microseconds
                     "dur": length / 1e3,
                     "args": {"pass": number},
