@@ -10,9 +10,9 @@ Runs tools/train.py, 20 passes of each:
 
 with the DeepFM of its config; --hidden makes the dense part dearer or cheaper. A table prints what
 each stage needed beside a pass and what it waited for, medians over the passes. What the trainer
-waited is what it stood still for of load, stage, batch and commit. The first pass has nothing to hide
-its loading behind, so it is told apart. The goal holds where no stage takes as long as training does,
-and all of them have enough cores; where not, it is printed without a verdict.
+waited is what it stood still for of load, stage, batch and commit. The first pass has nothing to
+hide its loading behind, so it is told apart. The goal holds where no stage takes as long as
+training does and all of them have enough cores; where not, there is no verdict.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def judge(name: str, lines: list[Any], dense_threads: int) -> tuple[Any, list[re
         for kind in ("load", "pack")
     }
     seconds = statistics.median(line["seconds"] for line in steady)
-    print(f"{name}: {len(lines)} passes of {lines[0]['samples']} samples, {seconds:.3f} s a pass, ")
+    print(f"{name}: {len(lines)} passes of {lines[0]['samples']} samples, {seconds:.3f} s a pass;")
     print(f"  threads (load, pack) {threads['load']:g}, {threads['pack']:g}; medians a pass:")
     print(f"  {'stage':8}{'work s':>9}{'before':>9}{'after':>9}")
     for stage, sums in stages.items():
@@ -129,7 +129,9 @@ def judge(name: str, lines: list[Any], dense_threads: int) -> tuple[Any, list[re
     busy = sum(work[stage] for stage in work if stage != "train") + work["train"] * dense_threads
     allowed = max(alone.values()) < work["train"] and busy < cores * work["train"]
     parts = ", ".join(f"{what} {share:.2%}" for what, share in shares.items())
-    print(f"  the trainer waited {waited:.2%} of the wall time ({parts}); with the first pass {total:.2%}")
+    own = 1 - waited - sum(line["stages"]["train"]["work_s"] for line in steady) / wall
+    print(f"  the trainer waited {waited:.2%} of the wall time ({parts}); {total:.2%} with the first")
+    print(f"  pass; {own:.2%} went into ends of passes: metrics, dense state, the log")
     print(f"  cores' work beside a pass: {busy:.2f} s of {cores * work['train']:.2f} s")
     figures = {
         "samples_per_pass": lines[0]["samples"],
@@ -138,6 +140,7 @@ def judge(name: str, lines: list[Any], dense_threads: int) -> tuple[Any, list[re
         "threads": threads,
         "waited": shares,
         "waited_with_first_pass": total,
+        "ends_of_passes": own,
         "allowed": allowed,
     }
     goal = report.Goal(f"{name}, share of wall time waited", waited, WAITED, waited <= WAITED)
