@@ -130,7 +130,7 @@ def judge(name: str, lines: list[Any], dense_threads: int) -> tuple[Any, list[re
     allowed = max(alone.values()) < work["train"] and busy < cores * work["train"]
     parts = ", ".join(f"{what} {share:.2%}" for what, share in shares.items())
     own = 1 - waited - sum(line["stages"]["train"]["work_s"] for line in steady) / wall
-    print(f"  the trainer waited {waited:.2%} of the wall time ({parts}); {total:.2%} with the first")
+    print(f"  the trainer waited {waited:.2%} of wall time ({parts}); {total:.2%} with the first")
     print(f"  pass; {own:.2%} went into ends of passes: metrics, dense state, the log")
     print(f"  cores' work beside a pass: {busy:.2f} s of {cores * work['train']:.2f} s")
     figures = {
