@@ -68,10 +68,16 @@ class Batch {
  public:
   explicit Batch(Input* input) : input_(*input) {}
 
-  // A column of at least `rows` rows.
-  void Add(const char* name, int64_t rows) {
-    // Most often what a slot can take; all of them anywhere now and then.
-    Made* made = Value(name, rows, true);
+  // A column of at least `rows` rows. leaves: types that its slot can take, one of which it has most
+  // often; now and then any. lists: the same for the kinds of list; a list has `steady` values each,
+  // or any number if that is negative.
+  void Add(const char* name, int64_t rows, const char* leaves, const char* lists, int steady) {
+    const uint8_t choice = input_.Byte();
+    const bool fits = choice < 240;
+    const char* const all = "lLiIfgcCsSbuzUZn";
+    leaves_ = fits ? leaves : all;
+    steady_ = fits ? steady : -1;
+    Made* made = Value(name, rows, fits ? lists[choice & 3] - '0' : choice & 3);
     types_.push_back(&made->type);
     arrays_.push_back(&made->array);
   }
@@ -91,19 +97,17 @@ class Batch {
   }
 
  private:
-  Made* Value(const char* name, int64_t length, bool may_be_list) {
-    static constexpr const char* kFormats[] = {"l", "L", "i", "I", "f", "g", "c", "C",
-                                               "s", "S", "b", "u", "z", "U", "Z", "n"};
+  // list: 0 a leaf, 1 list, 2 large_list, 3 fixed_size_list
+  Made* Value(const char* name, int64_t length, int list) {
     Made* made = &made_.emplace_back();
-    const uint8_t choice = input_.Byte();
     made->type.name = name;
     made->array.offset = input_.Below(4);
     made->array.length = length + input_.Below(3);
     const int64_t held = made->array.offset + made->array.length;
     Nulls(made, held);
-    const int list = may_be_list ? choice >> 4 & 3 : 0;
     if (list == 0) {
-      made->format = kFormats[choice & 15];
+      made->format =
+          leaves_[static_cast<size_t>(input_.Below(static_cast<int64_t>(std::strlen(leaves_))))];
       Leaf(made, held);
     } else {
       List(made, name, held, list);
@@ -158,20 +162,19 @@ class Batch {
     made->buffers[2] = Hold(made, static_cast<size_t>(at));
   }
 
-  // list: 1 list, 2 large_list, 3 fixed_size_list
   void List(Made* made, const char* name, int64_t held, int list) {
     const uint8_t choice = input_.Byte();
-    const int64_t each = choice & 3;
+    const int64_t each = steady_ < 0 ? choice & 3 : steady_;
     made->format = list == 1 ? "+l" : list == 2 ? "+L" : "+w:" + std::to_string(each);
     made->array.n_buffers = list == 3 ? 1 : 2;
     if (list != 3) {
       const size_t width = list == 2 ? 8 : 4, n = static_cast<size_t>(held) + 1;
       made->buffers[1] = Hold(made, n * width);
-      if ((choice & 4) == 0) {  // offsets that ascend; otherwise they are what comes
+      if ((choice & 252) != 0) {  // offsets that ascend; otherwise they are what comes
         char* const offsets = made->held.back().get();
         int64_t at = 0;
         for (size_t i = 0; i < n; ++i) {
-          const int64_t step = static_cast<uint8_t>(offsets[i * width]) % 4;
+          const int64_t step = steady_ < 0 ? static_cast<uint8_t>(offsets[i * width]) % 4 : steady_;
           const int32_t narrow = static_cast<int32_t>(at);
           std::memcpy(offsets + i * width, list == 2 ? static_cast<const void*>(&at) : &narrow,
                       width);
@@ -180,7 +183,7 @@ class Batch {
       }
     }
     const int64_t items = list == 3 ? held * each : held * 2 + input_.Below(64);
-    Made* child = Value(name, items, false);
+    Made* child = Value(name, items, 0);
     made->type.n_children = made->array.n_children = 1;
     made->type_child = &child->type;
     made->array_child = &child->array;
@@ -194,6 +197,8 @@ class Batch {
   }
 
   Input& input_;
+  const char* leaves_ = "";
+  int steady_ = -1;
   std::deque<Made> made_;
   std::vector<ArrowSchema*> types_;
   std::vector<ArrowArray*> arrays_;
@@ -251,7 +256,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const FeedSchema schema = SchemaOf(input.Byte());
   const int64_t rows = input.Byte(), cut = input.Below(rows + 1);
   Batch batch(&input);
-  for (const char* name : {"y", "d", "v", "u", "w"}) batch.Add(name, rows);
+  batch.Add("y", rows, "bbbf", "0000", -1);
+  batch.Add("d", rows, "fgibc", "0001", 1);
+  batch.Add("v", rows, "fgsb", "3312", 2);
+  batch.Add("u", rows, "LlICi", "0123", -1);
+  const bool hash = schema.slots[4].transform.hash;
+  batch.Add("w", rows, hash ? "uUzZ" : "LlSs", "0123", -1);
   ParsedChunk whole, first, second;
   const Status status = batch.Parse(schema, 0, rows, &whole);
   if (!status.ok()) {
@@ -273,25 +283,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   return 0;
 }
 
-// Every type of a leaf for each kind of list, in the columns that can take it, over 5 rows.
+// Columns that fit and are of one kind of list, with and without nulls, over 5 to 20 rows.
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
-  // Of a column: type, offset, extra rows, nulls; the bytes behind are its values.
-  const auto column = [](int list, int leaf, int nulls, int offsets) {
-    std::string text;
-    text += static_cast<char>(list << 4 | leaf);
-    text += {1, 1, static_cast<char>(nulls)};
-    if (list != 0) text += static_cast<char>(offsets | 2);
-    for (int i = 0; i < 40; ++i) text += static_cast<char>(i % 3 == 0);
-    return text;
-  };
   for (int options = 0; options < 8; ++options) {
     for (int list = 0; list < 4; ++list) {
       for (int nulls : {0, 1, 3}) {
-        const std::string start = {static_cast<char>(options), 5, 2};
-        const int numbers = (options + list) % 11, strings = 11 + (options & 3);
-        seeds->push_back(start + column(0, 11 - 1, nulls, 0) + column(0, 2, nulls, 0) +
-                         column(3, 6, 0, 0) + column(list, numbers % 4, nulls, options & 4) +
-                         column(list, (options & 2) != 0 ? strings : 1, nulls, 0));
+        std::string seed = {static_cast<char>(options), static_cast<char>(5 * (list + 1)), 2};
+        // As Add, Value, Nulls, List and Leaf take it; zeros and small numbers are their values.
+        const std::string column = {static_cast<char>(16 | list), 1, 2, static_cast<char>(nulls)};
+        for (int number = 0; number < 12; ++number) {
+          seed += column;
+          for (int i = 0; i < 60; ++i) seed += static_cast<char>((i * 7 + list) % 5);
+        }
+        seeds->push_back(seed);
       }
     }
   }
