@@ -170,7 +170,7 @@ class Batch {
     if (list != 3) {
       const size_t width = list == 2 ? 8 : 4, n = static_cast<size_t>(held) + 1;
       made->buffers[1] = Hold(made, n * width);
-      if ((choice & 252) != 0) {  // offsets that ascend; otherwise they are what comes
+      if (choice < 200) {  // offsets that ascend; otherwise they are what comes
         char* const offsets = made->held.back().get();
         int64_t at = 0;
         for (size_t i = 0; i < n; ++i) {
