@@ -72,6 +72,7 @@ LINES: dict[Format, Line] = {
 }
 LISTS = [Format.MULTISLOT, Format.FEASIGN_SLOT, Format.SLOT_VALUE, Format.CSV]  # not Criteo
 TEXT = list(LINES)
+COLUMNAR = [Format.PARQUET, Format.ARROW]
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,15 @@ def read(
 
 # A good line has three feasigns, a Criteo line of ours two.
 CASES = [
-    Case("empty line", lambda line: "", 2, 0, TEXT),
-    Case("a byte order mark alone", lambda line: "\ufeff", 2, 0, TEXT),
+    Case("empty line", lambda _: "", 2, 0, TEXT),
+    Case("a byte order mark alone", lambda _: "\ufeff", 2, 0, TEXT),
     read("a byte order mark inside the file", lambda line: "\ufeff" + line()),
     read("CRLF", lambda line: line() + "\r"),
     malformed("two carriage returns", lambda line: line() + "\r\r"),
     malformed("a carriage return before a value", lambda line: line(click="\r1")),
     malformed("NUL in an id", lambda line: line(user=["7\0"])),
     malformed("NUL in the label", lambda line: line(click="1\0")),
-    malformed("binary", lambda line: "\x01\x02\x03\x7f"),
+    malformed("binary", lambda _: "\x01\x02\x03\x7f"),
     malformed("too many dense values", lambda line: line(age=["1", "2", "3"]), LISTS),
     malformed("too few dense values", lambda line: line(age=["1"]), LISTS),
     malformed("a label that is no number", lambda line: line(click="yes")),
@@ -144,17 +145,17 @@ CASES = [
     malformed("a slot too many", lambda line: line() + " 1 9", [Format.MULTISLOT]),
     malformed("a cell too many", lambda line: line() + ",9", [Format.CSV]),
     malformed("a column too many", lambda line: line() + "\t9", [Format.CRITEO_TSV]),
-    malformed("a slot too few", lambda line: "1 1 2 0.5 1.5 1 7", [Format.MULTISLOT]),
-    malformed("a cell too few", lambda line: "1,0.5|1.5,7", [Format.CSV]),
+    malformed("a slot too few", lambda _: "1 1 2 0.5 1.5 1 7", [Format.MULTISLOT]),
+    malformed("a cell too few", lambda _: "1,0.5|1.5,7", [Format.CSV]),
     malformed("a column too few", lambda line: line().rpartition("\t")[0], [Format.CRITEO_TSV]),
     read("a sparse slot missing", lambda line: line(user=[]), LISTS[1:3], 8),
     read("an unknown slot", lambda line: line() + " 9:9", LISTS[1:3], 9),
     malformed("no dense value", lambda line: line(age=[]), LISTS[1:3]),
     malformed("no label", lambda line: line().partition(" ")[2], LISTS[1:3]),
-    malformed("count 0", lambda line: "1 1 2 0.5 1.5 0 2 3 4", [Format.MULTISLOT]),
-    malformed("count too large", lambda line: "1 1 2 0.5 1.5 1 7 3 3 4", [Format.MULTISLOT]),
-    malformed("a huge count", lambda line: f"1 1 2 0.5 1.5 {HUGE} 7", [Format.MULTISLOT]),
-    malformed("a quote that does not end", lambda line: '1,0.5|1.5,"7,3', [Format.CSV]),
+    malformed("count 0", lambda _: "1 1 2 0.5 1.5 0 2 3 4", [Format.MULTISLOT]),
+    malformed("count too large", lambda _: "1 1 2 0.5 1.5 1 7 3 3 4", [Format.MULTISLOT]),
+    malformed("a huge count", lambda _: f"1 1 2 0.5 1.5 {HUGE} 7", [Format.MULTISLOT]),
+    malformed("a quote that does not end", lambda _: '1,0.5|1.5,"7,3', [Format.CSV]),
     malformed("longer than the limit", lambda line: line(user=["1" * 5000])),
 ]
 
@@ -241,7 +242,7 @@ def test_a_damaged_compressed_file_is_an_error_with_its_offset(
         load([path], options(data_format, max_bad_line_ratio=1.0), 1000)
 
 
-@pytest.mark.parametrize("data_format", [*TEXT, Format.PARQUET, Format.ARROW], ids=lambda f: f.value)
+@pytest.mark.parametrize("data_format", [*TEXT, *COLUMNAR], ids=lambda f: f.value)
 def test_hidden_and_temporary_files_are_left_out_and_missing_ones_named(
     tmp_path, caplog, data_format
 ):
@@ -261,6 +262,7 @@ def test_hidden_and_temporary_files_are_left_out_and_missing_ones_named(
         load([str(good), str(tmp_path / "nowhere.txt")], options(data_format), 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit_mb", "size"), [(200, 3), (1, 2)])
 def test_a_line_of_100_megabytes_is_read_or_malformed_by_the_limit(tmp_path, limit_mb, size):
     words = np.arange(10**19, 10**19 + 5_000_000, dtype=np.uint64)  # 20 digits and a space each
@@ -314,7 +316,7 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize("data_format", [Format.PARQUET, Format.ARROW], ids=lambda f: f.value)
+@pytest.mark.parametrize("data_format", COLUMNAR, ids=lambda f: f.value)
 @pytest.mark.parametrize(("changed", "size", "bad"), COLUMNS.values(), ids=COLUMNS)
 def test_a_hostile_row_has_its_documented_result(
     tmp_path, caplog, data_format, changed, size, bad
@@ -326,7 +328,7 @@ def test_a_hostile_row_has_its_documented_result(
     assert (f"{path}:2: " in caplog.text) == bool(bad)
 
 
-@pytest.mark.parametrize("data_format", [Format.PARQUET, Format.ARROW], ids=lambda f: f.value)
+@pytest.mark.parametrize("data_format", COLUMNAR, ids=lambda f: f.value)
 @pytest.mark.parametrize(
     "damage", ["missing column", "retyped column", "cut", "text", "empty", "head lost"]
 )

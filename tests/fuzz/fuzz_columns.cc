@@ -68,9 +68,9 @@ class Batch {
  public:
   explicit Batch(Input* input) : input_(*input) {}
 
-  // A column of at least `rows` rows. leaves: types that its slot can take, one of which it has most
-  // often; now and then any. lists: the same for the kinds of list; a list has `steady` values each,
-  // or any number if that is negative.
+  // A column of at least `rows` rows. leaves: types that its slot can take, one of which it has
+  // most often; now and then any. lists: the same for the kinds of list; a list has `steady`
+  // values each, or any number if that is negative.
   void Add(const char* name, int64_t rows, const char* leaves, const char* lists, int steady) {
     const uint8_t choice = input_.Byte();
     const bool fits = choice < 240;
