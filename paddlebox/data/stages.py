@@ -169,10 +169,13 @@ class InOrder(Generic[T, R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _wanted(self) -> int:
+        return max(1, self._threads.now)
+
     def _adjust(self) -> None:
         """Starts threads that are missing; those too many leave by themselves."""
         with self._changed:
-            missing = 0 if self._stopped or self._end is not None else self._threads.now
+            missing = 0 if self._stopped or self._end is not None else self._wanted()
             missing -= self._running
             if missing <= 0:
                 return
@@ -185,7 +188,7 @@ class InOrder(Generic[T, R]):
 
     def _leaves(self) -> bool:
         with self._changed:
-            done = self._stopped or self._end is not None or self._running > self._threads.now
+            done = self._stopped or self._end is not None or self._running > self._wanted()
             self._running -= done
             return done
 

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -319,12 +319,17 @@ def _evaluate_files(
 @contextmanager
 def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
     """Writes the trace at the end, also where a run fails: then it is wanted most."""
+    if tracer is None:
+        yield
+        return
     try:
         yield
-    finally:
-        if tracer is not None:
+    except BaseException:
+        with suppress(StoreError):  # what stopped the run is what must be heard
             tracer.write(Path(path))
-            log.info("trace: %s, for ui.perfetto.dev", path)
+        raise
+    tracer.write(Path(path))
+    log.info("trace: %s, for ui.perfetto.dev", path)
 
 
 @contextmanager
