@@ -197,12 +197,15 @@ class Column {
     return Status::Ok();
   }
 
-  // Items of rows [0, rows), at most; as the file says it, unchecked.
+  // Items of rows [0, rows), at most; as the file says it, unchecked. -1 for what cannot be.
   int64_t ItemsOf(int64_t rows) const {
     if (!list_ || rows == 0) return rows;
     if (fixed_ >= 0) return rows * fixed_;
-    return large_ ? Values<int64_t>(array_)[offset_ + rows] - Values<int64_t>(array_)[offset_]
-                  : Values<int32_t>(array_)[offset_ + rows] - Values<int32_t>(array_)[offset_];
+    const auto at = [this](int64_t row) {
+      return large_ ? Values<int64_t>(array_)[row] : int64_t{Values<int32_t>(array_)[row]};
+    };
+    const int64_t first = at(offset_), last = at(offset_ + rows);
+    return first < 0 || last < first ? -1 : last - first;
   }
 
   // The items of one row begin where those of the row before end.
@@ -220,9 +223,15 @@ class Column {
     bool ascend = offsets[0] >= 0 && offsets[n] <= leaf_->length;
     for (int64_t i = 0; i < n; ++i) {
       ascend &= offsets[i] <= offsets[i + 1];
-      items[i] = {leaf_->offset + offsets[i], leaf_->offset + offsets[i + 1]};
+      items[i] = {FromLeaf(offsets[i]), FromLeaf(offsets[i + 1])};
     }
     return ascend;
+  }
+
+  // Unsigned, as offsets are looked at only when all are known: one that is none may wrap around.
+  int64_t FromLeaf(int64_t offset) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(leaf_->offset) +
+                                static_cast<uint64_t>(offset));
   }
 
   const SlotSpec& slot_;

@@ -47,8 +47,8 @@ struct ParsedChunk {
 //                  n; n != dim for a dense slot, n != 1 for the label; anything left over
 //   feasign_slot   tokens "value:slot" separated by blanks; label and dense slots hold floats as
 //                  value; slots that the schema does not name are ignored (that is the format's
-//                  custom), but their token must have a ':'; label missing or repeated; number of
-//                  dense values != dim
+//                  custom), but their token must have a ':' and no control byte; label missing or
+//                  repeated; number of dense values != dim
 //   slot_value     the same with "slot:value"
 //   criteo_tsv     40 tab-separated columns: label, I1..I13 (decimal integer or empty), C1..C26
 //                  (1 to 16 hexadecimal digits or empty), checked also where no slot uses them.

@@ -89,7 +89,10 @@ class SlotTextParser : public LineParser {
       }
       const size_t name_size = static_cast<size_t>(token.name_end - token.name);
       const uint32_t slot = Find(token.name, name_size);
-      if (slot != NameTable::kNone && !Add(slot, token, out, error)) return false;
+      if (slot == NameTable::kNone ? !CheckUnknown(p, after, error)
+                                   : !Add(slot, token, out, error)) {
+        return false;
+      }
       p = after;
     }
     for (size_t i = 0; i < filled_.size(); ++i) {
@@ -128,6 +131,17 @@ class SlotTextParser : public LineParser {
     if (found == nullptr) return false;
     const char* const colon = static_cast<const char*>(found);
     *token = value_first ? Token{colon + 1, end, p, colon} : Token{p, colon, colon + 1, end};
+    return true;
+  }
+
+  // An unknown slot is ignored, but not one whose name is a known one and a stray control byte: its
+  // value would be lost without a word.
+  static bool CheckUnknown(const char* p, const char* end, LineError* error) {
+    for (const char* at = p; at < end; ++at) {
+      if (static_cast<unsigned char>(*at) >= 0x20) continue;
+      return error->wanted() &&
+             error->Set("'%s' holds a control byte", Printable(p, end, 40).c_str());
+    }
     return true;
   }
 

@@ -373,7 +373,16 @@ class DataConfig(Section):
     )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
-        default=0, ge=0, le=1024, description="threads of the feeder; 0: all cores, at most 8"
+        default=0,
+        ge=0,
+        le=1024,
+        description="threads that read, parse and key; 0: tuned by what waits, at most 8",
+    )
+    pack_threads: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="threads that pack batches; 0: tuned, at most half the cores and 4",
     )
     drop_last: bool = Field(
         default=False, description="drop a training pass's last batch if it is short"
@@ -442,6 +451,10 @@ class TrainerConfig(Section):
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
         default=False, description="evaluate data.test_files after each pass"
+    )
+    trace: str = Field(
+        default="",
+        description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: none",
     )
 
 

@@ -15,7 +15,7 @@ trains. Calls out of order raise PassError naming the call that is missing.
 from __future__ import annotations
 
 import logging
-import queue
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +34,25 @@ from paddlebox.data.cache import open_cache
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
 from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.sources import RETRIES
+from paddlebox.data.stages import (
+    AFTER,
+    BEFORE,
+    WORK,
+    InOrder,
+    LoadThreads,
+    PackThreads,
+    StageTimes,
+    Threads,
+)
+from paddlebox.data.trace import Tracer
 from paddlebox.errors import PassError
 from paddlebox.store.table import StagedPass, Table
 
 log = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 8
+_MAX_THREADS = 8  # where thread_num leaves the number open
+_MAX_PACK_THREADS = 4
 
 
 @dataclass
@@ -57,6 +70,10 @@ class PassStats:
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
+    # Of each stage: work_s, before_s, after_s (data/stages.py). commit is of the pass before.
+    times: StageTimes = field(default_factory=StageTimes)
+    load_threads: int = 1  # of this pass, at their end
+    pack_threads: int = 1
     # What the training thread stood still for.
     wait_s: dict[str, float] = field(
         default_factory=lambda: {"load": 0.0, "stage": 0.0, "batch": 0.0, "commit": 0.0}
@@ -81,8 +98,28 @@ class _Pass:
     day: int
     stats: PassStats
     staged: Future[_Staged] | None = None  # the next part to begin
+    free_ns: int = 0  # since when the next part, or the staged one, waits to be taken up
     begun: int = 0  # parts begun
     trained: bool = False  # batches() has been gone through
+
+
+class _Wait:
+    """Times what the training thread stands still for."""
+
+    def __enter__(self) -> _Wait:
+        self._begin = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = time.perf_counter_ns()
+
+    def add(self, stats: PassStats, what: str, kind: str) -> None:
+        stats.wait_s[what] += (self._end - self._begin) / 1e9
+        stats.times.add("train", kind, self._begin, self._end)
+
+
+def _cores(most: int) -> int:
+    return max(1, min(most, len(os.sched_getaffinity(0))))
 
 
 class InMemoryDataset:
@@ -114,7 +151,15 @@ class InMemoryDataset:
         self._next: _Pass | None = None
         self._current: _Pass | None = None
         self._side_tables = SideTables()
+        self._tuned = False
+        self._load_threads: Threads = Threads(1, 1)
+        self._pack_threads = PackThreads(1, 1)
+        self._loading_times = StageTimes()
+        self._begun_ns = 0  # when the pass that is open, or was last, began
+        self._committed: tuple[int, int] | None = None  # when, in ns, the last commit ran
         self.stats = PassStats()
+        #: Set before the first pass: gets what every thread does.
+        self.tracer: Tracer | None = None
         #: Called at end_pass for the dense state that is committed with the rows.
         self.dense_state: Callable[[], Mapping[str, np.ndarray]] | None = None
         #: Written into each version: where in the data it stands.
@@ -142,18 +187,21 @@ class InMemoryDataset:
         spill_dir: Path | str = "",
         cache_bytes: int = 0,
         cache_dir: Path | str = "",
+        pack_threads: int = 0,
     ) -> None:
         """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
 
         Args:
             slots: the columns, or the path of a slots.yaml. The rest as `data` and `feeder` in
                 docs/config.md.
+            thread_num, pack_threads: 0: tuned while it runs by what waits (data/stages.py), up to
+                the cores that there are. No result depends on either.
         """
         self._options = LoadOptions(
             format=Format(data_format),
             slots=slots if isinstance(slots, Slots) else load_slots(slots),
             batch_size=batch_size,
-            threads=thread_num,
+            threads=thread_num or _cores(_MAX_THREADS),
             key_space=KeySpace(key_space),
             max_bad_line_ratio=max_bad_line_ratio,
             max_line_bytes=max_line_bytes,
@@ -168,6 +216,9 @@ class InMemoryDataset:
         self._options.dedup()
         self._options.schema()  # a schema that makes no sense is said here and not in a thread
         self._drop_last = drop_last
+        self._set_threads(thread_num)
+        most = _cores(2 * _MAX_PACK_THREADS) // 2
+        self._pack_threads = PackThreads(pack_threads or 1, pack_threads or max(1, most))
         self.set_use_var(use_var)
 
     def set_use_var(self, variables: Sequence[Any] | None) -> None:
@@ -178,7 +229,15 @@ class InMemoryDataset:
         self._options = replace(self._initialised(), batch_size=batch_size)
 
     def set_thread(self, thread_num: int) -> None:
-        self._options = replace(self._initialised(), threads=thread_num)
+        """Threads that read, parse and key; 0: tuned while it runs by what waits."""
+        threads = thread_num or _cores(_MAX_THREADS)
+        self._options = replace(self._initialised(), threads=threads)
+        self._set_threads(thread_num)
+
+    def _set_threads(self, thread_num: int) -> None:
+        self._tuned = thread_num == 0
+        most = thread_num or _cores(_MAX_THREADS)
+        self._load_threads = LoadThreads(most) if self._tuned else Threads(most, most)
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
         self._filelist = list(filelist)
@@ -247,8 +306,14 @@ class InMemoryDataset:
         self._passes_loaded += 1
         if self._shuffle_next:
             options = replace(options, shuffle_seed=self._seed + self._passes_loaded)
+        self._loading_times = StageTimes(self.tracer, self._passes_loaded)
         self._loading = self._loader.submit(
-            self._load, list(self._filelist), options, not self._test_mode, self._day
+            self._load,
+            list(self._filelist),
+            options,
+            not self._test_mode,
+            self._day,
+            self._loading_times,
         )
 
     def wait_preload_done(self) -> None:
@@ -257,23 +322,39 @@ class InMemoryDataset:
             return
         if self._loading is None:
             raise PassError("no pass is being loaded: preload_into_memory is missing")
-        started = time.perf_counter()
         loading, self._loading = self._loading, None
-        try:
-            made = loading.result()
-        except BaseException:
-            self._side_tables.drop_feed_pass()
-            raise
-        self._side_tables.wait_feed_pass_done()
-        made.stats.wait_s["load"] += time.perf_counter() - started
+        if self._tuned and not loading.done():
+            self._load_threads.all()  # whatever was chosen: now it is waited for
+        with _Wait() as wait:
+            try:
+                made = loading.result()
+            except BaseException:
+                self._side_tables.drop_feed_pass()
+                raise
+            self._side_tables.wait_feed_pass_done()
+        wait.add(made.stats, "load", BEFORE)
 
     def load_into_memory(self) -> None:
         """`preload_into_memory` and `wait_preload_done`."""
         self.preload_into_memory()
         self.wait_preload_done()
 
-    def _load(self, filelist: list[str], options: LoadOptions, train: bool, day: int) -> _Pass:
-        loaded = load(filelist, options, self._table.max_pass_rows, self._closing)
+    def _load(
+        self,
+        filelist: list[str],
+        options: LoadOptions,
+        train: bool,
+        day: int,
+        times: StageTimes,
+    ) -> _Pass:
+        loaded = load(
+            filelist,
+            options,
+            self._table.max_pass_rows,
+            self._closing,
+            times=times,
+            threads=self._load_threads,
+        )
         stats = PassStats(
             samples=loaded.size,
             lines=loaded.lines,
@@ -284,8 +365,10 @@ class InMemoryDataset:
             spilled_bytes=loaded.spilled_bytes,
             files_from_cache=loaded.files_from_cache,
             dedup=loaded.dedup,
+            times=times,
+            load_threads=self._load_threads.now,
         )
-        made = _Pass(loaded, train, day, stats)
+        made = _Pass(loaded, train, day, stats, free_ns=time.perf_counter_ns())
         with self._lock:
             self._next = made
             self._stage_when_free()
@@ -305,15 +388,17 @@ class InMemoryDataset:
             return
 
     def _stage(self, owner: _Pass, number: int) -> _Staged:
-        started = time.perf_counter()
-        part = owner.loaded.part(number)
-        staged = self._table.stage(part.keys, part.slots, train=owner.train, day=owner.day)
-        row_of_position = np.full(owner.loaded.instances.unique_keys, -1, np.int32)
-        row_of_position[part.positions] = staged.row_of_key
+        started, times = time.perf_counter_ns(), owner.stats.times
+        times.count("key", AFTER, owner.free_ns, started)
+        with times.time("stage"):
+            part = owner.loaded.part(number)
+            staged = self._table.stage(part.keys, part.slots, train=owner.train, day=owner.day)
+            row_of_position = np.full(owner.loaded.instances.unique_keys, -1, np.int32)
+            row_of_position[part.positions] = staged.row_of_key
         for tier, rows in staged.hits.items():
             owner.stats.hits[tier] += rows
-        elapsed = time.perf_counter() - started
-        owner.stats.work_s["stage"] = owner.stats.work_s.get("stage", 0.0) + elapsed
+        owner.stats.work_s["stage"] = times.seconds("stage")
+        owner.free_ns = time.perf_counter_ns()
         return _Staged(part, staged, row_of_position)
 
     # ---- the pass
@@ -337,6 +422,19 @@ class InMemoryDataset:
             self._stage_when_free()
             assert self._current is not None
             self.stats = self._current.stats
+        self._tune()
+
+    def _tune(self) -> None:
+        """Threads of the next load, from what this one needed and whether it was waited for."""
+        begun, self._begun_ns = self._begun_ns, time.perf_counter_ns()
+        if begun == 0 or not isinstance(self._load_threads, LoadThreads):
+            return
+        stats, times = self.stats, self.stats.times
+        threads_s = times.seconds("read") + times.seconds("parse")
+        threads_s += times.seconds("key") * stats.load_threads
+        self._load_threads.after_pass(
+            threads_s, (self._begun_ns - begun) / 1e9, stats.wait_s["load"]
+        )
 
     def batches(self) -> Iterator[Feed]:
         """The batches of the open pass, in order, each once. Packed ahead by a thread.
@@ -361,23 +459,27 @@ class InMemoryDataset:
             yield from self._part_batches(current, self._begin_part(current))
 
     def _begin_part(self, current: _Pass) -> _Staged:
-        started = time.perf_counter()
         assert current.staged is not None
-        staged = current.staged.result()
-        current.stats.wait_s["stage"] += time.perf_counter() - started
-        self._table.begin(staged.pass_table)
+        with _Wait() as wait:
+            staged = current.staged.result()
+        wait.add(current.stats, "stage", BEFORE)
+        current.stats.times.count("stage", AFTER, current.free_ns, time.perf_counter_ns())
+        with _Wait() as wait:
+            self._table.begin(staged.pass_table)
+        wait.add(current.stats, "commit", AFTER)
         with self._lock:
             current.staged = None
             current.begun += 1
+            current.free_ns = time.perf_counter_ns()
             self._stage_when_free()  # the stage is free again
         return staged
 
     def _end_part(self, current: _Pass) -> None:
-        started = time.perf_counter()
-        self._table.end(self._passes_committed + 1)
-        if current.train:
-            self._table.spill()
-        current.stats.wait_s["commit"] += time.perf_counter() - started
+        with _Wait() as wait:
+            self._table.end(self._passes_committed + 1)
+            if current.train:
+                self._table.spill()
+        wait.add(current.stats, "commit", AFTER)
 
     def _part_batches(self, current: _Pass, staged: _Staged) -> Iterator[Feed]:
         part, size = staged.part, current.loaded.options.batch_size
@@ -388,43 +490,21 @@ class InMemoryDataset:
         short = part.end == current.loaded.size and part.end % size > 0
         if self._drop_last and short and current.train:
             starts = starts[:-1]
-        ready: queue.Queue[Feed | BaseException | None] = queue.Queue(_BATCHES_AHEAD)
-        stop = threading.Event()
-
-        def put(item: Feed | BaseException | None) -> bool:
-            while not stop.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    return True
-                except queue.Full:
-                    continue
-            return False
-
-        def pack() -> None:
-            _native.core.release_thread_affinity()
-            try:
-                for begin in starts:
-                    if not put(packer.pack(begin, min(begin + size, part.end))):
-                        return
-                put(None)
-            except BaseException as error:  # raised again by the trainer's thread
-                put(error)
-
-        thread = threading.Thread(target=pack, name="paddlebox-pack", daemon=True)
-        thread.start()
-        try:
-            while True:
-                started = time.perf_counter()
-                item = ready.get()
-                current.stats.wait_s["batch"] += time.perf_counter() - started
-                if item is None:
-                    return
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            stop.set()
-            thread.join()
+        stats, times = current.stats, current.stats.times
+        with InOrder(
+            iter(starts),
+            lambda begin: packer.pack(begin, min(begin + size, part.end)),
+            self._pack_threads,
+            ahead=_BATCHES_AHEAD,
+            times=times,
+            worker="pack",
+            consumer="train",
+        ) as batches:
+            for batch in self._pack_threads.watch(batches):
+                with times.time("train"):
+                    yield batch
+        stats.wait_s["batch"] += batches.waited_ns / 1e9
+        stats.pack_threads = self._pack_threads.now
 
     def end_pass(self, need_save_delta: bool = False) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.
@@ -443,10 +523,13 @@ class InMemoryDataset:
                 f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
                 "train_from_dataset is missing, or was left early (then abandon_pass)"
             )
-        started = time.perf_counter()
-        if current.begun:
-            self._table.end(self._passes_committed + 1)
-        current.stats.wait_s["commit"] += time.perf_counter() - started
+        with _Wait() as wait:
+            if current.begun:
+                self._table.end(self._passes_committed + 1)
+        wait.add(current.stats, "commit", AFTER)
+        if self._committed is not None:
+            current.stats.times.count("commit", WORK, *self._committed)
+            self._committed = None
         with self._lock:
             self._current = None
             self._stage_when_free()  # an evaluation may have waited for this end
@@ -454,13 +537,21 @@ class InMemoryDataset:
         if not current.train or not current.begun:
             return
         self._passes_committed += 1
-        self._table.commit_in_background(
+        times, begin = current.stats.times, time.perf_counter_ns()
+        commit = self._table.commit_in_background(
             dense=dict(self.dense_state()) if self.dense_state is not None else None,
             day=current.day,
             pass_number=self._passes_committed,
             cursor={**self.cursor, "files": current.loaded.files},
             config_hash=self.config_hash,
         )
+
+        def committed(_: object) -> None:  # on the thread that commits
+            end = time.perf_counter_ns()
+            self._committed = (begin, end)
+            times.trace("commit", WORK, begin, end)
+
+        commit.add_done_callback(committed)
 
     def abandon_pass(self) -> None:
         """Forgets the open pass: the store stays at its last commit. The table takes no more

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
 from paddlebox.data.spill import new_instances
+from paddlebox.data.stages import InOrder, StageTimes, Threads
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
 core = _native.core
@@ -178,25 +178,14 @@ def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsa
     )
 
 
-def _parsed(
-    chunks: Iterator[Parsable], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Parsable, Any]]:
-    """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Parsable, Future[Any]]] = deque()
-    for chunk in chunks:
-        waiting.append((chunk, pool.submit(chunk.parse, schema)))
-        if len(waiting) > ahead:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    for first, future in waiting:
-        yield first, future.result()
-
-
 def load(
     filelist: Sequence[str],
     options: LoadOptions,
     max_rows: int,
     cancelled: threading.Event | None = None,
+    *,
+    times: StageTimes | None = None,
+    threads: Threads | None = None,
 ) -> LoadedPass:
     """Reads and parses the files of one pass, in their order, whatever the thread count.
 
@@ -204,6 +193,8 @@ def load(
         filelist: paths and globs.
         max_rows: unique keys that one part may have (`Table.max_pass_rows`).
         cancelled: once set, loading ends soon with CancelledError.
+        times: gets what read, parse and key took.
+        threads: how many, at any moment; None: options.threads.
 
     Raises: DataError (a missing file, too many malformed lines); OutOfSpaceError when the pass does
         not fit the HBM budget and may not be split, or one batch alone does not fit.
@@ -227,14 +218,27 @@ def load(
         for path in files:
             yield from _read(path, options, schema)
 
-    with ThreadPoolExecutor(
-        options.threads, "paddlebox-parse", initializer=core.release_thread_affinity
-    ) as pool:
-        for chunk, columns in _parsed(chunks(), schema, pool, 2 * options.threads):
+    def parse(chunk: Parsable) -> tuple[str, Any]:
+        return chunk.path, chunk.parse(schema)
+
+    times = times or StageTimes()
+    threads = threads or Threads(options.threads, options.threads)
+    with InOrder(
+        chunks(),
+        parse,
+        threads,
+        ahead=2 * threads.most + 1,
+        times=times,
+        worker="parse",
+        consumer="key",
+        source_stage="read",
+    ) as parsed_chunks:
+        for path, columns in parsed_chunks:
             if cancelled is not None and cancelled.is_set():
-                raise CancelledError(f"loading was given up in {chunk.path}")
-            bad.add(chunk.path, columns.lines, columns.bad_lines, columns.first_bad)
-            instances.append(columns)
+                raise CancelledError(f"loading was given up in {path}")
+            with times.time("key"):
+                bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
+                instances.append(columns)
     bad.check()
     if bad.bad:
         log.warning(
@@ -246,10 +250,11 @@ def load(
     parsed = time.perf_counter()
     if instances.size == 0:
         log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
-    if options.shuffle_seed is not None:
-        instances.shuffle(options.shuffle_seed)
-    instances.index(core.ThreadPool(options.threads))
-    ranges = _split(instances, options, max_rows)
+    with times.time("key"):
+        if options.shuffle_seed is not None:
+            instances.shuffle(options.shuffle_seed)
+        instances.index(core.ThreadPool(threads.now))
+        ranges = _split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
     hits = options.cache.hits - hits_before if options.cache is not None else 0

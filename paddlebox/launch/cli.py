@@ -32,10 +32,18 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     """tools/train.py. Returns the exit code: 0, or 1 after one line that says what went wrong."""
     parser = _parser("Trains a model of the zoo, pass by pass, and commits each pass.")
     parser.add_argument("--run-dir", type=Path, help="default: runs/<config name>-<time>")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write what every thread did, for ui.perfetto.dev; -o trainer.trace=FILE",
+    )
     arguments = parser.parse_args(argv)
 
     def run() -> None:
-        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
+        overrides = [*itertools.chain(*arguments.override)]
+        if arguments.trace is not None:
+            overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
+        config = load_config(arguments.config, overrides)
         _refuse_several_ranks()
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
+from paddlebox.data.stages import AFTER, BEFORE, WORK
+from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
@@ -118,7 +120,8 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
         slots=slots,
         data_format=config.data.format,
         batch_size=config.data.batch_size,
-        thread_num=_threads(config.data.threads),
+        thread_num=config.data.threads,
+        pack_threads=config.data.pack_threads,
         key_space=config.data.key_space,
         max_bad_line_ratio=config.data.max_bad_line_ratio,
         max_line_bytes=config.data.max_line_bytes,
@@ -146,8 +149,12 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
     tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
+    tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
-    with open_table(config, run_dir / "store", slots=slots) as table:
+    with (
+        _written(tracer, config.trainer.trace),
+        open_table(config, run_dir / "store", slots=slots) as table,
+    ):
         if table.head is not None:
             raise StoreError(
                 f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
@@ -165,6 +172,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
         with _feeding(create_dataset(config, slots, table)) as dataset:
             dataset.dense_state = runner.dense_state
             dataset.config_hash = config.fingerprint()
+            dataset.tracer = tracer
             lines = []
             _preload(dataset, passes[0])
             for planned, following in zip(passes, [*passes[1:], None], strict=True):
@@ -260,6 +268,8 @@ def _train_pass(
         "hits": stats.hits,
         "work_s": stats.work_s,
         "wait_s": stats.wait_s,
+        "stages": stats.times.as_dict(),
+        "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **_hot_path(before, after),
@@ -316,13 +326,20 @@ def _log_pass(planned: PlannedPass, result: PassResult, line: dict[str, Any]) ->
     if result.metrics:
         log.info("pass %d: %s", planned.number, format_metrics(result.metrics))
     log.info(
-        "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s",
+        "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "
+        "seconds of work (waited before, after): %s",
         planned.number,
         result.mean_loss,
         result.samples,
         line["samples_per_s"],
         hits,
         waits,
+        line["threads"]["load"],
+        line["threads"]["pack"],
+        " ".join(
+            f"{stage} {s[WORK]:.2f} ({s[BEFORE]:.2f}, {s[AFTER]:.2f})"
+            for stage, s in line["stages"].items()
+        ),
     )
 
 
@@ -358,6 +375,22 @@ def _evaluate_files(
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
+
+
+@contextmanager
+def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
+    """Writes the trace at the end, also where a run fails: then it is wanted most."""
+    if tracer is None:
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):  # what stopped the run is what must be heard
+            tracer.write(Path(path))
+        raise
+    tracer.write(Path(path))
+    log.info("trace: %s, for ui.perfetto.dev", path)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = "configs/deepfm_synthetic.yaml"
 FIELDS = {
     "pass", "samples", "loss", "metrics", "seconds", "samples_per_s",
-    "hits", "wait_s", "work_s", "bad_lines",
+    "hits", "wait_s", "work_s", "stages", "threads", "bad_lines",
 }  # fmt: skip
 METRICS = {
     "auc",
@@ -70,7 +70,10 @@ def overrides(data: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    done = tool("train", "-c", CONFIG, "--run-dir", folder, *overrides(data))
+    done = tool(
+        "train", "-c", CONFIG, "--run-dir", folder,
+        "--trace", folder / "trace.json", *overrides(data),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -104,6 +107,17 @@ def test_days_of_a_run_end_by_themselves(data, tmp_path):
         ("decay", "20240131"),
         ("shrink", "20240131"),
     ]
+
+
+def test_a_trace_shows_the_work_of_every_stage(run_dir):
+    trace = json.loads((run_dir / "trace.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    stages = {"read", "parse", "key", "stage", "pack", "train", "commit"}
+    assert {event["name"] for event in events if event["cat"] == "work"} == stages
+    assert {event["args"]["pass"] for event in events} == {1, 2}
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    trained = sum(e["dur"] for e in events if e["name"] == "train" and e["cat"] == "work") / 1e6
+    assert trained == pytest.approx(sum(line["stages"]["train"]["work_s"] for line in lines))
 
 
 def contents(folder: Path) -> dict[str, tuple[str, int]]:

@@ -2,7 +2,8 @@
 // bad lines, the same on every vector path; what was parsed goes through indexing and packing
 // unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
-// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle.
+// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle, 5
+// CSV instead of the format, 6 transforms, 7 that the first line of CSV names its columns.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -35,6 +36,33 @@ constexpr size_t kWidth = 3;
     }                                                                  \
   } while (0)
 
+void AddTransforms(FeedSchema* schema) {
+  const bool lists = schema->format != Format::kCriteoTsv;
+  std::vector<std::string> sparse;
+  for (pbx::SlotSpec& slot : schema->slots) {
+    if (slot.kind == SlotKind::kDense) {
+      slot.transform.has_default = slot.transform.clip = slot.transform.log1p = true;
+      slot.transform.default_value = 2;
+      slot.transform.clip_low = -1;
+      slot.transform.clip_high = 1000;
+    } else if (slot.kind == SlotKind::kSparse) {
+      slot.transform.max_length = 3;
+      slot.transform.has_default = true;
+      slot.transform.default_feasign = 5;
+      slot.transform.hash = lists && sparse.size() == 1;
+      sparse.push_back(slot.name);
+    }
+  }
+  pbx::SlotSpec cross = {"crossed", SlotKind::kSparse, 1, ""};
+  cross.transform.cross = {sparse[0], sparse[1]};
+  schema->slots.push_back(cross);
+  if (lists) return;
+  pbx::SlotSpec bucket = {"bucket", SlotKind::kSparse, 1, ""};
+  bucket.transform.bucket_of = "d1";
+  bucket.transform.boundaries = {0.5f, 2};
+  schema->slots.push_back(bucket);
+}
+
 FeedSchema SchemaOf(uint8_t choice) {
   FeedSchema schema;
   schema.format = static_cast<Format>(choice & 3);
@@ -57,7 +85,9 @@ FeedSchema SchemaOf(uint8_t choice) {
                     {"d", SlotKind::kDense, 3, ""},
                     {"2", SlotKind::kSparse, 1, ""},
                     {"33", SlotKind::kSparse, 1, ""}};
+    if ((choice & 32) != 0) schema.format = Format::kCsv;
   }
+  if ((choice & 64) != 0) AddTransforms(&schema);
   return schema;
 }
 
@@ -124,7 +154,7 @@ void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, u
     for (size_t u = 0; u < v.unique; ++u) {
       REQUIRE(static_cast<size_t>(v.rows[u]) < rows);
       for (int32_t at = v.starts[u]; at < v.starts[u + 1]; ++at) {
-        REQUIRE(static_cast<size_t>(v.segments[at]) < segments);
+        REQUIRE(static_cast<size_t>(v.segments[at] & INT32_MAX) < segments);  // without kFirst
       }
     }
   }
@@ -161,9 +191,17 @@ void CheckIndexed(const Instances& instances, size_t slots, uint64_t random) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static pbx::ThreadPool pool(2);
   if (size == 0) return 0;
-  const FeedSchema schema = SchemaOf(bytes[0]);
-  const char* const data = reinterpret_cast<const char*>(bytes) + 1;
+  FeedSchema schema = SchemaOf(bytes[0]);
+  const char* data = reinterpret_cast<const char*>(bytes) + 1;
   --size;
+  if (schema.format == Format::kCsv && (bytes[0] & 128) != 0) {
+    const void* found = size == 0 ? nullptr : std::memchr(data, '\n', size);
+    const size_t line =
+        found == nullptr ? size : static_cast<size_t>(static_cast<const char*>(found) - data);
+    if (!pbx::SetCsvHeader(data, line, &schema).ok()) return 0;
+    data += line;  // what is left begins with an empty line
+    size -= line;
+  }
   CheckEveryPath(schema, data, size);
   const ParsedChunk whole = Parse(schema, data, size);
 
@@ -206,9 +244,18 @@ void AddFuzzSeeds(std::vector<std::string>* seeds) {
       "1\t\t5000\t0\t2\t3\t\t\t99999\t1\t\t7\ta1b2c3d4\t\t0\tffffffffffffffff\tF\t1\t2\t3\t4\t5"
       "\t6\t7\t8\t9\ta\tb\tc\td\te\tf\t10\t11\t12\t\t\tabc\n"
       "0\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\n"};
+  const std::string csv =
+      "1,17|18,0.5|-2e3|1,7,5|18446744073709551615\n\"0\",\"a,\"\"b\",0|0|0,,9\n0,,,,\n";
+  const std::string header = "33,d,\"y\",unused,1,2\n1|2,0|0|0,1,\"x,\",3,4\n";
   for (int options = 0; options < 8; ++options) {
     for (int format = 0; format < 4; ++format) {
-      seeds->push_back(static_cast<char>(options * 4 + format) + lines[format]);
+      for (int transforms : {0, 64}) {
+        const int choice = options * 4 + format + transforms;
+        seeds->push_back(static_cast<char>(choice) + lines[format]);
+        if (format == 3) continue;  // 32 says CSV to the others
+        seeds->push_back(static_cast<char>(choice + 32) + csv);
+        seeds->push_back(static_cast<char>(choice + 32 + 128) + header);
+      }
     }
   }
 }

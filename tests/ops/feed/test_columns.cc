@@ -158,7 +158,8 @@ TEST(nulls_are_empty_slots_and_defaults_and_a_null_label_is_malformed) {
 
 TEST(offsets_that_leave_their_values_are_corruption) {
   const std::vector<std::vector<int32_t>> wrong = {
-      {0, 2, 2, 3, 9}, {-1, 2, 2, 3, 8}, {0, 2, 1, 3, 8}, {0, 99, 2, 3, 8}, {0, 2, 2, -7, 8}};
+      {0, 2, 2, 3, 9},  {-1, 2, 2, 3, 8}, {0, 2, 1, 3, 8},
+      {0, 99, 2, 3, 8}, {0, 2, 2, -7, 8}, {INT32_MIN, 2, 2, 3, INT32_MAX}};
   for (const std::vector<int32_t>& offsets : wrong) {
     Four four;
     four.w = four.AddList("w", offsets, four.items);

@@ -1,0 +1,72 @@
+"""A trace of what every thread did, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import StoreError
+
+MAX_EVENTS = 200_000  # about 25 MB of JSON
+
+
+class Tracer:
+    """Collects complete events of any thread. Past `max_events` the oldest go, so that a run of
+    any length ends with a file of bounded size.
+    """
+
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        # (name, category, thread, begin ns, length ns, pass); appending to a deque takes no lock.
+        self._events: deque[tuple[str, str, str, int, int, int]] = deque(maxlen=max_events)
+        self._added = 0
+
+    def add(
+        self, name: str, category: str, begin_ns: int, end_ns: int, pass_number: int = 0
+    ) -> None:
+        """An event of the calling thread. Times are of time.perf_counter_ns."""
+        # By name: a thread that takes the place of another, pass after pass, goes on in its line.
+        thread = threading.current_thread().name
+        self._added += 1  # of two threads at once one may be lost: only told, never relied on
+        self._events.append((name, category, thread, begin_ns, end_ns - begin_ns, pass_number))
+
+    def write(self, path: Path) -> None:
+        """Writes the trace, in the JSON object format of Chrome's trace events.
+
+        Raises: StoreError when the file cannot be written.
+        """
+        process = os.getpid()
+        events = list(self._events)
+        start = min((event[3] for event in events), default=0)
+        threads = {name: tid for tid, name in enumerate(sorted({e[2] for e in events}), 1)}
+        lines: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": process, "tid": tid, "args": {"name": name}}
+            for name, tid in threads.items()
+        ]
+        for name, category, thread, begin, length, number in events:
+            lines.append(
+                {
+                    "ph": "X",
+                    "name": name,
+                    "cat": category,
+                    "pid": process,
+                    "tid": threads[thread],
+                    "ts": (begin - start) / 1e3,  # microseconds
+                    "dur": length / 1e3,
+                    "args": {"pass": number},
+                }
+            )
+        dropped = max(0, self._added - len(events))
+        content = {
+            "displayTimeUnit": "ms",
+            "otherData": {"events_dropped": dropped},
+            "traceEvents": lines,
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
+        except OSError as error:
+            raise StoreError(f"{path}: the trace cannot be written: {error.strerror}") from error
