@@ -4,10 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "base/hash.h"
-#include "base/sorted_index.h"
+#include "feed/instances_impl.h"
 #include "feed/unique_keys.h"
-#include "row/feasign.h"
 #include "row/plan.h"
 
 namespace pbx {
@@ -15,39 +13,6 @@ namespace {
 
 constexpr size_t kMaxInt32 = static_cast<size_t>(std::numeric_limits<int32_t>::max());
 constexpr size_t kIndexRows = 1024;  // instances a task of Index takes, at least
-
-// splitmix64: Mix is its finaliser.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() { return Mix(state_ += 0x9e3779b97f4a7c15ULL); }
-
-  // Uniform in [0, bound), bound >= 1: draws of just enough bits, again until one fits.
-  uint64_t Below(uint64_t bound) {
-    uint64_t mask = bound - 1;
-    for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
-    for (;;) {
-      const uint64_t draw = Next() & mask;
-      if (draw < bound) return draw;
-    }
-  }
-
- private:
-  uint64_t state_;
-};
-
-// A chunk as it was appended. Index replaces the feasigns by positions.
-struct Chunk {
-  ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i's occurrences are [starts[i], starts[i+1])
-  std::vector<int32_t> positions;  // (nnz), after Index
-};
-
-// Where an instance lies. Shuffling permutes places; the columns stay where they are.
-struct Place {
-  uint32_t chunk;
-  uint32_t row;
-};
 
 template <typename T>
 size_t Held(const std::vector<T>& v) {
@@ -67,47 +32,6 @@ void AtomicMin(uint16_t* slot, uint16_t value) {
 }
 
 }  // namespace
-
-struct Instances::Impl {
-  enum class State { kAppending, kShuffled, kIndexed };
-
-  size_t slots = 0;  // S
-  size_t width = 0;  // W
-  State state = State::kAppending;
-  std::vector<Chunk> chunks;
-  std::vector<Place> places;           // (N)
-  std::vector<float> labels;           // (N)
-  size_t occurrences = 0;              // nnz
-  std::vector<uint64_t> keys;          // (U)
-  std::vector<uint16_t> lowest_slots;  // (U)
-
-  size_t Occurrences(Place place) const {
-    const std::vector<uint64_t>& starts = chunks[place.chunk].starts;
-    return starts[place.row + 1] - starts[place.row];
-  }
-
-  // Calls visit(position) for each occurrence of instance i.
-  template <typename Visit>
-  void EachPosition(size_t i, Visit visit) const {
-    const Chunk& chunk = chunks[places[i].chunk];
-    const size_t end = chunk.starts[places[i].row + 1];
-    for (size_t at = chunk.starts[places[i].row]; at < end; ++at) visit(chunk.positions[at]);
-  }
-
-  Status CheckIndexed(const char* call) const {
-    if (state == State::kIndexed) return Status::Ok();
-    return Error(Code::kFailedPrecondition, "%s before Index; call Index first", call);
-  }
-
-  Status CheckRange(size_t begin, size_t end) const {
-    if (begin <= end && end <= places.size()) return Status::Ok();
-    return Error(Code::kInvalidArgument, "instances [%zu, %zu) are not within [0, %zu)", begin, end,
-                 places.size());
-  }
-
-  void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
-  Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
-};
 
 Instances::Instances(size_t sparse_slots, size_t dense_width) : impl_(std::make_unique<Impl>()) {
   impl_->slots = sparse_slots;
@@ -131,33 +55,57 @@ Status Instances::Append(ParsedChunk&& chunk) {
         n, chunk.labels.size(), chunk.dense.size(), chunk.lengths.size(), n, n * self.width,
         n * self.slots);
   }
+  if (!chunk.tags.Fits(n)) {
+    return Error(Code::kInvalidArgument, "chunk of %zu instances has tags of other ones", n);
+  }
   if (n == 0 && chunk.feasigns.empty()) return Status::Ok();
+  if (self.seen > 0 && !(chunk.tags.spec() == self.tags)) {
+    return Error(Code::kInvalidArgument, "chunk has other tags than the chunks before it");
+  }
   if (n > std::numeric_limits<uint32_t>::max()) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances, expected at most 2^32 - 1", n);
   }
   if (std::find(chunk.feasigns.begin(), chunk.feasigns.end(), 0u) != chunk.feasigns.end()) {
     return Error(Code::kInvalidArgument, "chunk holds feasign 0, which is padding and has no row");
   }
-  Chunk added;
-  added.starts.reserve(n + 1);
-  added.starts.push_back(0);
-  for (size_t i = 0; i < n; ++i) {
-    uint64_t length = 0;
-    for (size_t s = 0; s < self.slots; ++s) length += chunk.lengths[i * self.slots + s];
-    added.starts.push_back(added.starts.back() + length);
-  }
-  if (added.starts.back() != chunk.feasigns.size()) {
+  std::vector<uint64_t> starts = self.StartsOf(chunk);
+  if (starts.back() != chunk.feasigns.size()) {
     return Error(Code::kInvalidArgument, "chunk has %zu feasigns, its lengths add up to %llu",
-                 chunk.feasigns.size(), static_cast<unsigned long long>(added.starts.back()));
+                 chunk.feasigns.size(), static_cast<unsigned long long>(starts.back()));
   }
-  self.occurrences += chunk.feasigns.size();
-  const uint32_t number = static_cast<uint32_t>(self.chunks.size());
-  for (uint32_t row = 0; row < n; ++row) self.places.push_back({number, row});
-  self.labels.insert(self.labels.end(), chunk.labels.begin(), chunk.labels.end());
-  Free(&chunk.labels);
-  added.columns = std::move(chunk);
-  self.chunks.push_back(std::move(added));
+  self.tags = chunk.tags.spec();
+  const uint64_t first = self.seen;
+  self.seen += n;
+  if (self.sample_rate >= 1) {
+    self.Hold(std::move(chunk), std::move(starts));
+    return Status::Ok();
+  }
+  ParsedChunk kept = self.Sample(chunk, starts, first);
+  starts = self.StartsOf(kept);
+  if (kept.instances > 0) self.Hold(std::move(kept), std::move(starts));
   return Status::Ok();
+}
+
+std::vector<uint64_t> Instances::Impl::StartsOf(const ParsedChunk& chunk) const {
+  std::vector<uint64_t> starts;
+  starts.reserve(chunk.instances + 1);
+  starts.push_back(0);
+  for (size_t i = 0; i < chunk.instances; ++i) {
+    uint64_t length = 0;
+    for (size_t s = 0; s < slots; ++s) length += chunk.lengths[i * slots + s];
+    starts.push_back(starts.back() + length);
+  }
+  return starts;
+}
+
+void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) {
+  occurrences += chunk.feasigns.size();
+  const uint32_t number = static_cast<uint32_t>(chunks.size());
+  const uint32_t n = static_cast<uint32_t>(chunk.instances);
+  for (uint32_t row = 0; row < n; ++row) places.push_back({number, row});
+  labels.insert(labels.end(), chunk.labels.begin(), chunk.labels.end());
+  Free(&chunk.labels);
+  chunks.push_back({std::move(chunk), std::move(starts), {}, {}});
 }
 
 Status Instances::Shuffle(uint64_t seed) {
@@ -166,12 +114,10 @@ Status Instances::Shuffle(uint64_t seed) {
     return Error(Code::kFailedPrecondition, "Shuffle a second time or after Index");
   }
   self.state = Impl::State::kShuffled;
-  Random random(seed);
-  for (size_t i = self.places.size(); i > 1; --i) {
-    const size_t j = random.Below(i);
-    std::swap(self.places[i - 1], self.places[j]);
-    std::swap(self.labels[i - 1], self.labels[j]);
-  }
+  Permute(self.places.size(), seed, [&](size_t i, size_t j) {
+    std::swap(self.places[i], self.places[j]);
+    std::swap(self.labels[i], self.labels[j]);
+  });
   return Status::Ok();
 }
 
@@ -236,7 +182,8 @@ size_t Instances::bytes() const {
                  Held(impl_->lowest_slots) + Held(impl_->chunks);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
-             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions);
+             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
+             Held(chunk.donors) + chunk.columns.tags.held();
   }
   return bytes;
 }
@@ -315,7 +262,7 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   PBX_RETURN_IF_ERROR(CheckIndexed("PackBatch"));
   PBX_RETURN_IF_ERROR(CheckRange(begin, end));
   size_t total = 0;
-  for (size_t i = begin; i < end; ++i) total += Occurrences(places[i]);
+  for (size_t i = begin; i < end; ++i) total += FedOccurrences(i);
   const size_t segments = (end - begin) * slots;
   if (total > kMaxInt32 || segments > kMaxInt32 - 1) {
     return Error(Code::kInvalidArgument,
@@ -328,8 +275,12 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   int32_t next = 0;
   *out++ = 0;
   for (size_t i = begin; i < end; ++i) {
-    const uint32_t* length = chunks[places[i].chunk].columns.lengths.data() + places[i].row * slots;
-    for (size_t s = 0; s < slots; ++s) *out++ = next += static_cast<int32_t>(length[s]);
+    const uint32_t* const own = Lengths(places[i]);
+    const uint32_t* const donor = replaced.empty() ? own : Lengths(DonorOf(places[i]));
+    for (size_t s = 0; s < slots; ++s) {
+      const uint32_t length = !replaced.empty() && replaced[s] != 0 ? donor[s] : own[s];
+      *out++ = next += static_cast<int32_t>(length);
+    }
   }
   return Status::Ok();
 }
@@ -343,7 +294,7 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
   out->ids.resize(static_cast<size_t>(out->offsets.back()));
   int32_t* id = out->ids.data();
   for (size_t i = begin; i < end; ++i) {
-    self.EachPosition(i, [&](int32_t position) { *id++ = row_of_position[position]; });
+    self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
   }
   BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
 
@@ -367,7 +318,7 @@ Status Instances::PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* 
   feasigns->resize(static_cast<size_t>(offsets->back()));
   uint64_t* out = feasigns->data();
   for (size_t i = begin; i < end; ++i) {
-    self.EachPosition(
+    self.EachFed(
         i, [&](int32_t position) { *out++ = FeasignOf(self.keys[static_cast<size_t>(position)]); });
   }
   return Status::Ok();

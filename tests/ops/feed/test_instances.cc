@@ -139,7 +139,9 @@ TEST(a_batch_holds_its_instances_slot_by_slot) {
   CHECK_EQ(batch.size, 3u);
   CHECK_EQ(Text(batch.ids), "50 60 70 50 80 80 -1");
   CHECK_EQ(Text(batch.offsets), "0 2 3 3 4 5 7");
-  CHECK_EQ(Text(batch.plan), "77 4 6 50 60 70 80 0 2 3 4 6 " + Text({kFirst | 0, 3, kFirst | 0, kFirst | 1, kFirst | 4, 5}));
+  CHECK_EQ(Text(batch.plan),
+           "77 4 6 50 60 70 80 0 2 3 4 6 " +
+               Text(std::vector<int32_t>{kFirst | 0, 3, kFirst | 0, kFirst | 1, kFirst | 4, 5}));
   CHECK_EQ(Text(batch.dense), "0 1 2");
   CHECK_EQ(Text(batch.labels), "0 0.1 0.2");
   CHECK_EQ(Text(batch.show_click), "1 0 1 0.1 1 0.2");
