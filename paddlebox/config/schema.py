@@ -143,7 +143,9 @@ class RuleConfig(Section):
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
     )
-    initial_g2sum: float = Field(default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))")
+    initial_g2sum: float = Field(
+        default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))"
+    )
     beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
     epsilon: float = Field(
@@ -294,6 +296,18 @@ class DataConfig(Section):
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
     )
+    pipe_command: str = Field(
+        default="",
+        description="shell filter that each text file goes through; needs security.allow_commands",
+    )
+    pipe_timeout_s: float = Field(
+        default=600.0, gt=0, description="a pipe_command that does nothing for so long has failed"
+    )
+    parser: str = Field(
+        default="",
+        description="parser plugin for text: module:function, or the path of a .so; needs "
+        "security.allow_commands",
+    )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the feeder; 0: all cores, at most 8"
@@ -339,6 +353,13 @@ class TrainerConfig(Section):
     )
 
 
+class SecurityConfig(Section):
+    allow_commands: bool = Field(
+        default=False,
+        description="run data.pipe_command and data.parser, which may do whatever you may",
+    )
+
+
 class CheckpointConfig(Section):
     keep_versions: int = Field(default=2, ge=1, description="committed versions that are kept")
 
@@ -360,6 +381,17 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    security: SecurityConfig = Field(default_factory=SecurityConfig)
+
+    @model_validator(mode="after")
+    def _code_runs_only_where_it_may(self) -> Config:
+        wanted = [name for name in ("pipe_command", "parser") if getattr(self.data, name)]
+        if wanted and not self.security.allow_commands:
+            raise ValueError(
+                f"data.{wanted[0]} runs code, which is off: set security.allow_commands: true if "
+                "you trust whoever wrote it"
+            )
+        return self
 
     def canonical_json(self) -> str:
         """Every value, defaults too, as JSON with sorted keys and no spaces."""

@@ -20,7 +20,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
-from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
+from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load, split
+from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.sources import RETRIES
-from paddlebox.errors import PassError
+from paddlebox.data.surface import JOIN, UPDATE, Surface
+from paddlebox.errors import OutOfSpaceError, PassError
 from paddlebox.store.table import StagedPass, Table
 
 log = logging.getLogger(__name__)
@@ -77,12 +79,17 @@ class _Pass:
     train: bool
     day: int
     stats: PassStats
+    number: int = 0  # of the passes this dataset has loaded, from 1
     staged: Future[_Staged] | None = None  # the next part to begin
     begun: int = 0  # parts begun
-    trained: bool = False  # batches() has been gone through
+    open: _Staged | None = None  # the last of them
+    trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
+    feeding: bool = False  # batches() is being gone through
+    views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
+    replacements: int = 0  # calls of slots_shuffle
 
 
-class InMemoryDataset:
+class InMemoryDataset(Surface):
     """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
 
     Args:
@@ -90,15 +97,13 @@ class InMemoryDataset:
     """
 
     def __init__(self, table: Table, *, seed: int = 0) -> None:
+        super().__init__(seed)
         self._table = table
-        self._seed = seed
-        self._options: LoadOptions | None = None
         self._use_var: Sequence[Any] | None = None
         self._filelist: list[str] = []
         self._day = 0
         self._drop_last = False
         self._test_mode = False
-        self._shuffle_next = False
         self._passes_loaded = 0
         self._passes_committed = table.head.pass_number if table.head is not None else 0
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-load")
@@ -134,11 +139,16 @@ class InMemoryDataset:
         oversize_pass: OversizePass | str = OversizePass.SPLIT,
         retries: int = RETRIES,
         drop_last: bool = False,
+        pipe_command: str = "",
+        pipe_timeout_s: float = TIMEOUT_S,
+        parser: str = "",
+        allow_commands: bool = False,
     ) -> None:
         """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
 
         Args:
             slots: the columns, or the path of a slots.yaml. The rest as `data` in docs/config.md.
+            allow_commands: as `security` there: without it no pipe_command and no parser.
         """
         self._options = LoadOptions(
             format=Format(data_format),
@@ -154,6 +164,10 @@ class InMemoryDataset:
         self._options.slots.check_format(self._options.format)
         self._options.schema()  # a schema that makes no sense is said here and not in a thread
         self._drop_last = drop_last
+        self._allow_commands = allow_commands
+        self.set_pipe_timeout(pipe_timeout_s)
+        self.set_pipe_command(pipe_command)
+        self.set_so_parser_name(parser)
         self.set_use_var(use_var)
 
     def set_use_var(self, variables: Sequence[Any] | None) -> None:
@@ -181,10 +195,6 @@ class InMemoryDataset:
         """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
         self._test_mode = test
 
-    def local_shuffle(self) -> None:
-        """Shuffles the passes loaded from now on, by (seed, number of the pass)."""
-        self._shuffle_next = True
-
     def add_side_table(self, table: SideTable) -> None:
         """Lets a ReplicaCache or InputTable live with the passes: it is read when a pass is
         preloaded, opened at begin_pass, dropped at end_pass.
@@ -210,10 +220,15 @@ class InMemoryDataset:
         chosen = self._next or self._current
         return chosen.loaded.size if chosen is not None else 0
 
-    def _initialised(self) -> LoadOptions:
-        if self._options is None:
-            raise PassError("the dataset has no slots yet: init is missing")
-        return self._options
+    def get_shuffle_data_size(self, fleet: Any = None) -> int:
+        """Instances of that pass on all ranks: shuffling adds and drops none."""
+        del fleet
+        return self.get_memory_data_size()
+
+    def get_pv_data_size(self) -> int:
+        """Page views of that pass; 0 before `preprocess_instance`."""
+        chosen = self._next or self._current
+        return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
 
     # ---- loading
 
@@ -225,7 +240,7 @@ class InMemoryDataset:
         if not self._filelist:
             raise PassError("there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
-            check_use_var(self._use_var, options.slots)
+            check_use_var(self._use_var, options.slots, self._rank_offset)
         self._side_tables.begin_feed_pass()
         self._passes_loaded += 1
         if self._shuffle_next:
@@ -265,7 +280,7 @@ class InMemoryDataset:
             parts=len(loaded.ranges),
             work_s=dict(loaded.seconds),
         )
-        made = _Pass(loaded, train, day, stats)
+        made = _Pass(loaded, train, day, stats, self._passes_loaded)
         with self._lock:
             self._next = made
             self._stage_when_free()
@@ -323,16 +338,31 @@ class InMemoryDataset:
         current = self._current
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
+        if self._phase in current.trained:
+            raise PassError(
+                "the pass has been trained already: end_pass is missing, or flip_phase for a "
+                "second phase"
+            )
+        if self._enable_pv_merge and self._phase == JOIN and current.views is None:
+            raise PassError("the join phase trains on page views: preprocess_instance is missing")
+        if self._phase == UPDATE and current.views is not None:
+            raise PassError("the pass is in page views: postprocess_instance is missing")
         if current.trained:
-            raise PassError("the pass has been trained already: end_pass is missing")
-        current.trained = True
+            self._check_in_one_part(current, "a second phase")
+        current.trained.add(self._phase)
         return self._all_batches(current)
 
     def _all_batches(self, current: _Pass) -> Iterator[Feed]:
-        for number in range(len(current.loaded.ranges)):
-            if number > 0:
-                self._end_part(current)
-            yield from self._part_batches(current, self._begin_part(current))
+        current.feeding = True
+        try:
+            for number in range(len(current.loaded.ranges)):
+                if number > 0:
+                    self._end_part(current)
+                if number > 0 or current.open is None:
+                    current.open = self._begin_part(current)
+                yield from self._part_batches(current, current.open)
+        finally:
+            current.feeding = False
 
     def _begin_part(self, current: _Pass) -> _Staged:
         started = time.perf_counter()
@@ -354,14 +384,14 @@ class InMemoryDataset:
         current.stats.wait_s["commit"] += time.perf_counter() - started
 
     def _part_batches(self, current: _Pass, staged: _Staged) -> Iterator[Feed]:
-        part, size = staged.part, current.loaded.options.batch_size
         packer = BatchPacker(
-            current.loaded, staged.row_of_position, staged.pass_table.stamp, self._use_var
+            current.loaded,
+            staged.row_of_position,
+            staged.pass_table.stamp,
+            self._use_var,
+            self._rank_offset if current.views is not None else "",
         )
-        starts = range(part.begin, part.end, size)
-        short = part.end == current.loaded.size and part.end % size > 0
-        if self._drop_last and short and current.train:
-            starts = starts[:-1]
+        spans = self._spans(current, staged.part)
         ready: queue.Queue[Feed | BaseException | None] = queue.Queue(_BATCHES_AHEAD)
         stop = threading.Event()
 
@@ -377,8 +407,8 @@ class InMemoryDataset:
         def pack() -> None:
             _native.core.release_thread_affinity()
             try:
-                for begin in starts:
-                    if not put(packer.pack(begin, min(begin + size, part.end))):
+                for begin, end in spans:
+                    if not put(packer.pack(begin, end)):
                         return
                 put(None)
             except BaseException as error:  # raised again by the trainer's thread
@@ -399,6 +429,114 @@ class InMemoryDataset:
         finally:
             stop.set()
             thread.join()
+
+    def _spans(self, current: _Pass, part: Part) -> list[tuple[int, int]]:
+        """The batches [begin, end) of a part."""
+        size, views = current.loaded.options.batch_size, current.views
+        if views is None:
+            starts = range(part.begin, part.end, size)
+            spans = [(begin, min(begin + size, part.end)) for begin in starts]
+            short = part.end == current.loaded.size and part.end % size > 0
+        else:
+            size, count = self._pv_batch_size, len(views) - 1
+            spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
+            short = count % size > 0
+        return spans[:-1] if self._drop_last and short and current.train else spans
+
+    # ---- other orders, other slots
+
+    def preprocess_instance(self) -> None:
+        """Groups the pass that is open, or else loaded, into page views, for the join phase: by
+        search id, ascending.
+
+        Raises: PassError without set_enable_pv_merge or set_parse_logkey, or where there is no such
+            pass; OutOfSpaceError when the pass is over the HBM budget.
+        """
+        if not self._enable_pv_merge:
+            raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
+        chosen = self._arrangeable("preprocess_instance")
+        self._check_in_one_part(chosen, "page views")
+        chosen.loaded.instances.arrange("page_views", 0)
+        chosen.views = chosen.loaded.instances.page_view_starts()
+
+    def postprocess_instance(self) -> None:
+        """Takes the pass out of its page views, for the update phase: shuffled by instance."""
+        chosen = self._arrangeable("postprocess_instance")
+        if chosen.views is None:
+            raise PassError("the pass is not in page views: preprocess_instance is missing")
+        chosen.loaded.instances.arrange("instance", self._seed + chosen.number)
+        chosen.views = None
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Feeds the pass that is open, or else loaded, real values of other instances in these
+        slots, to see what the slots are worth. What was replaced before is restored first; [] only
+        does that. An open evaluation may be gone through again afterwards.
+
+        Raises: PassError without set_fea_eval, or when a pass has been trained; OutOfSpaceError
+            when it is over the HBM budget; ValueError for a slot that is not there.
+        """
+        if not self._pool_size:
+            raise PassError("slots_shuffle: set_fea_eval is missing")
+        numbers = self._slot_numbers(slots)
+        chosen = self._arrangeable("slots_shuffle")
+        if chosen.train and chosen.trained:
+            raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
+        self._check_in_one_part(chosen, "slots_shuffle")
+        chosen.replacements += 1
+        seed = _native.core.mix(self._seed + chosen.number) + chosen.replacements
+        chosen.loaded.instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
+        chosen.trained.clear()
+
+    def _arrangeable(self, call: str) -> _Pass:
+        """The open pass, or else the loaded one, once nothing reads the order of its instances."""
+        chosen = self._current or (self._next if self._loading is None else None)
+        if chosen is None:
+            missing = "wait_preload_done" if self._loading is not None else "load_into_memory"
+            raise PassError(f"{call}: no pass is loaded or open: {missing} is missing")
+        if chosen.feeding:
+            raise PassError(f"{call}: the batches of the open pass are being gone through")
+        if chosen.staged is not None:
+            wait([chosen.staged])
+        return chosen
+
+    def _check_in_one_part(self, chosen: _Pass, what: str) -> None:
+        if len(chosen.loaded.ranges) > 1:
+            raise OutOfSpaceError(
+                f"{what}: the pass is over hbm.budget_bytes and split into "
+                f"{len(chosen.loaded.ranges)} parts, expected one: raise it, or use fewer files a "
+                "pass"
+            )
+
+    def _check_none_loading(self, changed: bool) -> None:
+        if changed and self._loading is not None:
+            raise PassError("local_shuffle: a pass is being loaded: wait_preload_done is missing")
+
+    def _shuffle_loaded(self) -> None:
+        if self._next is None:
+            return
+        chosen = self._next
+        if chosen.views is not None:
+            raise PassError(
+                "local_shuffle: the pass is in page views; shuffle before they are made"
+            )
+        options = self._initialised()
+        with self._lock:
+            split_pass = len(chosen.loaded.ranges) > 1
+            if chosen.staged is not None and split_pass:  # its part is another one now
+                self._drop(chosen.staged)
+                chosen.staged = None
+                chosen.stats.hits.update(dict.fromkeys(chosen.stats.hits, 0))
+            elif chosen.staged is not None:
+                wait([chosen.staged])
+            options.instances.shuffle(
+                chosen.loaded.instances, options.slots, self._seed + chosen.number
+            )
+            if split_pass:
+                chosen.loaded.ranges = split(
+                    chosen.loaded.instances, chosen.loaded.options, self._table.max_pass_rows
+                )
+                chosen.stats.parts = len(chosen.loaded.ranges)
+            self._stage_when_free()
 
     def end_pass(self, need_save_delta: bool = False) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.

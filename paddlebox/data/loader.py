@@ -16,12 +16,16 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
 from paddlebox.data.columnar import Piece, read_pieces
+from paddlebox.data.instance_options import InstanceOptions
+from paddlebox.data.plugins import PluginChunk
 from paddlebox.data.reader import Chunk, expand, read_chunks
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import DataError, OutOfSpaceError
 
 core = _native.core
 log = logging.getLogger(__name__)
+
+Readable = Chunk | PluginChunk | Piece
 
 _QUOTED_BAD_LINES = 5
 _LINES_BEFORE_EARLY_STOP = 10_000
@@ -41,13 +45,14 @@ class LoadOptions:
     oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
     shuffle_seed: int | None = None  # None: the order of the files
+    instances: InstanceOptions = field(default_factory=InstanceOptions)
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
         slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
         csv = self.slots.csv.delimiter + self.slots.csv.list_separator
-        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes, csv)
+        return self.instances.schema(self.format, slots, per_slot, self.max_line_bytes, csv)
 
 
 @dataclass
@@ -114,20 +119,26 @@ class _BadLines:
             )
 
 
-def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Chunk | Piece]:
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Readable]:
     if options.format in (Format.PARQUET, Format.ARROW):
         return read_pieces(path, options.format, schema, options.retries)
-    header = schema if options.format is Format.CSV and options.slots.csv.header else None
-    return read_chunks(
-        path, line_bytes=options.max_line_bytes, retries=options.retries, header_for=header
+    wanted = options.instances
+    csv = options.format is Format.CSV and not wanted.parser
+    chunks = read_chunks(
+        path,
+        line_bytes=options.max_line_bytes,
+        retries=options.retries,
+        header_for=schema if csv and options.slots.csv.header else None,
+        through=wanted.filter_of(path),
     )
+    return wanted.chunks(chunks, options.slots)
 
 
 def _parsed(
-    chunks: Iterator[Chunk | Piece], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Chunk | Piece, Any]]:
+    chunks: Iterator[Readable], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Readable, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Chunk | Piece, Future[Any]]] = deque()
+    waiting: deque[tuple[Readable, Future[Any]]] = deque()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
@@ -157,10 +168,11 @@ def load(
     files = expand(filelist, options.retries)
     schema = options.schema()
     instances = core.Instances(schema.sparse_slots, schema.dense_width)
+    options.instances.begin(instances)
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
 
-    def chunks() -> Iterator[Chunk | Piece]:
+    def chunks() -> Iterator[Readable]:
         for path in files:
             yield from _read(path, options, schema)
 
@@ -183,16 +195,17 @@ def load(
     parsed = time.perf_counter()
     if instances.size == 0:
         log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
+    options.instances.merge(instances, options.slots)
     if options.shuffle_seed is not None:
-        instances.shuffle(options.shuffle_seed)
+        options.instances.shuffle(instances, options.slots, options.shuffle_seed)
     instances.index(core.ThreadPool(options.threads))
-    ranges = _split(instances, options, max_rows)
+    ranges = split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
     return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds)
 
 
-def _split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
+def split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
     if options.oversize_pass is OversizePass.ERROR and instances.unique_keys > max_rows:
         raise OutOfSpaceError(
             f"the pass has {instances.unique_keys} unique feasigns, hbm.budget_bytes has room for "

@@ -95,6 +95,10 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
         oversize_pass=config.data.oversize_pass,
         retries=config.data.retries,
         drop_last=config.data.drop_last,
+        pipe_command=config.data.pipe_command,
+        pipe_timeout_s=config.data.pipe_timeout_s,
+        parser=config.data.parser,
+        allow_commands=config.security.allow_commands,
     )
     if config.data.shuffle:
         dataset.local_shuffle()
