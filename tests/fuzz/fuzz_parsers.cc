@@ -2,7 +2,8 @@
 // bad lines, the same on every vector path; what was parsed goes through indexing and packing
 // unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
-// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle.
+// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle, 5 and
+// 6 tags of MultiSlot lines.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -58,6 +59,9 @@ FeedSchema SchemaOf(uint8_t choice) {
                     {"2", SlotKind::kSparse, 1, ""},
                     {"33", SlotKind::kSparse, 1, ""}};
   }
+  if (schema.format == Format::kMultiSlot) {
+    schema.tags = {(choice & 32) != 0, (choice & 32) != 0, (choice & 64) != 0};
+  }
   return schema;
 }
 
@@ -72,6 +76,11 @@ ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
   REQUIRE(chunk.labels.size() == chunk.instances);
   REQUIRE(chunk.dense.size() == chunk.instances * kWidth);
   REQUIRE(chunk.lines >= chunk.instances + chunk.bad_lines);
+  REQUIRE(chunk.tags.Fits(chunk.instances));
+  if (chunk.instances > 0) {
+    REQUIRE(chunk.tags.spec().ins_id == schema.tags.has_ids());
+    REQUIRE(chunk.tags.spec().log_key == schema.tags.log_key);
+  }
   REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));
   for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
   for (const float label : chunk.labels) REQUIRE(label >= 0 && label <= 1);
@@ -103,6 +112,9 @@ void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
     REQUIRE(SameBytes(chunk.feasigns, plain.feasigns));
     REQUIRE(SameBytes(chunk.lengths, plain.lengths));
     REQUIRE(chunk.bad_lines == plain.bad_lines);
+    for (size_t i = 0; i < plain.tags.ins_ids.size(); ++i) {
+      REQUIRE(chunk.tags.ins_ids[i] == plain.tags.ins_ids[i]);
+    }
     for (size_t i = 0; i < plain.first_bad.size(); ++i) {
       REQUIRE(chunk.first_bad[i].line == plain.first_bad[i].line);
       REQUIRE(chunk.first_bad[i].reason == plain.first_bad[i].reason);
