@@ -174,7 +174,7 @@ class TestAllowed:
 
     def test_columns_take_no_command(self, open_dataset):
         dataset = open_dataset(data_format="parquet", allow_commands=True)
-        with pytest.raises(ConfigError, match="pipe_command is for text, .* parquet"):
+        with pytest.raises(ConfigError, match=r"pipe_command is for text, .* parquet"):
             dataset.set_pipe_command("grep x")
 
 

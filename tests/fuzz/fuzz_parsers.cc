@@ -124,6 +124,36 @@ void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
   REQUIRE(pbx::feed::SelectTokenKernels("auto").ok());
 }
 
+// Merging, sampling and every order keep the columns together.
+void CheckArranged(const FeedSchema& schema, const ParsedChunk& whole, uint64_t seed) {
+  Instances instances(schema.sparse_slots(), schema.dense_width());
+  REQUIRE(instances.SetSampling(seed % 4 == 0 ? 0.5 : 1, seed).ok());
+  REQUIRE(instances.Append(ParsedChunk(whole)).ok());
+  if (seed % 3 == 0 && schema.tags.has_ids()) {
+    REQUIRE(instances.MergeByInsId(seed % 2 * 2, {1, kWidth - 1}).ok());
+  }
+  pbx::ThreadPool pool(1);
+  if (seed % 5 == 0) REQUIRE(instances.Arrange(pbx::Order::kSlot, seed, 1).ok());
+  REQUIRE(instances.Index(&pool).ok());
+  for (const pbx::Order order : {pbx::Order::kShuffled, pbx::Order::kSlot, pbx::Order::kInsId,
+                                 pbx::Order::kSearchId, pbx::Order::kPageViews}) {
+    const bool by_log_key = order == pbx::Order::kSearchId || order == pbx::Order::kPageViews;
+    if (by_log_key && !schema.tags.log_key) continue;
+    if (order == pbx::Order::kInsId && !schema.tags.has_ids()) continue;
+    REQUIRE(instances.Arrange(order, seed, 2).ok());
+    REQUIRE(instances.ReplaceSlots({0, 2}, 1 + seed % 7, seed).ok());
+    std::vector<uint64_t> feasigns;
+    std::vector<int32_t> offsets;
+    REQUIRE(instances.PackFeasigns(0, instances.size(), &feasigns, &offsets).ok());
+    for (const uint64_t feasign : feasigns) REQUIRE(feasign != 0);
+  }
+  if (!schema.tags.log_key) return;
+  const std::vector<size_t> views = instances.PageViewStarts().value();
+  REQUIRE(views.back() == instances.size());
+  std::vector<int32_t> ranks;
+  REQUIRE(instances.RankOffsets(0, instances.size(), 3, &ranks).ok());
+}
+
 void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, uint64_t random) {
   for (int i = 0; i < 4; ++i) {
     random = pbx::Mix(random + 1);
@@ -136,7 +166,7 @@ void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, u
     for (size_t u = 0; u < v.unique; ++u) {
       REQUIRE(static_cast<size_t>(v.rows[u]) < rows);
       for (int32_t at = v.starts[u]; at < v.starts[u + 1]; ++at) {
-        REQUIRE(static_cast<size_t>(v.segments[at]) < segments);
+        REQUIRE(static_cast<size_t>(v.segments[at] & ~pbx::kFirst) < segments);
       }
     }
   }
@@ -179,6 +209,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   CheckEveryPath(schema, data, size);
   const ParsedChunk whole = Parse(schema, data, size);
 
+  CheckArranged(schema, whole, pbx::HashBytes(data, size, 2));
+
   // Cut at a line break the two parts are the whole.
   size_t cut = size / 2;
   while (cut < size && (cut == 0 || data[cut - 1] != '\n')) ++cut;
@@ -218,6 +250,17 @@ void AddFuzzSeeds(std::vector<std::string>* seeds) {
       "1\t\t5000\t0\t2\t3\t\t\t99999\t1\t\t7\ta1b2c3d4\t\t0\tffffffffffffffff\tF\t1\t2\t3\t4\t5"
       "\t6\t7\t8\t9\ta\tb\tc\td\te\tf\t10\t11\t12\t\t\tabc\n"
       "0\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\n"};
+  const std::string key = "1 0123456789a0de010123456789abcdef ";
+  const std::string ids[] = {"1 a 1 b ", key, "1 a 1 b " + key};
+  for (int tags = 1; tags < 4; ++tags) {
+    std::string text(1, static_cast<char>(tags * 32));
+    for (size_t at = 0; at < lines[0].size();) {
+      const size_t end = lines[0].find('\n', at) + 1;
+      text += ids[tags - 1] + lines[0].substr(at, end - at);
+      at = end;
+    }
+    seeds->push_back(text);
+  }
   for (int options = 0; options < 8; ++options) {
     for (int format = 0; format < 4; ++format) {
       seeds->push_back(static_cast<char>(options * 4 + format) + lines[format]);
