@@ -75,12 +75,9 @@ const char* TakeText(const char* name, const char* p, const char* end, std::stri
 
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,
                      LineError* error) {
-  if (spec.ins_id && (p = TakeText("ins_id", p, end, &out->ins_id, error)) == nullptr) {
-    return nullptr;
-  }
-  if (spec.content && (p = TakeText("content", p, end, &out->content, error)) == nullptr) {
-    return nullptr;
-  }
+  if (spec.ins_id) p = TakeText("ins_id", p, end, &out->ins_id, error);
+  if (p != nullptr && spec.content) p = TakeText("content", p, end, &out->content, error);
+  if (p == nullptr) return nullptr;
   if (!spec.log_key) return p;
   p = TakeText("logkey", p, end, &out->ins_id, error);
   if (p == nullptr || ParseLogKey(out->ins_id, &out->log_key)) return p;

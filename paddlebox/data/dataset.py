@@ -226,8 +226,8 @@ class InMemoryDataset(Surface):
         return self.get_memory_data_size()
 
     def get_pv_data_size(self) -> int:
-        """Page views of that pass; 0 before `preprocess_instance`."""
-        chosen = self._next or self._current
+        """Page views of the pass that is open, or else loaded; 0 before `preprocess_instance`."""
+        chosen = self._current or self._next
         return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
 
     # ---- loading

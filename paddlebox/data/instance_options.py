@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +67,8 @@ class InstanceOptions:
         if not self.parser:
             return _native.core.FeedSchema(data_format.value, slots, *arguments, self.tags)
         if is_library(self.parser):
-            return _native.core.FeedSchema("plugin", slots, *arguments, set(), self.parser)
+            library = os.path.abspath(self.parser)  # a bare name is looked for in other folders
+            return _native.core.FeedSchema("plugin", slots, *arguments, set(), library)
         return _native.core.FeedSchema("parquet", slots, *arguments)  # columns by name
 
     def filter_of(self, path: str) -> Blocks | None:

@@ -316,9 +316,14 @@ def compiled(tmp_path_factory):
 
 
 class TestLibrary:
-    def test_its_rows_are_the_instances(self, open_dataset, write_lines, compiled):
+    def test_its_rows_are_the_instances(self, open_dataset, write_lines, compiled, monkeypatch):
+        file = write_lines("a.txt", ROWS)
         dataset = open_dataset(allow_commands=True, parser=compiled("good"), thread_num=4)
-        assert ids(load(dataset, write_lines("a.txt", ROWS))) == EXPECTED
+        assert ids(load(dataset, file)) == EXPECTED
+        folder, name = os.path.split(compiled("good"))
+        monkeypatch.chdir(folder)  # relative to the current folder, as other paths
+        dataset.set_so_parser_name(name)
+        assert ids(load(dataset, file)) == EXPECTED
         dataset.set_so_parser_name("")  # and back
         load(dataset, write_lines("b.txt", multislot_lines(3)))
 

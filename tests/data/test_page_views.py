@@ -77,6 +77,31 @@ def test_rank_offset_says_who_of_the_view_has_which_rank(opened):
     opened.end_pass()
 
 
+def test_rank_attention_takes_it_as_it_is(opened):
+    from paddlebox import ops
+    from paddlebox._native import paddle
+
+    paddle.disable_static()
+    opened.set_rank_offset("rank_offset")
+    opened.preprocess_instance()
+    opened.begin_pass()
+    # One input, the user; the matrix of own rank r and other rank q is 10 r + q.
+    matrices = [[10.0 * own + other] for own in (1, 2, 3) for other in (1, 2, 3)]
+    found = [
+        ops.rank_attention(
+            paddle.to_tensor(batch["user"].astype(np.float32)),
+            paddle.to_tensor(batch["rank_offset"]),
+            rank_param=paddle.to_tensor(matrices),
+        )
+        .numpy()[:, 0]
+        .tolist()
+        for batch in opened.batches()
+    ]
+    opened.end_pass()
+    assert found[0] == [2 * 22, 0, 0]  # users 2, 5, 4; only 2 has a rank
+    assert found[1] == [6 * 11 + 3 * 13, 6 * 31 + 3 * 33, 6 * 11 + 3 * 13]  # users 1, 3, 6
+
+
 def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened):
     opened.preprocess_instance()
     opened.begin_pass()
