@@ -215,15 +215,15 @@ class InMemoryDataset(Surface):
         candidates = ("box_label", self._initialised().slots.label.name)
         return next((name for name in candidates if name in fed), None)
 
-    def get_memory_data_size(self) -> int:
+    def get_memory_data_size(self, fleet: Any = None) -> int:
         """Instances of the pass that is loaded or open; 0 without one."""
+        del fleet  # today there is one rank
         chosen = self._next or self._current
         return chosen.loaded.size if chosen is not None else 0
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """Instances of that pass on all ranks: shuffling adds and drops none."""
-        del fleet
-        return self.get_memory_data_size()
+        return self.get_memory_data_size(fleet)
 
     def get_pv_data_size(self) -> int:
         """Page views of the pass that is open, or else loaded; 0 before `preprocess_instance`."""
@@ -232,8 +232,14 @@ class InMemoryDataset(Surface):
 
     # ---- loading
 
-    def preload_into_memory(self) -> None:
-        """Begins to read, parse and stage the files of the next pass, in the background."""
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begins to read, parse and stage the files of the next pass, in the background.
+
+        Args:
+            thread_num: of this pass and those after it, as `set_thread`.
+        """
+        if thread_num is not None:
+            self.set_thread(thread_num)
         options = self._initialised()
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
@@ -265,8 +271,10 @@ class InMemoryDataset(Surface):
         self._side_tables.wait_feed_pass_done()
         made.stats.wait_s["load"] += time.perf_counter() - started
 
-    def load_into_memory(self) -> None:
-        """`preload_into_memory` and `wait_preload_done`."""
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """`preload_into_memory` and `wait_preload_done`; is_shuffle: `local_shuffle` before."""
+        if is_shuffle and not self._shuffle_next:
+            self.local_shuffle()
         self.preload_into_memory()
         self.wait_preload_done()
 

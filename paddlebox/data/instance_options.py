@@ -11,6 +11,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.config import Format, Slots
+from paddlebox.config.slots import Csv
 from paddlebox.data.pipe import TIMEOUT_S, piped
 from paddlebox.data.plugins import PluginChunk, is_library, parsed_by
 from paddlebox.data.reader import CHUNK_BYTES, Chunk
@@ -59,7 +60,7 @@ class InstanceOptions:
         if columnar and (self.pipe_command or self.parser):
             name = "pipe_command" if self.pipe_command else "parser"
             raise ConfigError(f"{name} is for text, data.format is {data_format.value}")
-        if self.parser and slots.csv != type(slots.csv)():
+        if self.parser and slots.csv != Csv():
             raise ConfigError("csv is given, but a parser plugin reads the lines")
 
     def schema(self, data_format: Format, slots: list[dict[str, Any]], *arguments: Any) -> Any:

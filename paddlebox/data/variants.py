@@ -96,10 +96,12 @@ class QueueDataset(InMemoryDataset):
             "it takes; InMemoryDataset has passes"
         )
 
-    def preload_into_memory(self) -> None:
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        del thread_num
         raise self._no_pass("preload_into_memory")
 
-    def load_into_memory(self) -> None:
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        del is_shuffle
         raise self._no_pass("load_into_memory")
 
     def begin_pass(self) -> None:

@@ -161,6 +161,36 @@ def test_drop_last_drops_a_short_batch_of_page_views(open_dataset, write_lines):
     dataset.end_pass()
 
 
+class TestPhasesWithoutPageViews:
+    def test_a_pass_can_be_gone_through_once_a_phase(self, open_dataset, write_lines, tmp_path):
+        from tests.data.test_protocol import push_ones
+
+        dataset = open_dataset({"folder": tmp_path / "store"}, batch_size=4)
+        dataset.set_filelist([write_lines("a.txt", ["1 1 2 0 0 1 7 1 8"] * 3)])
+        dataset.load_into_memory(is_shuffle=True)
+        dataset.begin_pass()
+        for _ in range(2):
+            for batch in dataset.batches():
+                push_ones(dataset, batch)
+            dataset.flip_phase()
+        with pytest.raises(PassError, match="end_pass is missing"):
+            dataset.batches()
+        dataset.end_pass()
+        _, rows = dataset._table.read_all()
+        assert rows[:, 1].tolist() == [6.0, 6.0]  # three shows in each phase
+
+    def test_one_that_is_split_once_only(self, open_dataset, write_lines):
+        dataset = open_dataset({"hbm_budget_bytes": 3 * 300 * 62})
+        dataset.set_filelist([write_lines("a.txt", multislot_lines(400))])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        list(dataset.batches())
+        dataset.flip_phase()
+        with pytest.raises(OutOfSpaceError, match="a second phase: the pass is over"):
+            dataset.batches()
+        dataset.end_pass()
+
+
 class TestOutOfOrder:
     def test_each_call_names_the_one_that_is_missing(self, open_dataset, write_lines):
         dataset = open_dataset()
