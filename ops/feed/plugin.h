@@ -12,8 +12,8 @@
  *   int pbx_plugin_parse(const char* line, size_t size, struct pbx_row* row);
  *
  * pbx_plugin_parse gets a line without its line break, not ended by a NUL, with no NUL in it and at
- * least one byte long. It is called from several threads at once, so it keeps no state. It returns 0
- * for an instance; anything else counts the line as malformed, with the reason that it left in
+ * least one byte long. It is called from several threads at once, so it keeps no state. It returns
+ * 0 for an instance; anything else counts the line as malformed, with the reason that it left in
  * row->error. Whatever it gives is checked: a label outside [0, 1] and a dense value that is not
  * finite make the line malformed too. */
 #ifndef PBX_FEED_PLUGIN_H_

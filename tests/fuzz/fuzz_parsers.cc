@@ -2,8 +2,8 @@
 // bad lines, the same on every vector path; what was parsed goes through indexing and packing
 // unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
-// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle, 5 and
-// 6 tags of MultiSlot lines.
+// First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle, 5
+// and 6 tags of MultiSlot lines.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -24,7 +24,11 @@ TEST(a_log_key_is_cut_where_paddlebox_cuts_it) {
   CHECK_EQ(key.cmatch, 222u);
   CHECK_EQ(key.rank, 2u);
   CHECK_EQ(key.search_id, 255u);
-  CHECK(ParseLogKey("           DF1" "fF" "FFFFFFFFFFFFFFFF and more", &key));
+  CHECK(
+      ParseLogKey("           DF1"
+                  "fF"
+                  "FFFFFFFFFFFFFFFF and more",
+                  &key));
   CHECK_EQ(key.cmatch, 0xdf1u);
   CHECK_EQ(key.rank, 0xffu);
   CHECK_EQ(key.search_id, 0xffffffffffffffffu);
