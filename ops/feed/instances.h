@@ -116,8 +116,8 @@ class Instances {
   // (V + 1) where the runs of one search id begin, and N: the page views, after kPageViews.
   Result<std::vector<size_t>> PageViewStarts() const;
 
-  // (B, 2 * max_rank + 1), B = end - begin: what rank_attention takes. Of an instance: its own rank,
-  // then for each rank r from 1 on the pair (r, row in the batch of the view's instance that has
+  // (B, 2 * max_rank + 1), B = end - begin: what rank_attention takes. Of an instance: its own
+  // rank, then for each rank r from 1 on the pair (r, row in the batch of the view's instance that has
   // it, the last if there are several); -1 where there is none, and everywhere for an instance
   // without a rank. A rank counts from 1 to max_rank, and for cmatch 222 and 223 only.
   Status RankOffsets(size_t begin, size_t end, size_t max_rank, std::vector<int32_t>* out) const;

@@ -1,8 +1,8 @@
 /* The C interface of parser plugins: a shared library that turns a line into an instance.
  *
  * A plugin runs inside the training process with all its rights: the feeder loads one only where
- * security.allow_commands says so. It is plain C, needs nothing of this project but this header, and
- * is built with
+ * security.allow_commands says so. It is plain C, needs nothing of this project but this header,
+ * and is built with
  *
  *   cc -O2 -shared -fPIC -I<the folder of this header> my_parser.c -o my_parser.so
  *
