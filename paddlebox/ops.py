@@ -9,6 +9,7 @@ with it the push, because of it. Its own gradient is zero. Make it with `create_
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox import _native
@@ -33,8 +34,12 @@ __all__ = [
     "fused_seqpool_cvm_with_credit",
     "fused_seqpool_cvm_with_diff_thres",
     "fused_seqpool_cvm_with_pcoc",
+    "lookup_input",
     "paddle",
+    "pull_box_extended_sparse",
     "pull_box_sparse",
+    "pull_cache_value",
+    "pull_gpups_sparse",
     "push_box_sparse",
     "raising_own_errors",
     "rank_attention",
@@ -84,40 +89,101 @@ def pull_box_sparse(
 
     Source of layout and padding: PaddleBox, pull_box_sparse_op.
     """
+    attrs = {"size": size, "is_distributed": False, "is_sparse": False}
+    out, widths = _pull_slots("pull_box_sparse", input, attrs, anchor)
+    return _parts(out, widths, size) if isinstance(input, (list, tuple)) else out
+
+
+def _pull_slots(
+    op: str,
+    input: Any,  # noqa: A002
+    attrs: dict[str, Any],
+    anchor: Any | None,
+) -> tuple[Any, list[int]]:
+    """One call of a pulling operator over all slots, and how many ids an instance has of each."""
     if anchor is None:
         anchor = create_anchor()
     slots = list(input) if isinstance(input, (list, tuple)) else [input]
     if not slots:
-        raise ValueError("pull_box_sparse: the list of slots is empty")
+        raise ValueError(f"{op}: the list of slots is empty")
     widths = []
     for position, ids in enumerate(slots):
         if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
             raise ValueError(
-                f"pull_box_sparse: input {position} has dtype {ids.dtype}, expected int64 feasigns"
+                f"{op}: input {position} has dtype {ids.dtype}, expected int64 feasigns"
             )
         if len(slots) > 1 and (len(ids.shape) != 2 or ids.shape[1] < 1):
             raise ValueError(
-                f"pull_box_sparse: input {position} of the list has shape {tuple(ids.shape)}, "
+                f"{op}: input {position} of the list has shape {tuple(ids.shape)}, "
                 "expected (B, n) with n known"
             )
         widths.append(int(ids.shape[-1]))
     packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)
-    out = _run(
-        "pull_box_sparse",
-        {"Ids": packed, "W": anchor},
-        {"size": size, "is_distributed": False, "is_sparse": False},
-        "Out",
-        "float32",
-    )
-    if not isinstance(input, (list, tuple)):
-        return out
-    if len(slots) == 1:
+    return _run(op, {"Ids": packed, "W": anchor}, attrs, "Out", "float32"), widths
+
+
+def _parts(out: Any, widths: list[int], size: int) -> list[Any]:
+    """What belongs to each slot: (B, size) for one id, (B, n, size) for n."""
+    if len(widths) == 1:
         return [out]
-    parts = paddle.split(out, widths, axis=1)
     return [
         paddle.reshape(part, [-1, size]) if width == 1 else part
-        for part, width in zip(parts, widths, strict=True)
+        for part, width in zip(paddle.split(out, widths, axis=1), widths, strict=True)
     ]
+
+
+def pull_box_extended_sparse(
+    input: Any,  # noqa: A002  # PaddleBox's name for it
+    size: int,
+    extend_size: int = 64,
+    dtype: str = "float32",
+    mask: Sequence[int] = (),
+    offset: int = 0,
+    expand_only: bool = True,
+    *,
+    anchor: Any | None = None,
+) -> Any:
+    """`pull_box_sparse` with a second embedding, expand, beside embedx.
+
+    Args:
+        input: int64 feasigns, one tensor or a list of slots, as of `pull_box_sparse`.
+        size: 3 + D. extend_size: E, the table's `expand_dim`. dtype: "float32".
+        mask: one a slot: bit 0, it is in the first result; bit 1, in the second. Empty: both.
+        offset: 0; PaddleBox's other values leave columns of counts out, which a slice does as well.
+        expand_only: the second result holds E columns; otherwise the first result's before them.
+        anchor: as of `pull_box_sparse`.
+
+    Returns: (out, extended): for one tensor a pair of tensors; for a list a pair of lists that hold
+        the slots of the mask's bits, in order.
+
+    Both parts of a row are created together. Show and click are counted through the first result;
+    expand moves only where a gradient that is not 0 reaches it. The rule is `table.expand`.
+
+    Raises: ValueError for sizes that are not the table's, a wrong mask or dtype; PassError where
+        the table's rows have no expand part, or no pass is open.
+
+    Source of the signature: PaddleBox, fluid.contrib.layers._pull_box_extended_sparse.
+    """
+    if dtype != "float32" or offset != 0:
+        raise ValueError(
+            f"pull_box_extended_sparse: dtype {dtype!r} and offset {offset}, expected 'float32', 0"
+        )
+    listed = isinstance(input, (list, tuple))
+    slots = len(input) if listed else 1
+    bits = list(mask) or [3] * slots
+    if len(bits) != slots or not all(bit in (1, 2, 3) for bit in bits):
+        raise ValueError(
+            f"pull_box_extended_sparse: mask {bits}, expected 1, 2 or 3 for each of {slots} slots"
+        )
+    width = size + extend_size
+    out, widths = _pull_slots("pull_box_extended_sparse", input, {"size": width}, anchor)
+    parts = _parts(out, widths, width)
+    first = [part[..., :size] for part, bit in zip(parts, bits, strict=True) if bit & 1]
+    begin = size if expand_only else 0
+    second = [part[..., begin:] for part, bit in zip(parts, bits, strict=True) if bit & 2]
+    if listed:
+        return first, second
+    return (first or [None])[0], (second or [None])[0]
 
 
 def pull_gpups_sparse(
@@ -203,6 +269,7 @@ def fused_pull_seqpool_cvm(
     embedx_dim: int,
     use_cvm: bool = True,
     table: str = "",
+    dense: Any | None = None,
 ) -> Any:
     """Pull, sum-pool by slot, and CVM, in one kernel; its backward merges and applies the push.
 
@@ -215,19 +282,21 @@ def fused_pull_seqpool_cvm(
         1), log(click + 1) - log(show + 1); without it
             they are left out.
         table: name of the table; empty for the only open one.
+        dense: (B, W) float32 features that are written behind the slots of each instance, so that
+            joining them copies no slots; they take no gradient.
 
             ids      7 9 | 4 |   | 7        B = 2, S = 2
             offsets  0     2   3   3   4
 
-    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D.
+    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D; with dense (B, S *
+        width + W).
     """
-    return _run(
-        "fused_pull_seqpool_cvm",
-        {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan, "W": anchor},
-        {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm},
-        "Out",
-        "float32",
-    )
+    inputs = {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan}
+    op = "fused_pull_seqpool_cvm"
+    if dense is not None:
+        op, inputs["Dense"] = f"{op}_concat", dense
+    attrs = {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm}
+    return _run(op, {**inputs, "W": anchor}, attrs, "Out", "float32")
 
 
 def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:

@@ -94,12 +94,13 @@ class Own:
                     static.data(name, [-1], "int32") for name in ("ids", "offsets", "plan")
                 )
                 show_click = static.data("show_click", [-1, 2], "float32")
-                pooled = layer(ids, offsets, show_click, plan).reshape([-1, width])
+                features = layer(ids, offsets, show_click, plan, dense)
             else:
                 pooled = static.data("pooled", [-1, width], "float32")
                 pooled.stop_gradient = False
+                features = self.paddle.concat([pooled, dense], axis=1)
             mlp = MLP(width + self.dense_width, HIDDEN)
-            logits = mlp(self.paddle.concat([pooled, dense], axis=1))
+            logits = mlp(features)
             loss = self.paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
             adam = self.paddle.optimizer.Adam(LEARNING_RATE)
             fetch = [loss]

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/numa.h"
+
 namespace pbx {
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
@@ -27,9 +29,9 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
   };
   // Small ones are not worth a huge page; large ones are cut to start on one.
   const bool huge = bytes >= kHugePage;
-  const size_t page = huge ? kHugePage : 4096;
   if (bytes > SIZE_MAX - 2 * kHugePage) return refused(ENOMEM);
-  const size_t rounded = (bytes + page - 1) / page * page;
+  // The end is not rounded up to a huge page: up to 2 MiB that nobody asked for.
+  const size_t rounded = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
   const size_t reserve = huge ? rounded + kHugePage : rounded;
   void* p = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return refused(errno);
@@ -40,6 +42,7 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
     if (head != 0) munmap(start, head);
     start += head;
     munmap(start + rounded, reserve - head - rounded);
+    InterleaveOverNodes(start, rounded);
     madvise(start, rounded, MADV_HUGEPAGE);  // advice only: a kernel without it serves small pages
   }
   buffer.data_ = start;

@@ -39,10 +39,50 @@ uint64_t Load64(const unsigned char* p) {
 }
 
 #if defined(__x86_64__)
+constexpr size_t kLane = 1024;  // bytes
+
+// kPastLane[k][b]: the state b << 8 * k after a lane of zero bytes. The map is linear, so that the
+// states of lanes that were begun from 0 can be put together.
+using PastLane = std::array<std::array<uint32_t, 256>, 4>;
+
+constexpr PastLane MakePastLane() {
+  std::array<uint32_t, 32> of_bit{};
+  for (size_t bit = 0; bit < 32; ++bit) {
+    uint32_t state = uint32_t{1} << bit;
+    for (size_t byte = 0; byte < kLane; ++byte) state = (state >> 8) ^ kTables[0][state & 255];
+    of_bit[bit] = state;
+  }
+  PastLane tables{};
+  for (size_t k = 0; k < 4; ++k) {
+    for (size_t byte = 0; byte < 256; ++byte) {
+      for (size_t bit = 0; bit < 8; ++bit) {
+        if ((byte >> bit & 1) != 0) tables[k][byte] ^= of_bit[8 * k + bit];
+      }
+    }
+  }
+  return tables;
+}
+constexpr PastLane kPastLane = MakePastLane();
+
+uint64_t SkipLane(uint64_t state) {
+  return kPastLane[0][state & 255] ^ kPastLane[1][state >> 8 & 255] ^
+         kPastLane[2][state >> 16 & 255] ^ kPastLane[3][state >> 24 & 255];
+}
+
 __attribute__((target("sse4.2"))) uint32_t ByInstruction(const void* data, size_t size,
                                                          uint32_t crc) {
   const unsigned char* p = static_cast<const unsigned char*>(data);
   uint64_t state = ~crc;
+  // The instruction takes three cycles and one can begin each cycle: three lanes side by side.
+  for (; size >= 3 * kLane; p += 3 * kLane, size -= 3 * kLane) {
+    uint64_t second = 0, third = 0;
+    for (size_t at = 0; at < kLane; at += 8) {
+      state = _mm_crc32_u64(state, Load64(p + at));
+      second = _mm_crc32_u64(second, Load64(p + kLane + at));
+      third = _mm_crc32_u64(third, Load64(p + 2 * kLane + at));
+    }
+    state = SkipLane(SkipLane(state) ^ second) ^ third;
+  }
   for (; size >= 8; p += 8, size -= 8) state = _mm_crc32_u64(state, Load64(p));
   uint32_t low = static_cast<uint32_t>(state);
   for (; size > 0; ++p, --size) low = _mm_crc32_u8(low, *p);

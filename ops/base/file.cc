@@ -211,14 +211,15 @@ Status AtomicFileWriter::Append(const char* data, size_t size) {
   return allowed == size ? Status::Ok() : SystemError(path_, "write", written_, fault);
 }
 
-Status AtomicFileWriter::Commit() {
+Status AtomicFileWriter::Commit(Keep keep) {
   if (fd_ < 0) {
     return Error(Code::kFailedPrecondition, "%s: Commit was called twice", path_.c_str());
   }
   const std::string temporary = path_ + ".tmp";
   // On an error fd_ stays, and the destructor removes the file: after a failed sync the kernel may
   // have dropped the dirty pages, so trying again would prove nothing.
-  if (fdatasync(fd_) != 0) return SystemError(path_, "sync", written_, errno);
+  if (keep == Keep::kDurable && fdatasync(fd_) != 0)
+    return SystemError(path_, "sync", written_, errno);
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) {
     return SystemError(path_, "rename its temporary file", written_, errno);
   }

@@ -59,8 +59,9 @@ class AtomicFileWriter {
   // Direct: data and size are multiples of kIoAlignment, InvalidArgument otherwise.
   Status Append(const char* data, size_t size);
   // fdatasync, close, rename to path. The caller syncs the folder once for all its files
-  // (SyncFolder).
-  Status Commit();
+  // (SyncFolder). kCache: not synced, for what can be made again and has checksums.
+  enum class Keep { kDurable, kCache };
+  Status Commit(Keep keep = Keep::kDurable);
 
   uint64_t written() const { return written_; }
 

@@ -26,10 +26,10 @@ PBX_INLINE float Log(float x) {
   const float z = f * f;
   // The polynomial in pairs, and pairs of pairs: four steps that wait for each other, not nine.
   const float z2 = z * z;
-  const float low = (3.3333331174e-1f + -2.4999993993e-1f * f) +
-                    (2.0000714765e-1f + -1.6668057665e-1f * f) * z;
-  const float high = (1.4249322787e-1f + -1.2420140846e-1f * f) +
-                     (1.1676998740e-1f + -1.1514610310e-1f * f) * z;
+  const float low =
+      (3.3333331174e-1f + -2.4999993993e-1f * f) + (2.0000714765e-1f + -1.6668057665e-1f * f) * z;
+  const float high =
+      (1.4249322787e-1f + -1.2420140846e-1f * f) + (1.1676998740e-1f + -1.1514610310e-1f * f) * z;
   const float p = (low + high * z2) + 7.0376836292e-2f * (z2 * z2);
   // ln 2 in two parts, of which the first times an exponent is exact.
   const float small = (p * (f * z) + exponent * -2.12194440e-4f) - 0.5f * z;

@@ -118,6 +118,7 @@ Result<size_t> Instances::MergeByInsId(size_t merge_size, const std::vector<size
   self.places.clear();
   self.labels.clear();
   self.occurrences = 0;
+  self.shared_counts = {};
   std::vector<uint64_t> starts = self.StartsOf(merged);
   if (merged.instances > 0) self.Hold(std::move(merged), std::move(starts));
   return dropped;
@@ -125,28 +126,23 @@ Result<size_t> Instances::MergeByInsId(size_t merge_size, const std::vector<size
 
 bool Instances::Impl::Merge(const std::vector<uint32_t>& group,
                             const std::vector<size_t>& dense_dims, ParsedChunk* merged) const {
-  std::vector<const uint64_t*> next;  // (instances of the group) its feasigns that are left
+  std::vector<uint32_t> lengths(slots);
+  std::vector<const uint64_t*> lists(slots);
+  bool twice = false;  // two of them have the same slot: the id is given up
   for (const uint32_t i : group) {
-    const Chunk& chunk = chunks[places[i].chunk];
-    next.push_back(chunk.columns.feasigns.data() + chunk.starts[places[i].row]);
+    const uint64_t* const values = chunks[places[i].chunk].columns.feasigns.data();
+    EachList(places[i], [&](size_t s, size_t begin, size_t end) {
+      if (begin == end) return;
+      twice = twice || lengths[s] != 0;
+      lengths[s] = static_cast<uint32_t>(end - begin);
+      lists[s] = values + begin;
+    });
   }
-  const size_t feasigns = merged->feasigns.size(), lengths = merged->lengths.size();
+  if (twice) return false;
   for (size_t s = 0; s < slots; ++s) {
-    uint32_t length = 0;
-    for (size_t k = 0; k < group.size(); ++k) {
-      const uint32_t own = Lengths(places[group[k]])[s];
-      if (own == 0) continue;
-      if (length != 0) {  // a second one: the id is given up
-        merged->feasigns.resize(feasigns);
-        merged->lengths.resize(lengths);
-        return false;
-      }
-      length = own;
-      merged->feasigns.insert(merged->feasigns.end(), next[k], next[k] + own);
-      next[k] += own;
-    }
-    merged->lengths.push_back(length);
+    merged->feasigns.insert(merged->feasigns.end(), lists[s], lists[s] + lengths[s]);
   }
+  merged->lengths.insert(merged->lengths.end(), lengths.begin(), lengths.end());
   float label = 0;
   size_t at = merged->dense.size();
   const auto dense_of = [&](uint32_t i) {
@@ -172,16 +168,17 @@ bool Instances::Impl::Merge(const std::vector<uint32_t>& group,
 }
 
 uint64_t Instances::Impl::FirstFeasign(Place place, size_t slot) const {
-  const uint32_t* const length = Lengths(place);
-  if (length[slot] == 0) return 0;
   const Chunk& chunk = chunks[place.chunk];
-  size_t at = chunk.starts[place.row];
-  for (size_t s = 0; s < slot; ++s) at += length[s];
-  return state == State::kIndexed ? FeasignOf(keys[static_cast<size_t>(chunk.positions[at])])
-                                  : chunk.columns.feasigns[at];
+  uint64_t first = 0;
+  EachList(place, [&](size_t s, size_t begin, size_t end) {
+    if (s != slot || begin == end) return;
+    first = state == State::kIndexed ? FeasignOf(keys[static_cast<size_t>(chunk.positions[begin])])
+                                     : chunk.columns.feasigns[begin];
+  });
+  return first;
 }
 
-Status Instances::Arrange(Order order, uint64_t seed, size_t slot) {
+Status Instances::ArrangeBy(Order order, uint64_t seed, size_t slot) {
   Impl& self = *impl_;
   const bool viewed = order == Order::kSearchId || order == Order::kPageViews;
   const size_t n = size();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "feed/instances_impl.h"
@@ -22,6 +23,13 @@ size_t Held(const std::vector<T>& v) {
 template <typename T>
 void Free(std::vector<T>* v) {
   std::vector<T>().swap(*v);
+}
+
+// Without a branch a value: a column from the cache comes at the speed of memory.
+bool HasZero(const std::vector<uint64_t>& values) {
+  uint64_t zeros = 0;
+  for (const uint64_t value : values) zeros |= value == 0 ? 1 : 0;
+  return zeros != 0;
 }
 
 // Lowers *slot to `value`; the order in which threads come does not matter.
@@ -65,7 +73,7 @@ Status Instances::Append(ParsedChunk&& chunk) {
   if (n > std::numeric_limits<uint32_t>::max()) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances, expected at most 2^32 - 1", n);
   }
-  if (std::find(chunk.feasigns.begin(), chunk.feasigns.end(), 0u) != chunk.feasigns.end()) {
+  if (HasZero(chunk.feasigns)) {
     return Error(Code::kInvalidArgument, "chunk holds feasign 0, which is padding and has no row");
   }
   std::vector<uint64_t> starts = self.StartsOf(chunk);
@@ -87,25 +95,42 @@ Status Instances::Append(ParsedChunk&& chunk) {
 }
 
 std::vector<uint64_t> Instances::Impl::StartsOf(const ParsedChunk& chunk) const {
-  std::vector<uint64_t> starts;
-  starts.reserve(chunk.instances + 1);
-  starts.push_back(0);
-  for (size_t i = 0; i < chunk.instances; ++i) {
+  std::vector<uint64_t> starts(chunk.instances + 1);
+  const uint32_t* lengths = chunk.lengths.data();
+  for (size_t i = 0; i < chunk.instances; ++i, lengths += slots) {
     uint64_t length = 0;
-    for (size_t s = 0; s < slots; ++s) length += chunk.lengths[i * slots + s];
-    starts.push_back(starts.back() + length);
+    for (size_t s = 0; s < slots; ++s) length += lengths[s];
+    starts[i + 1] = starts[i] + length;
   }
   return starts;
 }
 
 void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) {
+  Chunk added;
+  added.starts = std::move(starts);
+  const size_t n = chunk.instances;
   occurrences += chunk.feasigns.size();
+  if (sharing != feed::Sharing::kOff) {
+    added.shared = feed::ShareLists(sharing, may_share, slots, &chunk);
+    shared_counts.lists += added.shared.lists_saved;
+    shared_counts.values += added.shared.values_saved;
+    shared_counts.index_bytes += Held(added.shared.begins);
+    if (!added.shared.slots.empty()) {  // an instance holds fewer now
+      const uint32_t* lengths = chunk.lengths.data();
+      for (size_t i = 0; i < n; ++i, lengths += slots) {
+        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, slots, added.starts[i],
+                                             [](size_t, size_t, size_t) {});
+      }
+    }
+  }
   const uint32_t number = static_cast<uint32_t>(chunks.size());
-  const uint32_t n = static_cast<uint32_t>(chunk.instances);
-  for (uint32_t row = 0; row < n; ++row) places.push_back({number, row});
+  const size_t before = places.size();
+  places.resize(before + n);
+  for (uint32_t row = 0; row < n; ++row) places[before + row] = {number, row};
   labels.insert(labels.end(), chunk.labels.begin(), chunk.labels.end());
   Free(&chunk.labels);
-  chunks.push_back({std::move(chunk), std::move(starts), {}, {}});
+  added.columns = std::move(chunk);
+  chunks.push_back(std::move(added));
 }
 
 Status Instances::Shuffle(uint64_t seed) {
@@ -118,6 +143,39 @@ Status Instances::Shuffle(uint64_t seed) {
     std::swap(self.places[i], self.places[j]);
     std::swap(self.labels[i], self.labels[j]);
   });
+  return Status::Ok();
+}
+
+std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
+  std::vector<uint32_t> order(size);
+  std::iota(order.begin(), order.end(), 0u);
+  Permute(size, seed, [&](size_t i, size_t j) { std::swap(order[i], order[j]); });
+  return order;
+}
+
+Status Instances::Arrange(const uint32_t* order, size_t size) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending) {
+    return Error(Code::kFailedPrecondition, "Arrange after Shuffle or Index");
+  }
+  const size_t n = self.places.size();
+  std::vector<Place> places;
+  std::vector<float> labels;
+  std::vector<bool> taken(n);
+  places.reserve(n);
+  labels.reserve(n);
+  for (size_t i = 0; i < size && size == n; ++i) {
+    if (order[i] >= n || taken[order[i]]) break;
+    taken[order[i]] = true;
+    places.push_back(self.places[order[i]]);
+    labels.push_back(self.labels[order[i]]);
+  }
+  if (size != n || places.size() != n) {
+    return Error(Code::kInvalidArgument, "order: expected a permutation of %zu instances", n);
+  }
+  self.state = Impl::State::kShuffled;
+  self.places = std::move(places);
+  self.labels = std::move(labels);
   return Status::Ok();
 }
 
@@ -161,19 +219,40 @@ void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t e
     for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
     index.FindBatch(block, n, positions + at);
   }
-  const uint32_t* length = chunk->columns.lengths.data() + begin * slots;
-  size_t at = chunk->starts[begin];
-  for (size_t row = begin; row < end; ++row) {
-    for (size_t s = 0; s < slots; ++s) {
-      for (const size_t stop = at + *length++; at < stop; ++at) {
+  const uint32_t* lengths = chunk->columns.lengths.data() + begin * slots;
+  for (size_t row = begin; row < end; ++row, lengths += slots) {
+    const size_t own = chunk->starts[row];
+    feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
+      if (at < own) return;  // whoever owns the list has said it
+      for (; at < stop; ++at) {
         AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
       }
-    }
+    });
   }
 }
 
 size_t Instances::size() const { return impl_->places.size(); }
 size_t Instances::unique_keys() const { return impl_->keys.size(); }
+SharedCounts Instances::shared_counts() const { return impl_->shared_counts; }
+
+Status Instances::ShareLists(const std::vector<size_t>* slots) {
+  Impl& self = *impl_;
+  if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
+    return Error(Code::kFailedPrecondition, "ShareLists after Append; call it first");
+  }
+  self.may_share.assign(self.slots, 0);
+  self.sharing = slots == nullptr ? feed::Sharing::kAuto : feed::Sharing::kOn;
+  if (slots == nullptr) return Status::Ok();
+  for (const size_t slot : *slots) {
+    if (slot >= self.slots) {
+      return Error(Code::kInvalidArgument, "sparse slot %zu shares lists, there are %zu", slot,
+                   self.slots);
+    }
+    self.may_share[slot] = 1;
+  }
+  return Status::Ok();
+}
+
 size_t Instances::occurrences() const { return impl_->occurrences; }
 const std::vector<float>& Instances::labels() const { return impl_->labels; }
 
@@ -183,7 +262,7 @@ size_t Instances::bytes() const {
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
              Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
-             Held(chunk.donors) + chunk.columns.tags.held();
+             Held(chunk.donors) + Held(chunk.shared.begins) + chunk.columns.tags.held();
   }
   return bytes;
 }

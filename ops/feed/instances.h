@@ -4,8 +4,8 @@
 //
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
 //
-// Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange)? -> Index -> (Split,
-// SelectRange, PackBatch)*. Out of order is FailedPrecondition. Arrange and ReplaceSlots may come
+// Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index -> (Split,
+// SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots may come
 // after Index as well, between batches. Not thread safe but for PackBatch, which any number of
 // threads may call.
 #pragma once
@@ -58,10 +58,25 @@ enum class Order {
   kPageViews,  // by search id, ascending; instances of one are a page view, in file order
 };
 
+// What sharing of lists saved so far.
+struct SharedCounts {
+  size_t lists = 0;        // that are held by an instance before
+  size_t values = 0;       // occurrences in them: 8 bytes each as a feasign, 4 as a position
+  size_t index_bytes = 0;  // that it takes to find them
+};
+
+// Which of `size` instances Shuffle(seed) puts at each place.
+std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed);
+
 class Instances {
  public:
   Instances(size_t sparse_slots, size_t dense_width);
   ~Instances();
+
+  // Lists that repeat those of the instance before are from now on held once: those of the slots
+  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Everything that is
+  // read stays the same. Before the first Append.
+  Status ShareLists(const std::vector<size_t>* slots);
 
   // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
   // 0.
@@ -82,10 +97,14 @@ class Instances {
 
   // Puts the instances into this order. slot: among the sparse ones, of kSlot. FailedPrecondition
   // where they lack the tag that it takes.
-  Status Arrange(Order order, uint64_t seed, size_t slot = 0);
+  Status ArrangeBy(Order order, uint64_t seed, size_t slot = 0);
 
-  // A permutation that depends on seed and N only. Once, at most.
+  // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
   Status Shuffle(uint64_t seed);
+
+  // Instance i is from now on the one that was order[i]; order: (N) a permutation. In place of
+  // Shuffle.
+  Status Arrange(const uint32_t* order, size_t size);
 
   // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
   // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the
@@ -94,8 +113,9 @@ class Instances {
 
   size_t size() const;         // N
   size_t unique_keys() const;  // U, after Index
-  size_t occurrences() const;  // nnz
-  size_t bytes() const;        // memory held
+  size_t occurrences() const;  // nnz, shared ones too
+  SharedCounts shared_counts() const;
+  size_t bytes() const;  // memory held
 
   // Cuts [0, N) into ranges of at most max_rows unique keys each, at multiples of batch_size.
   // InvalidArgument with the rows needed when one batch alone has more. N == 0 gives no range.
@@ -117,8 +137,8 @@ class Instances {
   Result<std::vector<size_t>> PageViewStarts() const;
 
   // (B, 2 * max_rank + 1), B = end - begin: what rank_attention takes. Of an instance: its own
-  // rank, then for each rank r from 1 on the pair (r, row in the batch of the view's instance that has
-  // it, the last if there are several); -1 where there is none, and everywhere for an instance
+  // rank, then for each rank r from 1 on the pair (r, row in the batch of the view's instance that
+  // has it, the last if there are several); -1 where there is none, and everywhere for an instance
   // without a rank. A rank counts from 1 to max_rank, and for cmatch 222 and 223 only.
   Status RankOffsets(size_t begin, size_t end, size_t max_rank, std::vector<int32_t>* out) const;
 

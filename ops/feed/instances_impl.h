@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/sorted_index.h"
 #include "feed/instances.h"
+#include "feed/shared_lists.h"
 #include "row/feasign.h"
 
 namespace pbx {
@@ -48,7 +49,8 @@ struct Place {
 // A chunk as it was appended. Index replaces the feasigns by positions.
 struct Chunk {
   ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i's occurrences are [starts[i], starts[i+1])
+  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
+  feed::SharedLists shared;        // and has some of those before it
   std::vector<int32_t> positions;  // (nnz), after Index
   std::vector<Place> donors;       // (n) whose replaced slots an instance is fed; or empty
 };
@@ -65,51 +67,62 @@ struct Instances::Impl {
   size_t occurrences = 0;              // nnz
   std::vector<uint64_t> keys;          // (U)
   std::vector<uint16_t> lowest_slots;  // (U)
-  TagSpec tags;                        // the columns of tags that all chunks have
-  std::vector<uint8_t> replaced;       // (S) slots that donors give; empty: none
+  feed::Sharing sharing = feed::Sharing::kOff;
+  std::vector<uint8_t> may_share;  // (S)
+  SharedCounts shared_counts;
+  TagSpec tags;                   // the columns of tags that all chunks have
+  std::vector<uint8_t> replaced;  // (S) slots that donors give; empty: none
 
   // Of the instances that come; see SetSampling.
   double sample_rate = 1;
   uint64_t sample_seed = 0;
   uint64_t seen = 0;  // instances that were offered
 
-  size_t Occurrences(Place place) const {
-    const std::vector<uint64_t>& starts = chunks[place.chunk].starts;
-    return starts[place.row + 1] - starts[place.row];
+  // Calls visit(slot, begin, end) for each list of the instance at a place.
+  template <typename Visit>
+  void EachList(Place place, Visit visit) const {
+    const Chunk& chunk = chunks[place.chunk];
+    feed::EachList(chunk.shared, place.row, Lengths(place), slots, chunk.starts[place.row], visit);
   }
 
   // Calls visit(position) for each occurrence of instance i.
   template <typename Visit>
   void EachPosition(size_t i, Visit visit) const {
     const Chunk& chunk = chunks[places[i].chunk];
-    const size_t end = chunk.starts[places[i].row + 1];
-    for (size_t at = chunk.starts[places[i].row]; at < end; ++at) visit(chunk.positions[at]);
+    const size_t row = places[i].row;
+    const auto visit_all = [&](size_t begin, size_t end) {
+      for (size_t at = begin; at < end; ++at) visit(chunk.positions[at]);
+    };
+    if (chunk.shared.slots.empty()) {
+      visit_all(chunk.starts[row], chunk.starts[row + 1]);
+    } else {
+      EachList(places[i], [&](size_t, size_t begin, size_t end) { visit_all(begin, end); });
+    }
   }
 
   // The same, but with the replaced slots of its donor: what a batch is fed.
   template <typename Visit>
   void EachFed(size_t i, Visit visit) const {
     if (replaced.empty()) return EachPosition(i, visit);
-    const Place own = places[i];
-    const Place donor = DonorOf(own);
-    size_t at[2] = {chunks[own.chunk].starts[own.row], chunks[donor.chunk].starts[donor.row]};
-    for (size_t s = 0; s < slots; ++s) {
-      const size_t length[2] = {Lengths(own)[s], Lengths(donor)[s]};
-      const size_t from = replaced[s];
-      const int32_t* const position =
-          chunks[from != 0 ? donor.chunk : own.chunk].positions.data() + at[from];
-      for (size_t k = 0; k < length[from]; ++k) visit(position[k]);
-      at[0] += length[0];
-      at[1] += length[1];
-    }
+    const Place own = places[i], donor = DonorOf(own);
+    std::vector<size_t> begins(slots);  // of the donor's lists
+    EachList(donor, [&](size_t s, size_t begin, size_t) { begins[s] = begin; });
+    EachList(own, [&](size_t s, size_t begin, size_t end) {
+      const Place from = replaced[s] != 0 ? donor : own;
+      const size_t first = replaced[s] != 0 ? begins[s] : begin;
+      const size_t length = replaced[s] != 0 ? Lengths(donor)[s] : end - begin;
+      const int32_t* const position = chunks[from.chunk].positions.data() + first;
+      for (size_t k = 0; k < length; ++k) visit(position[k]);
+    });
   }
 
   size_t FedOccurrences(size_t i) const {
-    const Place own = places[i];
-    if (replaced.empty()) return Occurrences(own);
-    const Place donor = DonorOf(own);
+    const uint32_t* const own = Lengths(places[i]);
+    const uint32_t* const donor = replaced.empty() ? own : Lengths(DonorOf(places[i]));
     size_t count = 0;
-    for (size_t s = 0; s < slots; ++s) count += Lengths(replaced[s] != 0 ? donor : own)[s];
+    for (size_t s = 0; s < slots; ++s) {
+      count += !replaced.empty() && replaced[s] != 0 ? donor[s] : own[s];
+    }
     return count;
   }
 

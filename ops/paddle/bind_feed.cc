@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -227,9 +228,9 @@ void BindArrange(py::class_<Instances>* instances) {
           },
           release)
       .def(
-          "arrange",
+          "arrange_by",
           [](Instances& self, const std::string& order, uint64_t seed, size_t slot) {
-            ThrowIfError(self.Arrange(OrderFrom(order), seed, slot));
+            ThrowIfError(self.ArrangeBy(OrderFrom(order), seed, slot));
           },
           py::arg("order"), py::arg("seed"), py::arg("slot") = 0, release)
       .def(
@@ -302,6 +303,16 @@ void BindFeed(py::module_& module) {
   py::class_<Instances> instances(module, "Instances");
   BindArrange(&instances);
   instances.def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
+      .def("share_lists",
+           [](Instances& self, const std::optional<std::vector<size_t>>& slots) {
+             ThrowIfError(self.ShareLists(slots.has_value() ? &*slots : nullptr));
+           })
+      .def_property_readonly("shared",
+                             [](const Instances& self) {
+                               const SharedCounts counts = self.shared_counts();
+                               return py::make_tuple(counts.lists, counts.values,
+                                                     counts.index_bytes);
+                             })
       .def(
           "append",
           [](Instances& self, ParsedChunk& chunk) { ThrowIfError(self.Append(std::move(chunk))); },
@@ -309,6 +320,10 @@ void BindFeed(py::module_& module) {
       .def(
           "shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
           release)
+      .def("arrange",
+           [](Instances& self, const Array<uint32_t>& order) {
+             ThrowIfError(self.Arrange(order.data(), SizeOf(order)));
+           })
       .def(
           "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
           release)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "paddle/arrays.h"
@@ -97,13 +98,19 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.accessor.show_scale = fields["show_scale"].cast<bool>();
   config.accessor.embed = RuleFrom(fields["embed"].cast<py::dict>());
   config.accessor.embedx = RuleFrom(fields["embedx"].cast<py::dict>());
+  config.accessor.expand = RuleFrom(fields["expand"].cast<py::dict>());
   config.accessor.layout.embedx_dim = fields["embedx_dim"].cast<int>();
+  config.accessor.layout.expand_dim = fields["expand_dim"].cast<int>();
+  config.slot_rates = fields["slot_rates"].cast<std::vector<float>>();
   config.hbm_budget_bytes = fields["hbm_budget_bytes"].cast<uint64_t>();
   config.mem_budget_bytes = fields["mem_budget_bytes"].cast<uint64_t>();
   config.ssd_folder = fields["ssd_folder"].cast<std::string>();
   config.max_segment_bytes = fields["max_segment_bytes"].cast<uint64_t>();
   config.threads = fields["threads"].cast<int>();
   config.read_only = fields["read_only"].cast<bool>();
+  const py::dict admission = fields["admission"].cast<py::dict>();
+  config.admission_min_count = admission["min_count"].cast<uint32_t>();
+  config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
   config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
   const std::string on_bad_grad = fields["on_bad_grad"].cast<std::string>();
   if (on_bad_grad == "skip") {
@@ -146,6 +153,7 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
   py::dict out;
   out["stamp"] = staged.stamp;
   out["rows"] = staged.rows;
+  out["refused"] = staged.refused;
   const auto& counts = staged.rows_by_origin;
   out["new"] =
       counts[static_cast<size_t>(Origin::kNew)] + counts[static_cast<size_t>(Origin::kDead)];
@@ -176,8 +184,21 @@ py::tuple ReadAll(Table& table) {
                         ToArray(std::move(rows), {n, static_cast<py::ssize_t>(words)}));
 }
 
-// All pairs, at most `most` at a time: callback(feasigns (n), rows (n, words)).
-void VisitChunks(Table& table, size_t most, const py::function& callback) {
+SaveFilter FilterFrom(const py::dict& fields) {
+  SaveFilter filter;
+  filter.day = fields["day"].cast<uint32_t>();
+  filter.min_score = fields["min_score"].cast<float>();
+  filter.min_delta_score = fields["min_delta_score"].cast<float>();
+  filter.max_unseen_days = fields["max_unseen_days"].cast<uint32_t>();
+  return filter;
+}
+
+// All pairs, or those that pass the filter, at most `most` at a time: callback(feasigns (n), rows
+// (n, words)).
+void VisitChunks(Table& table, size_t most, const py::function& callback,
+                 const std::optional<py::dict>& fields) {
+  const bool all = !fields.has_value();
+  const SaveFilter filter = all ? SaveFilter() : FilterFrom(*fields);
   std::vector<uint64_t> feasigns;
   std::vector<float> rows;
   const size_t words = table.row_bytes() / 4;
@@ -191,6 +212,10 @@ void VisitChunks(Table& table, size_t most, const py::function& callback) {
   };
   const py::gil_scoped_release release;
   ThrowIfError(table.Visit([&](uint64_t key, const char* row) {
+    if (!all &&
+        !life::Saved(table.config().accessor, filter, reinterpret_cast<const float*>(row))) {
+      return Status::Ok();
+    }
     feasigns.push_back(FeasignOf(key));
     rows.resize(rows.size() + words);
     std::memcpy(rows.data() + rows.size() - words, row, words * 4);
@@ -298,6 +323,8 @@ py::dict Layout(const Table& table) {
   out["embedx_dim"] = layout.embedx_dim;
   out["embed_state"] = layout.embed_state;
   out["embedx_state"] = layout.embedx_state;
+  out["expand_dim"] = layout.expand_dim;
+  out["expand_state"] = layout.expand_state;
   return out;
 }
 
@@ -312,7 +339,12 @@ py::dict Counters(const Table& table) {
   out["plan_ns"] = c.plan_ns;
   out["bytes_pulled"] = c.bytes_pulled;
   out["bytes_pushed"] = c.bytes_pushed;
+  out["keys_refused"] = c.keys_refused;
   out["bad_grads"] = c.bad_grads;
+  out["life_events"] = c.life_events;
+  out["life_dead_staged"] = c.life_dead_staged;
+  out["life_dead_merged"] = c.life_dead_merged;
+  out["life_dead_swept"] = c.life_dead_swept;
   out["mem_rows"] = c.mem_rows;
   out["mem_bytes"] = c.mem_bytes;
   out["mem_evicted"] = c.mem_evicted;
@@ -350,6 +382,29 @@ void BindTable(py::module_& module) {
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
       .def("stage", &Stage, py::arg("keys"), py::arg("slots"), py::arg("train"), py::arg("day"))
+      .def("count_keys",
+           [](Table& t, const Array<uint64_t>& keys, const Array<uint32_t>& counts) {
+             if (counts.size() != keys.size()) {
+               ThrowIfError(Error(Code::kInvalidArgument, "%zu keys and %zu counts", SizeOf(keys),
+                                  SizeOf(counts)));
+             }
+             const uint64_t* key_data = keys.data();
+             const uint32_t* count_data = counts.data();
+             const size_t n = SizeOf(keys);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.CountKeys(key_data, count_data, n));
+           })
+      .def("admission_state",
+           [](const Table& t) {
+             std::string state;
+             {
+               const py::gil_scoped_release released;
+               state = t.AdmissionState();
+             }
+             return py::bytes(state);
+           })
+      .def("set_admission_state",
+           [](Table& t, const std::string& state) { ThrowIfError(t.SetAdmissionState(state)); })
       .def(
           "drop_staged", [](Table& t, int32_t stamp) { ThrowIfError(t.DropStaged(stamp)); },
           release)
@@ -404,7 +459,8 @@ void BindTable(py::module_& module) {
       .def(
           "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
       .def("read_all", &ReadAll)
-      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"))
+      .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"),
+           py::arg("filter") = py::none())
       .def("lookup", &Lookup, py::arg("feasigns"))
       .def("pull_pooled", &PullPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
            py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert())

@@ -100,5 +100,6 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindSsd(module);
   pbx::BindSegment(module);
   pbx::BindFeed(module);
+  pbx::BindParsed(module);
   pbx::BindSide(module);
 }

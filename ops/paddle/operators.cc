@@ -17,21 +17,28 @@ namespace {
 
 // PaddleBox drops a last dimension of 1: (B, 1) gives (B, size); any other (...) gives (..., size).
 Shape PullShape(Shape ids, int size) {
-  if (!ids.empty() && ids.back() == 1) ids.pop_back();
+  if (ids.size() > 1 && ids.back() == 1) ids.pop_back();
   ids.push_back(size);
   return ids;
 }
 
-Status TranslateIds(const Tensor& ids, int64_t size, std::shared_ptr<Table>* table,
+// Which columns a pull has: with the expand part behind those of embedx, or without.
+enum class Part { kPlain, kExtended };
+
+Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<Table>* table,
                     std::vector<int32_t>* rows) {
   PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
   Result<std::shared_ptr<Table>> found = FindTable("");
   if (!found.ok()) return found.status();
   *table = found.value();
-  const int columns = 3 + (*table)->config().accessor.layout.embedx_dim;
+  const RowLayout& layout = (*table)->config().accessor.layout;
+  const bool extended = part == Part::kExtended;
+  const int columns = 3 + layout.embedx_dim + (extended ? layout.expand_dim : 0);
   if (size != columns) {
-    return Error(Code::kInvalidArgument, "size is %lld, table '%s' has 3 + embedx_dim = %d columns",
-                 static_cast<long long>(size), (*table)->config().name.c_str(), columns);
+    return Error(Code::kInvalidArgument,
+                 "size is %lld, table '%s' has 3 + embedx_dim%s = %d columns",
+                 static_cast<long long>(size), (*table)->config().name.c_str(),
+                 extended ? " + expand_dim" : "", columns);
   }
   rows->resize(Count(ids));
   // A feasign travels as the bits of an int64.
@@ -39,41 +46,64 @@ Status TranslateIds(const Tensor& ids, int64_t size, std::shared_ptr<Table>* tab
                              rows->data());
 }
 
-std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
-                                bool /*is_distributed*/, bool /*is_sparse*/) {
+Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int size, Part part) {
   Tensor out;
-  Guard("pull_box_sparse", [&]() -> Status {
+  Guard(op, [&]() -> Status {
     PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
     std::shared_ptr<Table> table;
     std::vector<int32_t> rows;
-    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
     out = paddle::empty(PullShape(ids.shape(), size), DataType::FLOAT32, ids.place());
-    return table->Pull(rows.data(), rows.size(), out.data<float>());
+    return part == Part::kExtended
+               ? table->PullExtended(rows.data(), rows.size(), out.data<float>())
+               : table->Pull(rows.data(), rows.size(), out.data<float>());
   });
-  return {out};
+  return out;
 }
 
-Status PushRows(const Tensor& ids, const Tensor& grad) {
+Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   const Shape shape = grad.shape();
   const int64_t size = shape.empty() ? 0 : shape.back();
   std::shared_ptr<Table> table;
   std::vector<int32_t> rows;
-  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, &table, &rows));
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
   PBX_RETURN_IF_ERROR(
       ExpectShape(grad, "Out@GRAD", PullShape(ids.shape(), static_cast<int>(size))));
   const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
-  return table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
+  return part == Part::kExtended
+             ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
+             : table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
 }
 
+Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                Part part) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    zeros = ZerosLike(anchor);
+    return PushRows(ids, grad, part);
+  });
+  return zeros;
+}
+
+std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
+                                bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PullRows("pull_box_sparse", ids, anchor, size, Part::kPlain)};
+}
 std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
                                  int /*size*/, bool /*is_distributed*/, bool /*is_sparse*/) {
-  Tensor zeros;
-  Guard("push_box_sparse", [&]() -> Status {
-    zeros = ZerosLike(anchor);
-    return PushRows(ids, grad);
-  });
-  return {zeros};
+  return {PushBack("push_box_sparse", ids, anchor, grad, Part::kPlain)};
+}
+
+std::vector<Tensor> ExtendedForward(const Tensor& ids, const Tensor& anchor, int size) {
+  return {PullRows("pull_box_extended_sparse", ids, anchor, size, Part::kExtended)};
+}
+std::vector<Tensor> ExtendedBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                                     int /*size*/) {
+  return {PushBack("push_box_extended_sparse", ids, anchor, grad, Part::kExtended)};
+}
+std::vector<Shape> ExtendedInferShape(const Shape& ids, const Shape& /*anchor*/, int size) {
+  return {PullShape(ids, size)};
 }
 
 std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/, int size,
@@ -87,7 +117,7 @@ std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& an
 std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
   Tensor count;
   Guard("push_box_sparse", [&]() -> Status {
-    PBX_RETURN_IF_ERROR(PushRows(ids, grad));
+    PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
     count = paddle::empty({1}, DataType::INT64, ids.place());
     *count.data<int64_t>() = ids.numel();
     return Status::Ok();
@@ -157,44 +187,109 @@ Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_
   return Status::Ok();
 }
 
+// dense: null, or (B, W) of the operator that joins them.
+Status CheckDense(const Tensor* dense, int64_t instances, int64_t* width) {
+  *width = 0;
+  if (dense == nullptr) return Status::Ok();
+  PBX_RETURN_IF_ERROR(Expect(*dense, "Dense", DataType::FLOAT32));
+  if (dense->shape().size() != 2 || dense->shape()[0] != instances) {
+    return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
+                 Describe(dense->shape()).c_str(), static_cast<long long>(instances));
+  }
+  *width = dense->shape()[1];
+  return Status::Ok();
+}
+
+Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const std::string& table, int slots, int embedx_dim,
+                  bool use_cvm) {
+  Tensor out;
+  Guard(op, [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    out = paddle::empty({instances, slots * pooled.width + dense_width}, DataType::FLOAT32,
+                        ids.place());
+    return pooled.table->PullPooled(
+        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
+        static_cast<size_t>(slots), use_cvm, out.data<float>(),
+        dense == nullptr ? nullptr : dense->data<float>(), static_cast<size_t>(dense_width));
+  });
+  return out;
+}
+
+Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const Tensor& grad, const std::string& table, int slots,
+                  int embedx_dim, bool use_cvm) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(
+        ExpectShape(grad, "Out@GRAD", {instances, slots * pooled.width + dense_width}));
+    zeros = ZerosLike(anchor);
+    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
+                                    grad.data<float>(), static_cast<size_t>(dense_width));
+  });
+  return zeros;
+}
+
 std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan,
                                   const Tensor& anchor, const std::string& table, int slots,
                                   int embedx_dim, bool use_cvm) {
-  Tensor out;
-  Guard("fused_pull_seqpool_cvm", [&]() -> Status {
-    Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
-                                    embedx_dim, use_cvm, &pooled));
-    out = paddle::empty({show_click.shape()[0], slots * pooled.width}, DataType::FLOAT32,
-                        ids.place());
-    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    out.data<float>());
-  });
-  return {out};
+  return {PullPooled("fused_pull_seqpool_cvm", ids, offsets, show_click, plan, nullptr, anchor,
+                     table, slots, embedx_dim, use_cvm)};
 }
-
 std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
                                    const Tensor& anchor, const Tensor& grad,
                                    const std::string& table, int slots, int embedx_dim,
                                    bool use_cvm) {
-  Tensor zeros;
-  Guard("fused_pull_seqpool_cvm_grad", [&]() -> Status {
-    Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
-                                    embedx_dim, use_cvm, &pooled));
-    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
-    PBX_RETURN_IF_ERROR(
-        ExpectShape(grad, "Out@GRAD", {show_click.shape()[0], slots * pooled.width}));
-    zeros = ZerosLike(anchor);
-    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
-                                    grad.data<float>());
-  });
-  return {zeros};
+  return {PushPooled("fused_pull_seqpool_cvm_grad", ids, offsets, show_click, plan, nullptr, anchor,
+                     grad, table, slots, embedx_dim, use_cvm)};
+}
+
+std::vector<Tensor> JoinedForward(const Tensor& ids, const Tensor& offsets,
+                                  const Tensor& show_click, const Tensor& plan, const Tensor& dense,
+                                  const Tensor& anchor, const std::string& table, int slots,
+                                  int embedx_dim, bool use_cvm) {
+  return {PullPooled("fused_pull_seqpool_cvm_concat", ids, offsets, show_click, plan, &dense,
+                     anchor, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
+                                   const Tensor& show_click, const Tensor& plan,
+                                   const Tensor& dense, const Tensor& anchor, const Tensor& grad,
+                                   const std::string& table, int slots, int embedx_dim,
+                                   bool use_cvm) {
+  return {PushPooled("fused_pull_seqpool_cvm_concat_grad", ids, offsets, show_click, plan, &dense,
+                     anchor, grad, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
+                                    const Shape& show_click, const Shape& /*plan*/,
+                                    const Shape& dense, const Shape& /*anchor*/,
+                                    const std::string& /*table*/, int slots, int embedx_dim,
+                                    bool use_cvm) {
+  const int64_t width = dense.size() == 2 ? dense[1] : 0;
+  return {
+      {show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim) + width}};
+}
+std::vector<DataType> JoinedInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
+                                       const DataType& /*show_click*/, const DataType& /*plan*/,
+                                       const DataType& /*dense*/, const DataType& anchor) {
+  return {anchor};
 }
 
 std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
@@ -226,6 +321,20 @@ PD_BUILD_GRAD_OP(pull_box_sparse)
     .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PullBackward));
 
+PD_BUILD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W"})
+    .Outputs({"Out"})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::ExtendedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
+
+PD_BUILD_GRAD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedBackward));
+
 PD_BUILD_OP(push_box_sparse)
     .Inputs({"Ids", "Grad"})
     .Outputs({"Count"})
@@ -246,3 +355,17 @@ PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm)
     .Outputs({paddle::Grad("W")})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PooledBackward));
+
+PD_BUILD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W"})
+    .Outputs({"Out"})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::JoinedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::JoinedInferDtype));
+
+PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedBackward));

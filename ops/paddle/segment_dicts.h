@@ -53,6 +53,7 @@ inline py::dict ToDict(const MergeResult& result) {
   out["rows_in"] = result.rows_in;
   out["rows_out"] = result.rows_out;
   out["rows_dropped"] = result.rows_dropped;
+  out["keys_gone"] = result.keys_gone;
   out["bytes_read"] = result.bytes_read;
   out["bytes_written"] = result.bytes_written;
   return out;

@@ -111,7 +111,7 @@ void RowCodec::Pack(const float* row, char* packed) const {
     std::memcpy(out + 2 * i, &stored, 2);
   }
   std::memcpy(out + Padded(dim), row + layout_.embedx_state_at(),
-              static_cast<size_t>(layout_.embedx_state) * 4);
+              static_cast<size_t>(layout_.words() - layout_.embedx_state_at()) * 4);
 }
 
 void RowCodec::Unpack(const char* packed, float* row) const {
@@ -131,7 +131,7 @@ void RowCodec::Unpack(const char* packed, float* row) const {
         precision_ == Precision::kFloat16 ? FloatOfHalf(stored) : FromBits(uint32_t{stored} << 16);
   }
   std::memcpy(row + layout_.embedx_state_at(), in + Padded(dim),
-              static_cast<size_t>(layout_.embedx_state) * 4);
+              static_cast<size_t>(layout_.words() - layout_.embedx_state_at()) * 4);
 }
 
 void RowCodec::Round(uint64_t seed, uint64_t key, uint64_t pass, float* row) const {

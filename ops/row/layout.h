@@ -7,7 +7,7 @@
 //   word 4        last_seen_day (uint32, days since 1970-01-01; 0 = never)
 //   word 5        life_seq (uint32, the last life event the row has seen)
 //   word 6        embed_w (float32)
-//   word 7 ..     embed state (e), embedx_w (D), embedx state (x)
+//   word 7 ..     embed state (e), embedx_w (D), embedx state (x), expand_w (E), expand state
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,22 @@ struct RowLayout {
   int embedx_dim = 8;    // D
   int embed_state = 1;   // e
   int embedx_state = 1;  // x
+  int expand_dim = 0;    // E, of pull_box_extended_sparse; 0: rows have no such part
+  int expand_state = 0;
 
   static constexpr int kShow = 1, kClick = 2, kDeltaScore = 3, kDay = 4, kLifeSeq = 5, kEmbed = 6;
   PBX_HOST_DEVICE int embed_state_at() const { return kEmbed + 1; }
   PBX_HOST_DEVICE int embedx_at() const { return kEmbed + 1 + embed_state; }
   PBX_HOST_DEVICE int embedx_state_at() const { return embedx_at() + embedx_dim; }
-  PBX_HOST_DEVICE int words() const { return embedx_state_at() + embedx_state; }
+  PBX_HOST_DEVICE int expand_at() const { return embedx_state_at() + embedx_state; }
+  PBX_HOST_DEVICE int expand_state_at() const { return expand_at() + expand_dim; }
+  PBX_HOST_DEVICE int words() const { return expand_state_at() + expand_state; }
   PBX_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(words()) * 4; }
 
   // Tells layouts apart in files: 1 is the version of this page.
   uint64_t Fingerprint() const {
-    const int32_t fields[4] = {1, embedx_dim, embed_state, embedx_state};
-    return HashBytes(fields, sizeof(fields), 0x50425852ULL);
+    const int32_t fields[6] = {1, embedx_dim, embed_state, embedx_state, expand_dim, expand_state};
+    return HashBytes(fields, expand_dim == 0 ? 16 : 24, 0x50425852ULL);
   }
 };
 
@@ -47,17 +51,13 @@ PBX_INLINE uint32_t GetWord(const float* row, int word) {
   memcpy(&value, row + word, 4);
   return value;
 }
-PBX_INLINE void SetWord(float* row, int word, uint32_t value) {
-  memcpy(row + word, &value, 4);
-}
+PBX_INLINE void SetWord(float* row, int word, uint32_t value) { memcpy(row + word, &value, 4); }
 PBX_INLINE uint16_t SlotOf(const float* row) {
   return static_cast<uint16_t>(GetWord(row, 0) & 0xffffu);
 }
 PBX_INLINE void SetFlag(float* row, uint16_t flag) {
   SetWord(row, 0, GetWord(row, 0) | (uint32_t{flag} << 16));
 }
-PBX_INLINE bool HasEmbedx(const float* row) {
-  return ((GetWord(row, 0) >> 16) & kHasEmbedx) != 0;
-}
+PBX_INLINE bool HasEmbedx(const float* row) { return ((GetWord(row, 0) >> 16) & kHasEmbedx) != 0; }
 
 }  // namespace pbx

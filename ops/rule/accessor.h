@@ -18,7 +18,10 @@ struct AccessorConfig {
   bool show_scale = true;  // gradients are divided by the shows of the push (rules that use it)
   RuleConfig embed;
   RuleConfig embedx;
+  RuleConfig expand;  // where the layout has that part
   RowLayout layout;
+  // (65536) what a slot's learning rates are multiplied by, indexed by the row's slot; null: 1 all.
+  const float* slot_rates = nullptr;
 };
 
 namespace accessor {
@@ -51,7 +54,19 @@ PBX_INLINE float ScaleOf(const AccessorConfig& config, float show) {
   return config.show_scale && show > 0.0f ? show : 1.0f;
 }
 
-// Gives the row its embedx: initial weights and a fresh state.
+constexpr uint32_t kExpandColumn = 1u << 16;  // of InitialWeight: apart from those of embedx
+
+PBX_INLINE float RateOf(const AccessorConfig& config, const float* row) {
+  return config.slot_rates == nullptr ? 1.0f : config.slot_rates[SlotOf(row)];
+}
+
+// The rule with a row's learning rate.
+PBX_INLINE RuleConfig RuleFor(RuleConfig rule, float rate) {
+  rule.learning_rate *= rate;
+  return rule;
+}
+
+// Gives the row its embedx, and its expand with it: initial weights and a fresh state.
 PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t key, float* row) {
   const RowLayout& layout = config.layout;
   float* embedx = row + layout.embedx_at();
@@ -60,6 +75,14 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
         InitialWeight(config.seed, key, static_cast<uint32_t>(i) + 1, config.embedx.initial_range);
   }
   rule::InitState(config.embedx, layout.embedx_dim, embedx, row + layout.embedx_state_at());
+  if (layout.expand_dim != 0) {
+    float* expand = row + layout.expand_at();
+    for (int i = 0; i < layout.expand_dim; ++i) {
+      expand[i] = InitialWeight(config.seed, key, kExpandColumn + static_cast<uint32_t>(i),
+                                config.expand.initial_range);
+    }
+    rule::InitState(config.expand, layout.expand_dim, expand, row + layout.expand_state_at());
+  }
   SetFlag(row, kHasEmbedx);
 }
 
@@ -75,11 +98,12 @@ PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, f
   row[RowLayout::kClick] += click;
   row[RowLayout::kDeltaScore] += Score(config, show, click);
   SetWord(row, RowLayout::kDay, day);
-  const float scale = ScaleOf(config, show);
-  rule::Update(config.embed, 1, g, scale, row + RowLayout::kEmbed, row + layout.embed_state_at());
+  const float scale = ScaleOf(config, show), rate = RateOf(config, row);
+  rule::Update(RuleFor(config.embed, rate), 1, g, scale, row + RowLayout::kEmbed,
+               row + layout.embed_state_at());
   if (HasEmbedx(row)) {
     float* embedx = row + layout.embedx_at();
-    rule::Update(config.embedx, dim, embedx_g, scale, embedx, embedx + dim);
+    rule::Update(RuleFor(config.embedx, rate), dim, embedx_g, scale, embedx, embedx + dim);
     return false;
   }
   return Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >= config.embedx_threshold;

@@ -15,10 +15,9 @@ PBX_INLINE void AdaGradInitState(const RuleConfig& /*config*/, int /*d*/, const 
                                  float* state) {
   state[0] = 0.0f;
 }
-// What each g_i is multiplied by. old: G before the push.
-PBX_INLINE float AdaGradStep(const RuleConfig& config, float old, float scale) {
-  const float g0 = config.initial_g2sum;
-  return config.learning_rate * std::sqrt(g0 / (g0 + old)) / scale;
+// What each g_i is multiplied by. g0: initial_g2sum; old: G before the push.
+PBX_INLINE float AdaGradStep(float learning_rate, float g0, float old, float scale) {
+  return learning_rate * std::sqrt(g0 / (g0 + old)) / scale;
 }
 // G after the push. squares: the sum of g_i^2.
 PBX_INLINE float AdaGradGrown(float old, float squares, float scale, int d) {
@@ -26,7 +25,7 @@ PBX_INLINE float AdaGradGrown(float old, float squares, float scale, int d) {
 }
 PBX_INLINE void AdaGradUpdate(const RuleConfig& config, int d, const float* g, float scale,
                               float* w, float* state) {
-  const float step = AdaGradStep(config, state[0], scale);
+  const float step = AdaGradStep(config.learning_rate, config.initial_g2sum, state[0], scale);
   for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - step * g[i]);
   state[0] = AdaGradGrown(state[0], SumOfSquares(g, d), scale, d);
 }

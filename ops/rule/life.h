@@ -31,6 +31,15 @@ struct LifeEvent {
   uint32_t max_unseen_days = 0;  // kShrink: deleted above; kDeltaReset: not saved above
 };
 
+// What a base or a delta for serving holds: rows of some weight that were seen lately, and for a
+// delta those that changed enough since they were last saved.
+struct SaveFilter {
+  uint32_t day = 0;  // of the save: unseen days are counted up to it
+  float min_score = 0.0f;
+  float min_delta_score = 0.0f;  // a base: 0
+  uint32_t max_unseen_days = UINT32_MAX;
+};
+
 namespace life {
 
 // Days since a push touched the row; 0 where no date is known.
@@ -39,24 +48,36 @@ inline uint32_t UnseenDays(const float* row, uint32_t day) {
   return seen == 0 || seen >= day ? 0 : day - seen;
 }
 
+// True: the row, with all its events applied, goes into the save. One function for the save and for
+// the event after it, so that delta_score starts anew in just the rows that were saved.
+inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const float* row) {
+  return accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >=
+             filter.min_score &&
+         row[RowLayout::kDeltaScore] >= filter.min_delta_score &&
+         UnseenDays(row, filter.day) <= filter.max_unseen_days;
+}
+
 // Applies the events that the row has not seen; events: (n) of seq 1 to n. False: one of them
 // deleted it; the row is absent from there on, and its bytes mean nothing.
 inline bool Apply(const AccessorConfig& config, const LifeEvent* events, size_t n, float* row) {
   for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];
-    const float score = accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]);
-    const uint32_t unseen = UnseenDays(row, event.day);
     switch (event.kind) {
       case LifeKind::kDecay:
         row[RowLayout::kShow] *= event.decay;
         row[RowLayout::kClick] *= event.decay;
         break;
       case LifeKind::kShrink:
-        if (score < event.min_score || unseen > event.max_unseen_days) return false;
+        if (accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) <
+                event.min_score ||
+            UnseenDays(row, event.day) > event.max_unseen_days) {
+          return false;
+        }
         break;
       case LifeKind::kDeltaReset:
-        if (score >= event.min_score && row[RowLayout::kDeltaScore] >= event.min_delta_score &&
-            unseen <= event.max_unseen_days) {
+        if (Saved(config,
+                  {event.day, event.min_score, event.min_delta_score, event.max_unseen_days},
+                  row)) {
           row[RowLayout::kDeltaScore] = 0.0f;
         }
         break;

@@ -1,271 +1,265 @@
 #include "store/mem_tier.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace pbx {
 namespace {
-constexpr size_t kChunkBytes = 32u << 20;  // many huge pages, so that little of one is lost
-constexpr size_t kSlotBytes = sizeof(uint64_t) + sizeof(uint32_t) + 1;
-constexpr size_t kAhead = 16;  // keys prefetched before they are looked at
 
-size_t RoundUp(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
+constexpr size_t kMaxRanges = 64;
+constexpr size_t kMinRangeRows = 32768;  // a range's share of the keys is then even to 2 %
+constexpr size_t kMinParallelKeys = 16384;
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// How many rows are cut into how many ranges, and where everything lies in one block of memory.
+struct Shape {
+  Shape(size_t wanted_rows, size_t row_bytes)
+      : ranges(std::clamp<size_t>(wanted_rows / kMinRangeRows, 1, kMaxRanges)),
+        range_rows(wanted_rows / ranges),
+        range_buckets(range_rows * 6 / 5 / MemBucket::kSlots + 1),
+        range_regions(MemArena::RegionsOf(range_buckets)),
+        numbers_at(ranges * range_buckets * sizeof(MemBucket)),
+        regions_at(numbers_at + ranges * range_buckets * 8 * sizeof(uint32_t)),
+        rows_at(RoundUp(regions_at + ranges * range_regions * sizeof(MemArena::Region), 64)),
+        end(rows_at + ranges * range_rows * row_bytes) {}
+
+  // In whole pages, and the ranges themselves.
+  size_t bytes() const { return RoundUp(end, Buffer::kSmallPage) + ranges * sizeof(MemRange); }
+
+  size_t ranges, range_rows, range_buckets, range_regions;
+  size_t numbers_at, regions_at, rows_at, end;
+};
+
 }  // namespace
 
-Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budget_bytes) {
+Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budget_bytes,
+                                               KeyRange keys) {
   if (budget_bytes < kMinBudgetBytes) {
     return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu, at least %llu are needed",
                  static_cast<unsigned long long>(budget_bytes),
                  static_cast<unsigned long long>(kMinBudgetBytes));
   }
-  // Small budgets take small chunks, so that the last one leaves little of the budget over. Whole
-  // pages, and whole huge pages where they are used: the system gives nothing smaller.
-  const uint64_t wanted = std::min<uint64_t>(kChunkBytes, budget_bytes / 16);
-  const size_t page = wanted < Buffer::kHugePage ? 4096 : Buffer::kHugePage;
-  const size_t chunk_bytes =
-      row_bytes < wanted / page * page ? wanted / page * page : RoundUp(row_bytes, page);
-  const size_t chunk_rows = chunk_bytes / row_bytes;
-  // max_rows rows take max_rows * 5 / 4 + 1 slots, and a region for every kRegionSlots of them.
-  const double per_slot = kSlotBytes + static_cast<double>(sizeof(Region)) / kRegionSlots;
-  const double per_chunk =
-      static_cast<double>(chunk_bytes) + static_cast<double>(chunk_rows) * 1.25 * per_slot;
-  const double fixed = kSlotBytes + 2 * sizeof(Region);
-  const size_t chunks =
-      static_cast<size_t>((static_cast<double>(budget_bytes) - fixed) / per_chunk);
-  const size_t max_rows = std::min<size_t>(chunks, kNoRow / chunk_rows) * chunk_rows;
-  if (max_rows == 0) {
+  if (keys.low > keys.high) {
+    return Error(Code::kInvalidArgument, "MEM tier: its first key is %llu, above its last, %llu",
+                 static_cast<unsigned long long>(keys.low),
+                 static_cast<unsigned long long>(keys.high));
+  }
+  size_t rows = std::min<size_t>(budget_bytes / row_bytes, MemArena::kNoRow - 1);
+  while (rows > 0 && Shape(rows, row_bytes).bytes() > budget_bytes) {
+    const size_t above = Shape(rows, row_bytes).bytes() - budget_bytes;
+    rows -= std::min(rows, above / (row_bytes + 32) + 1);
+  }
+  if (rows == 0) {
     return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu holds no row of %u bytes",
                  static_cast<unsigned long long>(budget_bytes), row_bytes);
   }
-  std::unique_ptr<MemTier> tier(new MemTier(row_bytes, budget_bytes));
-  tier->max_rows_ = max_rows;
-  tier->chunk_rows_ = chunk_rows;
-  tier->chunk_bytes_ = chunk_bytes;
-  tier->slots_ = max_rows + max_rows / 4 + 1;
-  tier->regions_.resize(tier->slots_ / kRegionSlots + 1);
-  const std::pair<Buffer*, size_t> columns[] = {{&tier->key_column_, sizeof(uint64_t)},
-                                                {&tier->row_column_, sizeof(uint32_t)},
-                                                {&tier->state_column_, 1}};
-  for (const auto& [column, width] : columns) {
-    Result<Buffer> buffer = Buffer::Allocate(tier->slots_ * width);
-    if (!buffer.ok()) return buffer.status();
-    *column = std::move(buffer.value());
+  const Shape shape(rows, row_bytes);
+  std::unique_ptr<MemTier> tier(new MemTier(budget_bytes));
+  Result<Buffer> memory = Buffer::Allocate(shape.end);
+  if (!memory.ok()) return memory.status();
+  tier->memory_ = std::move(memory.value());
+  tier->max_rows_ = shape.ranges * shape.range_rows;
+  tier->range_buckets_ = shape.range_buckets;
+  char* const start = tier->memory_.data();
+  MemArena& arena = tier->arena_;
+  arena.space = MemKeySpace(keys.low, keys.high, shape.ranges * shape.range_buckets);
+  arena.buckets = reinterpret_cast<MemBucket*>(start);
+  arena.row_numbers = reinterpret_cast<uint32_t*>(start + shape.numbers_at);
+  arena.regions = reinterpret_cast<MemArena::Region*>(start + shape.regions_at);
+  arena.rows = start + shape.rows_at;
+  arena.row_bytes = row_bytes;
+  arena.region_share =
+      (shape.range_rows * MemArena::kRegionBuckets + shape.range_buckets - 1) / shape.range_buckets;
+  tier->ranges_.reserve(shape.ranges);
+  for (size_t i = 0; i < shape.ranges; ++i) {
+    tier->ranges_.emplace_back(&arena, i * shape.range_buckets, shape.range_buckets,
+                               i * shape.range_regions, static_cast<uint32_t>(i * shape.range_rows),
+                               static_cast<uint32_t>((i + 1) * shape.range_rows));
   }
-  tier->keys_ = reinterpret_cast<uint64_t*>(tier->key_column_.data());
-  tier->row_of_slot_ = reinterpret_cast<uint32_t*>(tier->row_column_.data());
-  tier->state_ = reinterpret_cast<uint8_t*>(tier->state_column_.data());
   return Result<std::unique_ptr<MemTier>>(std::move(tier));
 }
 
-char* MemTier::RowAt(uint32_t row) const {
-  const Buffer& chunk = chunks_[row / chunk_rows_];
-  return const_cast<char*>(chunk.data()) + (row % chunk_rows_) * row_bytes_;
-}
-
-size_t MemTier::FindSlot(uint64_t key) const {
-  for (size_t slot = Home(key); state_[slot] != kEmpty; slot = slot + 1 == slots_ ? 0 : slot + 1) {
-    if (keys_[slot] == key) return slot;
+// Calls work(range, begin, end) for each range that has keys [begin, end) of the batch.
+template <typename Work>
+void MemTier::ForRanges(const uint64_t* keys, size_t n, ThreadPool* pool, const Work& work) const {
+  struct Part {
+    size_t range, begin, end;
+  };
+  std::vector<Part> parts;
+  for (size_t begin = 0; begin < n;) {
+    const size_t range = arena_.space.Home(keys[begin]) / range_buckets_;
+    const size_t bound = (range + 1) * range_buckets_;
+    const uint64_t* end = std::partition_point(
+        keys + begin, keys + n, [&](uint64_t key) { return arena_.space.Home(key) < bound; });
+    parts.push_back({range, begin, static_cast<size_t>(end - keys)});
+    begin = parts.back().end;
   }
-  return kNone;
+  const auto run = [&](size_t i) { work(&ranges_[parts[i].range], parts[i].begin, parts[i].end); };
+  if (pool != nullptr && n >= kMinParallelKeys) {
+    pool->ParallelFor(parts.size(), run);
+  } else {
+    for (size_t i = 0; i < parts.size(); ++i) run(i);
+  }
 }
 
 template <bool kRemove>
-void MemTier::Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* found) {
-  uint64_t asked = 0, hits = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      const size_t home = Home(keys[i + kAhead]);
-      __builtin_prefetch(keys_ + home);
-      __builtin_prefetch(state_ + home);
-      __builtin_prefetch(row_of_slot_ + home);
-    }
-    if (found[i] != 0) continue;
-    ++asked;
-    const size_t slot = FindSlot(keys[i]);
-    if (slot == kNone) continue;
-    ++hits;
-    found[i] = 1;
-    std::memcpy(rows + i * row_bytes_, RowAt(row_of_slot_[slot]), row_bytes_);
-    if (kRemove) EraseSlot(slot);
-  }
-  keys_asked_ += asked;
-  hits_ += hits;
+void MemTier::Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* found, ThreadPool* pool) {
+  ForRanges(keys, n, pool, [&](MemRange* range, size_t begin, size_t end) {
+    const auto known = std::count(found + begin, found + end, 0);
+    hits_ += range->Lookup<kRemove>(keys + begin, end - begin, rows + begin * arena_.row_bytes,
+                                    found + begin);
+    keys_asked_ += static_cast<uint64_t>(known);
+  });
 }
 
 void MemTier::Find(const uint64_t* keys, size_t n, uint8_t* found) const {
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      const size_t home = Home(keys[i + kAhead]);
-      __builtin_prefetch(keys_ + home);
-      __builtin_prefetch(state_ + home);
-    }
-    found[i] = FindSlot(keys[i]) != kNone;
-  }
+  ForRanges(keys, n, nullptr, [&](const MemRange* range, size_t begin, size_t end) {
+    range->Find(keys + begin, end - begin, found + begin);
+  });
 }
 
 Status MemTier::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) {
-  Lookup<false>(keys, n, rows, found);
+  Lookup<false>(keys, n, rows, found, nullptr);
   return Status::Ok();
 }
 
-Status MemTier::Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found) {
-  Lookup<true>(keys, n, rows, found);
+Status MemTier::Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found, ThreadPool* pool) {
+  Lookup<true>(keys, n, rows, found, pool);
   return Status::Ok();
 }
 
-void MemTier::EraseSlot(size_t slot) {
-  std::memcpy(RowAt(row_of_slot_[slot]), &free_row_, sizeof(free_row_));
-  free_row_ = row_of_slot_[slot];
-  --regions_[RegionOf(keys_[slot])].rows;
-  --live_;
-  if ((state_[slot] & kDirty) != 0) --dirty_;
-  // Backward shift: no tombstones, so lookups never slow down with age.
-  size_t hole = slot;
-  for (size_t next = hole;;) {
-    next = next + 1 == slots_ ? 0 : next + 1;
-    if (state_[next] == kEmpty) break;
-    const size_t home = Home(keys_[next]);
-    const bool stays = hole <= next ? (hole < home && home <= next) : (hole < home || home <= next);
-    if (stays) continue;
-    keys_[hole] = keys_[next];
-    row_of_slot_[hole] = row_of_slot_[next];
-    state_[hole] = state_[next];
-    hole = next;
+// Before anything is written. Ranges that have too few rows of their own borrow, in an order that
+// depends on nothing but the batch.
+Status MemTier::CheckRoom(const uint64_t* keys, size_t n) {
+  std::vector<size_t> needed(ranges_.size());
+  bool enough = true;
+  for (size_t i = 0; i < ranges_.size(); ++i) needed[i] = ranges_[i].dirty();
+  ForRanges(keys, n, nullptr, [&](MemRange* range, size_t begin, size_t end) {
+    enough &= range->dirty() + (end - begin) <= std::min(range->owned(), range->slots());
+  });
+  if (enough) return Status::Ok();
+  ForRanges(keys, n, nullptr, [&](MemRange* range, size_t begin, size_t end) {
+    needed[static_cast<size_t>(range - ranges_.data())] = range->Needed(keys + begin, end - begin);
+  });
+  size_t dirty = 0, crowded = 0;
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    dirty += needed[i];
+    if (needed[i] > ranges_[i].slots()) crowded = std::max(crowded, needed[i]);
   }
-  state_[hole] = kEmpty;
-}
-
-bool MemTier::EvictFrom(size_t number) {
-  Region& region = regions_[number];
-  if (region.rows == 0) return false;
-  const size_t first = number * kRegionSlots;
-  const size_t size = std::min(kRegionSlots, slots_ - first);
-  // Second chance: a row that came in since the hand last passed is spared once. So the hand may
-  // have to finish its round, spare every row in the next, and find one in the third.
-  for (int rounds = 0; rounds < 3;) {
-    size_t slot = first + region.hand;
-    if (slot >= slots_) slot -= slots_;
-    // The region's rows end at the first empty slot behind its own slots.
-    if (state_[slot] == kEmpty && region.hand + 1 >= size) {
-      region.hand = 0;
-      ++rounds;
-      continue;
+  if (dirty > max_rows_) {
+    return Error(Code::kOutOfSpace,
+                 "mem.budget_bytes: %zu rows that are on no disk, and %llu bytes hold %zu; raise "
+                 "it, or give the table an SSD folder",
+                 dirty, static_cast<unsigned long long>(budget_), max_rows_);
+  }
+  if (crowded != 0) {
+    return Error(Code::kOutOfSpace,
+                 "mem.budget_bytes: %zu rows that are on no disk fall into one of %zu ranges of "
+                 "keys, and %llu bytes hold %zu there; raise it, or give the table an SSD folder",
+                 crowded, ranges_.size(), static_cast<unsigned long long>(budget_),
+                 ranges_[0].slots());
+  }
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    for (size_t step = 1; needed[i] > ranges_[i].owned(); ++step) {
+      const size_t from = (i + step) % ranges_.size();
+      const size_t owned = ranges_[from].owned();
+      const size_t spare = owned - std::min(owned, needed[from]);
+      ranges_[from].Lend(std::min(spare, needed[i] - ranges_[i].owned()), &ranges_[i]);
     }
-    const bool clean = state_[slot] != kEmpty && (state_[slot] & kDirty) == 0;
-    if (clean && RegionOf(keys_[slot]) == number) {
-      if ((state_[slot] & kSpared) != 0) {
-        EraseSlot(slot);  // and the hand stays: the shift may have moved a row here
-        ++evicted_;
-        return true;
-      }
-      state_[slot] |= kSpared;
-    }
-    ++region.hand;
   }
-  return false;
-}
-
-// True when a row can be handed out for a key of the region.
-bool MemTier::MakeRoom(size_t region, bool dirty) {
-  // Keys are uniform, so a fair share for each region; dirty rows may go beyond it while there is
-  // room.
-  const size_t share = (kRegionSlots * max_rows_ + slots_ - 1) / slots_;
-  const bool all_used = free_row_ == kNoRow && next_row_ == max_rows_;
-  if (!all_used && regions_[region].rows < share) return true;
-  if (EvictFrom(region) || (dirty && !all_used)) return true;
-  // A dirty row must come in: CheckRoom has seen that there are clean ones somewhere.
-  for (size_t other = 0; dirty && other < regions_.size(); ++other) {
-    if (EvictFrom(other)) return true;
-  }
-  return false;
-}
-
-Result<uint32_t> MemTier::NewRow(size_t region, bool dirty) {
-  if (!MakeRoom(region, dirty)) return kNoRow;
-  const uint32_t row = free_row_ != kNoRow ? free_row_ : next_row_;
-  if (free_row_ != kNoRow) {
-    std::memcpy(&free_row_, RowAt(row), sizeof(free_row_));
-    return row;
-  }
-  if (next_row_ == chunks_.size() * chunk_rows_) {
-    Result<Buffer> chunk = Buffer::Allocate(chunk_bytes_);
-    if (!chunk.ok()) return chunk.status();
-    chunks_.push_back(std::move(chunk.value()));
-  }
-  ++next_row_;
-  return row;
-}
-
-Status MemTier::Put(uint64_t key, const char* row, bool dirty) {
-  size_t slot = FindSlot(key);
-  if (slot == kNone) {
-    const size_t region = RegionOf(key);
-    const Result<uint32_t> fresh = NewRow(region, dirty);
-    if (!fresh.ok()) return fresh.status();
-    if (fresh.value() == kNoRow) {
-      ++not_admitted_;
-      return Status::Ok();
-    }
-    ++regions_[region].rows;
-    slot = Home(key);
-    while (state_[slot] != kEmpty) slot = slot + 1 == slots_ ? 0 : slot + 1;
-    keys_[slot] = key;
-    row_of_slot_[slot] = fresh.value();
-    ++live_;
-  } else if ((state_[slot] & kDirty) != 0) {
-    --dirty_;
-  }
-  state_[slot] = static_cast<uint8_t>(kUsed | (dirty ? kDirty : 0));
-  if (dirty) ++dirty_;
-  std::memcpy(RowAt(row_of_slot_[slot]), row, row_bytes_);
   return Status::Ok();
 }
 
-// Before anything is written: a sorted batch that does not fit would gather all its rows at the
-// front of the index, where each would probe past all the others.
-Status MemTier::CheckRoom(const uint64_t* keys, size_t n) const {
-  if (dirty_ + n <= max_rows_) return Status::Ok();
-  size_t dirty = dirty_;
-  for (size_t i = 0; i < n; ++i) {
-    const size_t slot = FindSlot(keys[i]);
-    dirty += slot == kNone || (state_[slot] & kDirty) == 0;
-  }
-  if (dirty <= max_rows_) return Status::Ok();
-  return Error(Code::kOutOfSpace,
-               "mem.budget_bytes: %zu rows that are on no disk, and %llu bytes hold %zu; raise it, "
-               "or give the table an SSD folder",
-               dirty, static_cast<unsigned long long>(budget_), max_rows_);
+Status MemTier::Put(const uint64_t* keys, MemRows rows, size_t n, bool dirty, ThreadPool* pool) {
+  if (dirty) PBX_RETURN_IF_ERROR(CheckRoom(keys, n));
+  ForRanges(keys, n, pool, [&](MemRange* range, size_t begin, size_t end) {
+    range->Insert(keys + begin, rows.From(begin, arena_.row_bytes), end - begin, dirty);
+  });
+  return Status::Ok();
 }
 
 Status MemTier::Write(const uint64_t* keys, const char* rows, size_t n) {
-  PBX_RETURN_IF_ERROR(CheckRoom(keys, n));
-  for (size_t i = 0; i < n; ++i) PBX_RETURN_IF_ERROR(Put(keys[i], rows + i * row_bytes_, true));
-  return Status::Ok();
+  return Put(keys, {rows, nullptr}, n, true, nullptr);
 }
 
-Status MemTier::Insert(const uint64_t* keys, const char* const* row_pointers, size_t n,
-                       bool clean) {
-  if (!clean) PBX_RETURN_IF_ERROR(CheckRoom(keys, n));
-  for (size_t i = 0; i < n; ++i) PBX_RETURN_IF_ERROR(Put(keys[i], row_pointers[i], !clean));
-  return Status::Ok();
+Status MemTier::Insert(const uint64_t* keys, const char* const* row_pointers, size_t n, bool clean,
+                       ThreadPool* pool) {
+  return Put(keys, {nullptr, row_pointers}, n, !clean, pool);
 }
 
 Status MemTier::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
-  std::vector<std::pair<uint64_t, uint32_t>> all;
-  all.reserve(live_);
-  for (size_t slot = 0; slot < slots_; ++slot) {
-    if (state_[slot] != kEmpty) all.emplace_back(keys_[slot], row_of_slot_[slot]);
+  std::vector<std::pair<uint64_t, uint32_t>> rows;
+  for (const MemRange& range : ranges_) {
+    rows.clear();
+    range.List(&rows);
+    std::sort(rows.begin(), rows.end());
+    for (const auto& [key, row] : rows) PBX_RETURN_IF_ERROR(visit(key, arena_.Row(row)));
   }
-  std::sort(all.begin(), all.end());
-  for (const auto& [key, row] : all) PBX_RETURN_IF_ERROR(visit(key, RowAt(row)));
   return Status::Ok();
 }
 
-size_t MemTier::bytes() const {
-  return slots_ * kSlotBytes + regions_.size() * sizeof(Region) + chunks_.size() * chunk_bytes_;
+size_t MemTier::Sweep(const std::function<bool(char* row)>& keep) {
+  constexpr size_t kAtOnce = 4096;
+  std::vector<char> taken(kAtOnce * arena_.row_bytes);
+  std::vector<uint8_t> found;
+  std::vector<std::pair<uint64_t, uint32_t>> rows;
+  std::vector<uint64_t> gone;
+  size_t swept = 0;
+  for (MemRange& range : ranges_) {
+    rows.clear();
+    gone.clear();
+    range.List(&rows);
+    for (const auto& [key, row] : rows) {
+      if (!keep(arena_.Row(row))) gone.push_back(key);
+    }
+    std::sort(gone.begin(), gone.end());
+    for (size_t i = 0; i < gone.size(); i += kAtOnce) {
+      const size_t n = std::min(kAtOnce, gone.size() - i);
+      found.assign(n, 0);
+      swept += range.Lookup<true>(gone.data() + i, n, taken.data(), found.data());
+    }
+  }
+  return swept;
 }
 
-MemCounters MemTier::counters() const { return {keys_asked_, hits_, evicted_, not_admitted_}; }
+size_t MemTier::rows() const {
+  size_t rows = 0;
+  for (const MemRange& range : ranges_) rows += range.live();
+  return rows;
+}
+
+size_t MemTier::dirty_rows() const {
+  size_t rows = 0;
+  for (const MemRange& range : ranges_) rows += range.dirty();
+  return rows;
+}
+
+// The pages of the index, and those of rows that were ever used.
+size_t MemTier::bytes() const {
+  const size_t size = RoundUp(memory_.size(), Buffer::kSmallPage);
+  const size_t page = size < Buffer::kHugePage ? Buffer::kSmallPage : Buffer::kHugePage;
+  const size_t index = static_cast<size_t>(arena_.rows - memory_.data());
+  size_t end = std::min(size, RoundUp(index, page));
+  size_t bytes = end + ranges_.size() * sizeof(MemRange);
+  for (const MemRange& range : ranges_) {
+    const size_t first = index + range.first_row() * arena_.row_bytes;
+    const size_t last = index + range.next_row() * arena_.row_bytes;
+    const size_t begin = std::max(end, first / page * page);
+    if (first == last || last <= begin) continue;
+    end = std::min(size, RoundUp(last, page));
+    bytes += end - begin;
+  }
+  return bytes;
+}
+
+MemCounters MemTier::counters() const {
+  MemCounters counters{keys_asked_, hits_, 0, 0};
+  for (const MemRange& range : ranges_) {
+    counters.evicted += range.evicted();
+    counters.not_admitted += range.not_admitted();
+  }
+  return counters;
+}
 
 }  // namespace pbx

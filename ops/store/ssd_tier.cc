@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cinttypes>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -32,6 +33,7 @@ constexpr uint64_t kRowsPerGlance = 4096;  // rows a merge copies before it look
 // What the ranges of a merge have in common.
 struct MergePlan {
   std::vector<const SegmentReader*> readers;
+  Segments younger;  // than the inputs, over their keys
   uint64_t sequence = 0;
   uint32_t filter_bits = 0;
   bool bottom = false;  // no segment beside the inputs may hold an older copy
@@ -45,6 +47,16 @@ bool Newer(const std::shared_ptr<const SegmentReader>& a,
 
 bool Overlap(const SegmentShape& shape, uint64_t min_key, uint64_t max_key) {
   return shape.min_key <= max_key && shape.max_key >= min_key;
+}
+
+bool MayHoldKey(const Segments& segments, uint64_t key) {
+  const uint32_t ask = 0;
+  return std::any_of(segments.begin(), segments.end(), [&](const auto& segment) {
+    if (!Overlap(segment->shape(), key, key)) return false;
+    uint32_t passed = 0, rejected = 0;
+    size_t n_rejected = 0;
+    return segment->Select(&key, &ask, 1, &passed, &rejected, &n_rejected) != 0;
+  });
 }
 
 // The error of the lowest task, so that which error is told does not depend on who comes first.
@@ -203,6 +215,11 @@ Status SsdTier::Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found)
   return status;
 }
 
+void SsdTier::MayHold(const uint64_t* keys, size_t n, uint8_t* may_hold) const {
+  const std::shared_ptr<const Segments> segments = impl_->Current();
+  for (size_t i = 0; i < n; ++i) may_hold[i] = MayHoldKey(*segments, keys[i]) ? 1 : 0;
+}
+
 // ---- Writing
 
 Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
@@ -350,6 +367,9 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
   plan.bottom = std::none_of(all.begin(), all.end(), [&](const auto& segment) {
     return segment->shape().sequence < oldest && Overlap(segment->shape(), min_key, max_key);
   });
+  std::copy_if(all.begin(), all.end(), std::back_inserter(plan.younger), [&](const auto& segment) {
+    return segment->shape().sequence > plan.sequence && Overlap(segment->shape(), min_key, max_key);
+  });
   plan.filter_bits = plan.bottom ? kBaseFilterBits : kYoungFilterBits;
   const int bits = CutBits(BytesOf(inputs), min_key, max_key,
                            RangeBits(BytesOf(all), options.max_segment_bytes));
@@ -375,6 +395,7 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
     result->rows_in += part.rows_in;
     result->rows_out += part.rows_out;
     result->rows_dropped += part.rows_dropped;
+    result->keys_gone += part.keys_gone;
     result->bytes_written += part.bytes_written;
   }
   PBX_RETURN_IF_ERROR(error.status());
@@ -410,6 +431,8 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
         copied = row.data();
       } else if (plan.bottom) {
         ++result->rows_dropped;
+        // An old copy may be dead where the row itself lives on.
+        result->keys_gone += MayHoldKey(plan.younger, cursor.key()) ? 0 : 1;
         continue;
       }
     }

@@ -59,6 +59,7 @@ struct MergeResult {
   uint64_t rows_in = 0;                     // rows of the inputs, all copies of a key
   uint64_t rows_out = 0;
   uint64_t rows_dropped = 0;  // dead ones
+  uint64_t keys_gone = 0;     // of those, keys that no younger segment may hold either
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
 };
@@ -75,6 +76,10 @@ class SsdTier : public Tier {
   // Neighbouring blocks are read in one request, many requests at a time; a block's CRC is checked
   // before a row is believed.
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
+
+  // Which keys a segment may hold, by the filters alone: of those that none holds fewer than 1 % too
+  // many. keys: (n). may_hold: (n), overwritten.
+  void MayHold(const uint64_t* keys, size_t n, uint8_t* may_hold) const;
 
   // Prepare + Publish, for use without a manifest.
   Status Write(const uint64_t* keys, const char* rows, size_t n) override;

@@ -30,8 +30,9 @@ struct RowBlock {
 
 // Where push finds the gradient of a segment. The gradient's columns are [.., embed_w, embedx...].
 struct GradientView {
-  const float* grad = nullptr;  // (segments, stride)
+  const float* grad = nullptr;  // (segments, stride), and `extra` floats behind each instance's
   size_t stride = 0;
+  size_t extra = 0;
   size_t weights_at = 0;              // column of embed_w
   const float* show_click = nullptr;  // (segments / per_instance, show_click_stride): columns 0, 1
   size_t show_click_stride = 0;
@@ -42,6 +43,14 @@ struct GradientView {
   // Called with each bad row, from any thread; may be null.
   void (*report)(void* context, size_t row) = nullptr;
   void* context = nullptr;
+};
+
+// Where pull_pooled writes: B * S segments of `width` floats, and behind the S of an instance
+// `extra` floats that are left alone.
+struct PooledOutput {
+  float* out = nullptr;
+  size_t slots = 1;  // S
+  size_t extra = 0;
 };
 
 struct Kernels {
@@ -56,11 +65,10 @@ struct Kernels {
   // out: (n, P). ids: (n), -1 gives zeros.
   void (*pull)(const RowBlock& block, const int32_t* ids, size_t n, float* out);
 
-  // Sum-pools segments [begin, end) and applies CVM. out: (B * S, width); with use_cvm width = P
-  // and columns 0, 1 become log(show + 1) and log(click + 1) - log(show + 1); without, width = P -
-  // 2 and they are left out.
+  // Sum-pools segments [begin, end) and applies CVM. With use_cvm width = P and columns 0, 1 become
+  // log(show + 1) and log(click + 1) - log(show + 1); without, width = P - 2 and they are left out.
   void (*pull_pooled)(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
-                      size_t begin, size_t end, bool use_cvm, float* out);
+                      size_t begin, size_t end, bool use_cvm, const PooledOutput& output);
 
   // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order,
   // applies the accessor's push, and sets kTouched. rows, starts, segments: as in row/plan.h.

@@ -188,12 +188,13 @@ struct Pooling {
 
 // A whole tile of segments of one id each, as most slots of most models are: nothing to sum.
 template <int kDim>
-PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, size_t width, float* target,
-                         float* shows, float* clicks) {
+PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, float* const* targets, float* shows,
+                         float* clicks) {
   const int64_t first = pooling.offsets[tile];
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
-  for (size_t t = 0; t < kTile; ++t, target += width) {
+  for (size_t t = 0; t < kTile; ++t) {
+    float* const target = targets[t];
     const int64_t i = first + static_cast<int64_t>(t);
     pooling.Prefetch<kDim>(i);
     const float* row = pooling.Row(i);
@@ -206,11 +207,12 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, size_t width, floa
 }
 
 template <int kDim>
-PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, size_t width,
-                        float* target, float* shows, float* clicks) {
+PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float* const* targets,
+                        float* shows, float* clicks) {
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
-  for (size_t t = 0; t < count; ++t, target += width) {
+  for (size_t t = 0; t < count; ++t) {
+    float* const target = targets[t];
     float show = 0.0f, click = 0.0f, weight = 0.0f;
     embedx.Zero();
     const int64_t stop = pooling.offsets[tile + t + 1];
@@ -231,7 +233,7 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, size_
 
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
-                  size_t end, bool use_cvm, float* out) {
+                  size_t end, bool use_cvm, const PooledOutput& output) {
   const RowLayout& layout = block.config->layout;
   const int dim = kDim != 0 ? kDim : layout.embedx_dim;
   const int weights_at = use_cvm ? 2 : 0;
@@ -241,24 +243,33 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
                         dim,        layout.embedx_at(),
                         weights_at, static_cast<size_t>(layout.embedx_at() + dim) * 4 - 1};
   alignas(64) float shows[kTile] = {}, clicks[kTile] = {}, log_shows[kTile], log_clicks[kTile];
+  size_t slot = begin % output.slots;
+  float* next = output.out + begin * width + begin / output.slots * output.extra;
+  float* targets[kTile];
   for (size_t tile = begin; tile < end; tile += kTile) {
     const size_t count = end - tile < kTile ? end - tile : kTile;
-    float* const target = out + tile * width;
+    for (size_t t = 0; t < count; ++t) {
+      targets[t] = next;
+      next += width;
+      if (++slot != output.slots) continue;
+      slot = 0;
+      next += output.extra;
+    }
     int others = count == kTile ? 0 : 1;
     if (others == 0) {
       for (size_t t = 0; t < kTile; ++t) others |= (offsets[tile + t + 1] - offsets[tile + t]) ^ 1;
     }
     if (others == 0) {
-      CopyTile<kDim>(pooling, tile, width, target, shows, clicks);
+      CopyTile<kDim>(pooling, tile, targets, shows, clicks);
     } else {
-      SumTile<kDim>(pooling, tile, count, width, target, shows, clicks);
+      SumTile<kDim>(pooling, tile, count, targets, shows, clicks);
     }
     if (!use_cvm) continue;
     for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
     for (size_t t = 0; t < kTile; ++t) log_clicks[t] = Log(clicks[t] + 1.0f) - log_shows[t];
     for (size_t t = 0; t < count; ++t) {
-      target[t * width] = log_shows[t];
-      target[t * width + 1] = log_clicks[t];
+      targets[t][0] = log_shows[t];
+      targets[t][1] = log_clicks[t];
     }
   }
 }
@@ -273,6 +284,21 @@ struct Merged {
   alignas(64) float show[kTile] = {}, click[kTile] = {};
   bool skip[kTile];
 };
+
+// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands for
+// a divisor of 1.
+PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
+  __extension__ using Wide = unsigned __int128;
+  return reciprocal == 0 ? segment
+                         : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
+}
+
+// The gradient of embed_w, with that of embedx behind it.
+PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segment,
+                                   uint64_t instance) {
+  return gradient.grad + segment * gradient.stride + instance * gradient.extra +
+         gradient.weights_at;
+}
 
 // Sums the gradients of the tile's `count` rows, whose occurrences are segments[begin, end).
 // Occurrence by occurrence, and not row by row: a row's sum is written each time, and the last
@@ -292,21 +318,16 @@ PBX_INLINE void Merge(const int32_t* segments, int64_t begin, int64_t end, int64
   for (int64_t i = begin; i < end; ++i) {
     const int64_t ahead = i + static_cast<int64_t>(kAheadSegments);
     if (ahead < last) {
-      const float* next = gradient.grad +
-                          static_cast<size_t>(segments[ahead] & INT32_MAX) * gradient.stride +
-                          gradient.weights_at;
+      const uint64_t segment = static_cast<uint32_t>(segments[ahead] & INT32_MAX);
+      const float* next = GradientOf(gradient, segment, InstanceOf(segment, reciprocal));
       for (int at = 0; at < 1 + dim; at += 16) __builtin_prefetch(next + at);
     }
     const int32_t keep = ~(segments[i] >> 31);  // 0 where a row begins, else all ones
     t += static_cast<size_t>(1 + keep);
     const uint64_t segment = static_cast<uint32_t>(segments[i] & INT32_MAX);
-    __extension__ using Wide = unsigned __int128;
-    // Divided by segments_per_instance: exact for 32 bits. 0 stands for a divisor of 1.
-    const uint64_t instance =
-        reciprocal == 0 ? segment
-                        : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
+    const uint64_t instance = InstanceOf(segment, reciprocal);
     const float* show_click = gradient.show_click + instance * gradient.show_click_stride;
-    const float* from = gradient.grad + segment * gradient.stride + gradient.weights_at;
+    const float* from = GradientOf(gradient, segment, instance);
     sums = (Four)((FourInts)sums & keep) + Four{show_click[0], show_click[1], from[0], 0.0f};
     embedx.Keep(keep);
     embedx.Add(from + 1);
@@ -356,7 +377,8 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
   constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
   const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
   alignas(64) float show[kTile] = {}, click[kTile] = {}, delta[kTile] = {}, w[kTile] = {},
-                    g2sum[kTile] = {}, x_g2sum[kTile] = {}, step[kTile], score[kTile];
+                    g2sum[kTile] = {}, x_g2sum[kTile] = {}, step[kTile], score[kTile],
+                    rate[kTile] = {};
   for (size_t t = 0; t < count; ++t) {
     const float* row = RowOf(block, rows[t]);
     show[t] = row[RowLayout::kShow];
@@ -365,6 +387,7 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
     w[t] = row[RowLayout::kEmbed];
     g2sum[t] = row[kState];
     x_g2sum[t] = row[kEmbedx + dim];
+    rate[t] = accessor::RateOf(config, row);
   }
   for (size_t t = 0; t < kTile; ++t) {
     show[t] += merged.show[t];
@@ -372,10 +395,12 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
     delta[t] += accessor::Score(config, merged.show[t], merged.click[t]);
     score[t] = accessor::Score(config, show[t], click[t]);
     const float scale = accessor::ScaleOf(config, merged.show[t]);
-    const float w_step = rule::AdaGradStep(config.embed, g2sum[t], scale);
+    const float w_step = rule::AdaGradStep(config.embed.learning_rate * rate[t],
+                                           config.embed.initial_g2sum, g2sum[t], scale);
     w[t] = rule::Clip(config.embed, w[t] - w_step * merged.weight[t]);
     g2sum[t] = rule::AdaGradGrown(g2sum[t], merged.weight[t] * merged.weight[t], scale, 1);
-    step[t] = rule::AdaGradStep(config.embedx, x_g2sum[t], scale);
+    step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate[t], config.embedx.initial_g2sum,
+                                x_g2sum[t], scale);
     x_g2sum[t] = rule::AdaGradGrown(x_g2sum[t], merged.squares[t], scale, dim);
   }
   Vectors<kDim> gradient;
@@ -459,8 +484,8 @@ void Pull(const RowBlock& block, const int32_t* ids, size_t n, float* out) {
 }
 
 void PullPooled(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
-                size_t end, bool use_cvm, float* out) {
-  PBX_FOR_DIM(PullPooledOf, block, ids, offsets, begin, end, use_cvm, out)
+                size_t end, bool use_cvm, const PooledOutput& output) {
+  PBX_FOR_DIM(PullPooledOf, block, ids, offsets, begin, end, use_cvm, output)
 }
 
 void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,

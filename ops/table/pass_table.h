@@ -28,12 +28,14 @@ struct PassTable {
   std::vector<uint8_t> touched;   // (rows) 1 where a push changed the row; filled when it ends
   bool written = false;           // frozen: its changed rows are in segments, or need none
   std::vector<uint16_t> slots;    // (rows) of rows made new, until the pass begins; none: all 0
+  std::vector<uint64_t> refused;  // keys of the pass that were not admitted, ascending
   std::vector<uint32_t> awaited;  // row ids that the pass now training holds: copied when it ends
 
   size_t rows() const { return table->rows(); }
   // A new row that no push has reached does not exist: it is written nowhere.
   bool Exists(size_t id) const {
-    return (!touched.empty() && touched[id] != 0) || (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
+    return (!touched.empty() && touched[id] != 0) ||
+           (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
   }
 
   // Memory of a pass of n rows is at most n times this: table, origin, touched, slots and awaited.

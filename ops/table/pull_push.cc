@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
+#include <cstring>
 #include <numeric>
 
 #include "row/feasign.h"
@@ -102,6 +103,7 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
   if (pass.purpose == Purpose::kEvaluate) return Status::Ok();
   for (size_t i = 0; i < n; ++i) {
     if (out[i] >= 0 || feasigns[i] == 0) continue;
+    if (std::binary_search(pass.refused.begin(), pass.refused.end(), keys[i])) continue;
     return Error(Code::kInvalidArgument,
                  "feasign %" PRIu64
                  " is not among the keys of pass %d: a training pass has rows for "
@@ -127,7 +129,8 @@ Status Table::Pull(const int32_t* ids, size_t n, float* out) {
 }
 
 Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                         size_t slots, bool use_cvm, float* out) {
+                         size_t slots, bool use_cvm, float* out, const float* dense,
+                         size_t dense_width) {
   const Timed timed(&pull_ns_);
   Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
   if (!open.ok()) return open.status();
@@ -135,9 +138,15 @@ Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, instances * slots, nnz));
   const RowBlock block = BlockOf(open.value().get());
   const Kernels& kernels = ActiveKernels();
+  const PooledOutput output{out, slots, dense_width};
   pool_->ParallelRanges(instances * slots, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, out);
+    kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, output);
   });
+  const size_t width = static_cast<size_t>(config_.accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
+  for (size_t i = 0; dense_width != 0 && i < instances; ++i) {
+    std::memcpy(out + i * (slots * width + dense_width) + slots * width, dense + i * dense_width,
+                dense_width * sizeof(float));
+  }
   rows_pulled_ += nnz;
   return Status::Ok();
 }
@@ -189,21 +198,27 @@ Status Table::CountBad(const PassTable& pass, std::vector<size_t>* rows) {
                rows->size(), FeasignOf(pass.table->keys()[first]), slot_of(first));
 }
 
-Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
-  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
-  if (!open.ok()) return open.status();
-  PassTable* pass = open.value().get();
-  PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, n));
+// The plan of ids that are segments of their own.
+Status Table::PlanOf(const PassTable& pass, const int32_t* ids, size_t n,
+                     std::vector<int32_t>* plan) {
+  PBX_RETURN_IF_ERROR(CheckIds(pass, ids, n));
   if (n > INT32_MAX - 1) {
     return Error(Code::kInvalidArgument, "push: %zu ids in one call, at most %d are possible", n,
                  INT32_MAX - 1);
   }
-  std::vector<int32_t> offsets(n + 1), plan;
-  std::iota(offsets.begin(), offsets.end(), 0);  // every id is a segment of its own
-  {
-    const Timed timed(&plan_ns_);
-    BuildPlan(ids, offsets.data(), n, pass->stamp, &plan);
-  }
+  const Timed timed(&plan_ns_);
+  std::vector<int32_t> offsets(n + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  BuildPlan(ids, offsets.data(), n, pass.stamp, plan);
+  return Status::Ok();
+}
+
+Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
+  if (!open.ok()) return open.status();
+  PassTable* pass = open.value().get();
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(*pass, ids, n, &plan));
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
   gradient.stride = gradient.show_click_stride =
@@ -215,7 +230,7 @@ Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale)
 
 Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                          size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                         size_t plan_size, const float* grad) {
+                         size_t plan_size, const float* grad, size_t dense_width) {
   Result<std::shared_ptr<PassTable>> open = OpenPass("push");
   if (!open.ok()) return open.status();
   PassTable* pass = open.value().get();
@@ -237,6 +252,7 @@ Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   gradient.show_click = show_click;
   gradient.show_click_stride = 2;
   gradient.segments_per_instance = slots;
+  gradient.extra = dense_width;
   gradient.scale = static_cast<float>(instances);
   return PushPlan(pass, plan, plan_size, segments, gradient);
 }

@@ -66,6 +66,7 @@ void Table::CreateRow(PassTable* pass, size_t id) const {
 void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
   if (events_.empty()) return;
   staging_pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    uint64_t dead = 0;
     for (size_t i = begin; i < end; ++i) {
       if (found[i] == 0) continue;
       if (pass->origin[i] == Origin::kNew) {
@@ -78,7 +79,9 @@ void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
       }
       found[i] = 0;
       pass->origin[i] = Origin::kDead;
+      ++dead;
     }
+    dead_staged_ += dead;
   });
 }
 
@@ -174,19 +177,65 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
 }
 
+// Adds the keys that the filter admits to those that are kept. What is found has a row already.
+void Table::Admit(const PassTable& pass, std::vector<uint8_t>* kept) const {
+  const std::vector<uint64_t>& keys = pass.table->keys();
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if ((*kept)[i] == 0) (*kept)[i] = admission_->Admits(keys[i]) ? 1 : 0;
+  }
+}
+
+// Leaves the pass table with the rows that are kept, and says which id each key has now, -1 where
+// it has none.
+Status Table::KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged) {
+  const std::vector<uint64_t>& keys = pass->table->keys();
+  std::vector<uint64_t> present;
+  staged->row_of_key.resize(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    staged->row_of_key[i] = kept[i] != 0 ? static_cast<int32_t>(present.size()) : -1;
+    if (kept[i] != 0) present.push_back(keys[i]);
+  }
+  staged->rows = present.size();
+  if (present.size() == keys.size()) return Status::Ok();
+  Result<std::unique_ptr<HbmTier>> compact = HbmTier::Build(row_bytes(), std::move(present));
+  if (!compact.ok()) return compact.status();
+  std::vector<Origin> origin;
+  std::vector<uint16_t> slots;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (kept[i] == 0) {
+      if (pass->purpose == Purpose::kTrain) pass->refused.push_back(keys[i]);
+      continue;
+    }
+    std::memcpy(compact.value()->row(origin.size()), pass->table->row(i), row_bytes());
+    origin.push_back(pass->origin[i]);
+    if (!pass->slots.empty()) slots.push_back(pass->slots[i]);
+  }
+  for (uint32_t& id : pass->awaited) id = static_cast<uint32_t>(staged->row_of_key[id]);
+  pass->table = std::move(compact.value());
+  pass->origin = std::move(origin);
+  pass->slots = std::move(slots);
+  return Status::Ok();
+}
+
 Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
                                          const std::vector<uint8_t>& found) {
   StagedPass staged;
   staged.stamp = pass->stamp;
-  staged.rows = pass->rows();
-  staged.row_of_key.resize(found.size());
-  std::iota(staged.row_of_key.begin(), staged.row_of_key.end(), 0);
-  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
+  std::vector<uint8_t> kept(found.size(), 1);
+  if (admission_ != nullptr) {
+    kept = found;
+    Admit(*pass, &kept);
+    staged.refused = static_cast<size_t>(std::count(kept.begin(), kept.end(), uint8_t{0}));
+    keys_refused_ += staged.refused;
+  }
   staging_pool_->ParallelRanges(found.size(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      if (found[i] == 0) CreateRow(pass.get(), i);
+      if (found[i] == 0 && kept[i] != 0) CreateRow(pass.get(), i);
     }
   });
+  PBX_RETURN_IF_ERROR(KeepRows(pass.get(), kept, &staged));
+  for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
   staged_train_ = pass;
   return staged;
 }
@@ -194,26 +243,11 @@ Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
 // Only what exists gets a row: absent feasigns read as zeros through id -1.
 Result<StagedPass> Table::FinishEvaluation(const std::shared_ptr<PassTable>& pass,
                                            const std::vector<uint8_t>& found) {
-  const std::vector<uint64_t>& keys = pass->table->keys();
   StagedPass staged;
   staged.stamp = pass->stamp;
-  staged.row_of_key.resize(keys.size());
   for (const Origin origin : pass->origin) ++staged.rows_by_origin[static_cast<size_t>(origin)];
-  std::vector<uint64_t> present;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    staged.row_of_key[i] = found[i] != 0 ? static_cast<int32_t>(present.size()) : -1;
-    if (found[i] != 0) present.push_back(keys[i]);
-  }
-  Result<std::unique_ptr<HbmTier>> compact = HbmTier::Build(row_bytes(), std::move(present));
-  if (!compact.ok()) return compact.status();
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (found[i] == 0) continue;
-    std::memcpy(compact.value()->row(static_cast<size_t>(staged.row_of_key[i])),
-                pass->table->row(i), row_bytes());
-  }
-  pass->table = std::move(compact.value());
+  PBX_RETURN_IF_ERROR(KeepRows(pass.get(), found, &staged));
   pass->origin.assign(pass->rows(), Origin::kMem);
-  staged.rows = pass->rows();
   staged_evaluate_.push_back(pass);
   return staged;
 }

@@ -28,12 +28,28 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': embedx_dim is %d, expected 1 to 253",
                  config.name.c_str(), dim);
   }
+  if (config.accessor.layout.expand_dim < 0 || config.accessor.layout.expand_dim > 253) {
+    return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
+                 config.name.c_str(), config.accessor.layout.expand_dim);
+  }
   std::unique_ptr<Table> table(new Table(config));
   // The states' sizes follow from the rules: nobody else sets them.
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
+  layout.expand_state =
+      layout.expand_dim == 0 ? 0 : rule::StateSize(config.accessor.expand.kind, layout.expand_dim);
+  if (!config.slot_rates.empty()) {
+    table->config_.slot_rates.resize(1u << 16, 1.0f);  // whatever slot a row names
+    table->config_.accessor.slot_rates = table->config_.slot_rates.data();
+  }
   table->codec_ = RowCodec(layout, config.precision);
+  if (config.admission_min_count > 1) {
+    Result<AdmissionFilter> filter =
+        AdmissionFilter::Make(config.admission_filter_bytes, config.admission_min_count);
+    if (!filter.ok()) return filter.status();
+    table->admission_ = std::make_unique<AdmissionFilter>(std::move(filter.value()));
+  }
   PBX_RETURN_IF_ERROR(table->AppendEvents(config.events));
   Result<std::unique_ptr<MemTier>> mem =
       MemTier::Open(table->stored_row_bytes(), config.mem_budget_bytes);
@@ -56,6 +72,31 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
 uint64_t Table::max_pass_rows() const {
   const uint64_t rows = config_.hbm_budget_bytes / 3 / PassTable::BytesPerRow(row_bytes());
   return std::min<uint64_t>(rows, INT32_MAX);
+}
+
+// ---- Admission
+
+Status Table::CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n) {
+  if (admission_ == nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "count_keys: table '%s' admits every feasign at once (admission.min_count is 1)",
+                 config_.name.c_str());
+  }
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  admission_->Add(keys, counts, n);
+  return Status::Ok();
+}
+
+std::string Table::AdmissionState() const {
+  if (admission_ == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  return {admission_->state(), admission_->bytes()};
+}
+
+Status Table::SetAdmissionState(const std::string& state) {
+  if (admission_ == nullptr) return Status::Ok();
+  const std::lock_guard<std::mutex> lock(admission_mutex_);
+  return admission_->SetState(state.data(), state.size());
 }
 
 // ---- Life of a pass
@@ -162,13 +203,21 @@ Result<WrittenPass> Table::WriteFrozen() {
   WrittenPass written;
   std::vector<uint64_t> keys;
   std::vector<const char*> rows;
+  std::vector<uint64_t> revived;  // deleted, and pushed again
   for (size_t i = 0; i < pass->rows(); ++i) {
     if (pass->touched[i] == 0) continue;
+    if (pass->origin[i] == Origin::kDead) revived.push_back(pass->table->keys()[i]);
     keys.push_back(pass->table->keys()[i]);
     rows.push_back(pass->table->row(i));
     written.new_rows += pass->origin[i] == Origin::kNew ? 1 : 0;
   }
   written.rows = keys.size();
+  if (ssd_ != nullptr && !revived.empty()) {
+    // A merge may have dropped the dead row since this pass was staged: its key is new again.
+    std::vector<uint8_t> held(revived.size());
+    ssd_->MayHold(revived.data(), revived.size(), held.data());
+    written.new_rows += static_cast<uint64_t>(std::count(held.begin(), held.end(), 0));
+  }
   if (ssd_ != nullptr && !keys.empty()) {
     const auto packed = PackRows(&rows);
     PBX_RETURN_IF_ERROR(packed.status());
@@ -223,6 +272,15 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
                  config_.name.c_str(), events[i].seq, events_.size() + i + 1);
   }
   events_.insert(events_.end(), events.begin(), events.end());
+  const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
+    return event.kind == LifeKind::kShrink;
+  });
+  if (shrunk && mem_ != nullptr && ssd_ == nullptr) {
+    dead_swept_ += mem_->Sweep([&](char* row) {
+      return life::Apply(config_.accessor, events_.data(), events_.size(),
+                         reinterpret_cast<float*>(row));
+    });
+  }
   std::vector<std::shared_ptr<PassTable>> staged = staged_evaluate_;
   if (staged_train_ != nullptr) staged.push_back(staged_train_);
   for (const std::shared_ptr<PassTable>& pass : staged) {
@@ -263,7 +321,9 @@ Result<MergeResult> Table::Merge(const std::vector<uint64_t>& inputs, bool urgen
                          reinterpret_cast<float*>(row));
     };
   }
-  return ssd.value()->Merge(request);
+  Result<MergeResult> merged = ssd.value()->Merge(request);
+  if (merged.ok()) dead_merged_ += merged.value().rows_dropped;
+  return merged;
 }
 
 Status Table::ReplaceSegments(const std::vector<uint64_t>& removed,
@@ -362,6 +422,7 @@ TableCounters Table::counters() const {
   counters.rows_pulled = rows_pulled_.load();
   counters.rows_pushed = rows_pushed_.load();
   counters.ids_pushed = ids_pushed_.load();
+  counters.keys_refused = keys_refused_.load();
   counters.pull_ns = pull_ns_.load();
   counters.push_ns = push_ns_.load();
   counters.plan_ns = plan_ns_.load();
@@ -371,7 +432,11 @@ TableCounters Table::counters() const {
     const std::lock_guard<std::mutex> bad(bad_mutex_);
     counters.bad_grads = bad_grads_;
   }
+  counters.life_dead_staged = dead_staged_.load();
+  counters.life_dead_merged = dead_merged_.load();
+  counters.life_dead_swept = dead_swept_.load();
   const std::lock_guard<std::mutex> lock(residency_);
+  counters.life_events = events_.size();
   counters.mem_rows = mem_->rows();
   counters.mem_bytes = mem_->bytes();
   counters.mem_evicted = mem_->counters().evicted;

@@ -33,6 +33,7 @@
 #include "rule/life.h"
 #include "store/mem_tier.h"
 #include "store/ssd_tier.h"
+#include "table/admission.h"
 #include "table/kernels.h"
 #include "table/pass_table.h"
 
@@ -45,6 +46,7 @@ enum class OnBadGrad { kError, kSkip, kClip };
 struct TableConfig {
   std::string name = "default";
   AccessorConfig accessor;
+  std::vector<float> slot_rates;  // of slot 0, 1 ...: what its learning rates are multiplied by
   uint64_t hbm_budget_bytes = 2ull << 30;  // for the three pass tables that can live at once
   uint64_t mem_budget_bytes = 1ull << 30;
   std::string ssd_folder;  // empty: no SSD tier, everything stays in memory
@@ -52,16 +54,19 @@ struct TableConfig {
   int threads = 1;                            // of the store: staging, pull, push
   bool read_only = false;                     // only passes for evaluation; no byte on disk changes
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
+  uint32_t admission_min_count = 1;  // occurrences from which a feasign gets a row; 1: at once
+  uint64_t admission_filter_bytes = 64ull << 20;
   OnBadGrad on_bad_grad = OnBadGrad::kError;
-  float bad_grad_bound = 10.0f;               // kClip: what an infinity becomes
-  std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
+  float bad_grad_bound = 10.0f;   // kClip: what an infinity becomes
+  std::vector<LifeEvent> events;  // that have happened: seq 1, 2, 3 ...
 };
 
 struct StagedPass {
   int32_t stamp = 0;
   size_t rows = 0;
   std::array<uint64_t, 5> rows_by_origin{};  // indexed by Origin
-  std::vector<int32_t> row_of_key;           // (n) row id of each staged key, -1 where it has none
+  size_t refused = 0;               // keys without a row: they have not occurred often enough
+  std::vector<int32_t> row_of_key;  // (n) row id of each staged key, -1 where it has none
 };
 
 // What WriteFrozen made durable.
@@ -73,12 +78,17 @@ struct WrittenPass {
 
 // Sums since the table was opened.
 struct TableCounters {
-  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;   // occurrences merged into them
+  uint64_t rows_pulled = 0;                        // ids looked at, repeats and padding included
+  uint64_t rows_pushed = 0;                        // unique rows updated, once a batch each
+  uint64_t ids_pushed = 0;                         // occurrences merged into them
   uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;  // of the calls, checks and waits included
   uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
+  uint64_t keys_refused = 0;                       // of passes: they had not occurred often enough
   std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
+  uint64_t life_events = 0;       // that have happened, those before the table was opened too
+  uint64_t life_dead_staged = 0;  // rows that staging met and events had deleted
+  uint64_t life_dead_merged = 0;  // rows that merges dropped
+  uint64_t life_dead_swept = 0;   // rows that a shrink dropped at once: in memory alone
   uint64_t mem_rows = 0, mem_bytes = 0, mem_evicted = 0;
   uint64_t ssd_rows = 0, ssd_bytes = 0, ssd_segments = 0, ssd_memory_bytes = 0;
   SsdCounters ssd;
@@ -103,6 +113,15 @@ class Table {
   // budget.
   Result<StagedPass> Stage(const uint64_t* keys, const uint16_t* slots, size_t n, Purpose purpose,
                            uint32_t day);
+  // ---- Admission (admission_min_count above 1): see table/admission.h
+
+  // Counts the keys of a whole pass, once, before it is staged. FailedPrecondition where every
+  // feasign is admitted at once.
+  Status CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n);
+  // The filter's counters, empty where there is none; what a commit keeps, and an open gives back.
+  std::string AdmissionState() const;
+  Status SetAdmissionState(const std::string& state);
+
   // Gives up a staged pass: its rows go back where they were. OutOfSpace where MEM has no room for
   // rows that are nowhere else: the pass stays staged.
   Status DropStaged(int32_t stamp);
@@ -127,7 +146,8 @@ class Table {
 
   // ---- Life of the table
 
-  // Events that happen now: between passes, to every row. seq goes on from those before.
+  // Events that happen now: between passes, to every row. seq goes on from those before. In memory
+  // alone a shrink drops its rows here: no merge ever comes by.
   // FailedPrecondition while a training pass is open.
   Status AppendEvents(const std::vector<LifeEvent>& events);
 
@@ -158,15 +178,23 @@ class Table {
   // grad: (n, P) with show and click in columns 0, 1; scale: batch size.
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
 
+  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows have
+  // none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
+  Status PullExtended(const int32_t* ids, size_t n, float* out);
+  Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
+
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
-  // slots * width), width = P with use_cvm, else P - 2.
+  // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,
+  // dense_width), copied behind the slots, so that no program has to copy the slots to join them.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                    size_t slots, bool use_cvm, float* out);
+                    size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
+                    size_t dense_width = 0);
   // Its backward. plan: (plan_size) as in row/plan.h, or plan_size 0: made here. show_click:
-  // (instances, 2). grad: (instances, slots * width). Applies the rules, scaled by `instances`.
+  // (instances, 2). grad: (instances, slots * width + dense_width). Applies the rules, scaled by
+  // `instances`.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                    size_t plan_size, const float* grad);
+                    size_t plan_size, const float* grad, size_t dense_width = 0);
 
   // ---- Whole table. FailedPrecondition while a pass is staged, open or frozen.
 
@@ -190,8 +218,12 @@ class Table {
   RowBlock BlockOf(PassTable* pass) const;
   Status PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient);
+  Status PlanOf(const PassTable& pass, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
+  Status CheckExtended(const char* what) const;
   Status CountBad(const PassTable& pass, std::vector<size_t>* rows);
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
+  void Admit(const PassTable& pass, std::vector<uint8_t>* kept) const;
+  Status KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged);
   Status CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const;
   void CreateRow(PassTable* pass, size_t id) const;
   Result<Buffer> PackRows(std::vector<const char*>* rows);
@@ -221,7 +253,10 @@ class Table {
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;
   std::vector<LifeEvent> events_;  // events_[i] has seq i + 1
-  std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0};
+  mutable std::mutex admission_mutex_;
+  std::unique_ptr<AdmissionFilter> admission_;  // null: every feasign is admitted
+  std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0}, keys_refused_{0};
+  std::atomic<uint64_t> dead_staged_{0}, dead_merged_{0}, dead_swept_{0};
   std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
   mutable std::mutex bad_mutex_;
   std::map<uint16_t, uint64_t> bad_grads_;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, NamedTuple, get_args
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -52,11 +53,13 @@ def _type(name: str, field: FieldInfo) -> str:
     annotation: Any = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return ", ".join(f"`{choice.value}`" for choice in annotation)
+    if get_origin(annotation) is UnionType or get_origin(annotation) is Union:
+        words, of_lists = get_args(annotation)
+        return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(of_lists)])
     if annotation in (int, float, bool, str):
         text = "bytes" if name.endswith("_bytes") else str(annotation.__name__)
     else:
-        item = get_args(annotation)[0]
-        text = f"list of {(get_args(item) or (item,))[0].__name__}"
+        text = _list_of(annotation)
     bounds = [
         pattern.format(_show(getattr(bound, attribute), name))
         for bound in field.metadata
@@ -64,6 +67,13 @@ def _type(name: str, field: FieldInfo) -> str:
         if isinstance(bound, kind)
     ]
     return " ".join([text, *([", ".join(bounds)] if bounds else [])])
+
+
+def _list_of(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    item = get_args(annotation)[0]
+    return f"list of {(get_args(item) or (item,))[0].__name__}"
 
 
 def _show(value: Any, name: str) -> str:

@@ -10,9 +10,11 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from paddlebox.config.dates import day_of
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
@@ -42,8 +44,13 @@ def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _number_to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 T = TypeVar("T")
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Date = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
 ListOf = Annotated[tuple[T, ...], BeforeValidator(_list_to_tuple)]
 Text = Annotated[str, Field(min_length=1)]
 Unit = Annotated[float, Field(ge=0, le=1)]
@@ -193,6 +200,53 @@ class EmbedRuleConfig(RuleConfig):
         return self
 
 
+class AdmissionConfig(Section):
+    """Which feasigns get a row at all."""
+
+    min_count: int = Field(
+        default=1, ge=1, le=255, description="occurrences before a feasign gets a row; 1: at once"
+    )
+    filter_bytes: Bytes = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        description="of the counters of feasigns without a row, a power of two; 3 bytes a feasign "
+        "that occurs less often than min_count, or more",
+    )
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> AdmissionConfig:
+        if self.filter_bytes & (self.filter_bytes - 1):
+            raise ValueError(f"filter_bytes {self.filter_bytes} is not a power of two")
+        return self
+
+
+class LifeConfig(Section):
+    """When rows fade, go, and are saved for serving. Names and defaults are those of PaddleBox."""
+
+    auto: bool = Field(
+        default=True,
+        description="end a day by itself when the date of a pass is later than that of the last",
+    )
+    show_click_decay_rate: float = Field(
+        default=0.98, gt=0, le=1, description="shows and clicks are multiplied by it at a day's end"
+    )
+    delete_threshold: float = Field(
+        default=0.8, ge=0, description="a day's end deletes rows of a lower score, after the decay"
+    )
+    delete_after_unseen_days: int = Field(
+        default=30, ge=0, lt=2**32, description="and rows that no pass touched for more days"
+    )
+    base_threshold: float = Field(
+        default=1.5, ge=0, description="base and delta hold rows of this score and above"
+    )
+    delta_threshold: float = Field(
+        default=0.25, ge=0, description="a delta: rows whose score grew by this since a save"
+    )
+    delta_keep_days: int = Field(
+        default=16, ge=0, lt=2**32, description="base and delta: rows seen in so many days"
+    )
+
+
 class TableConfig(Section):
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
@@ -209,6 +263,7 @@ class TableConfig(Section):
         default=True,
         description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
     )
+    admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
         description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "
@@ -219,6 +274,15 @@ class TableConfig(Section):
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)
+    expand_dim: int = Field(
+        default=0, ge=0, le=253, description="E, the width of pull_box_extended_sparse's; 0: none"
+    )
+    expand: RuleConfig = Field(default_factory=RuleConfig)
+    slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="slot name: what the learning rates of its rows are multiplied by",
+    )
+    life: LifeConfig = Field(default_factory=LifeConfig)
 
 
 class HbmConfig(Section):
@@ -278,6 +342,12 @@ class DataConfig(Section):
     files_per_pass: int = Field(
         default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
     )
+    date: Date = Field(
+        default="", description="day of the first training files, YYYYMMDD; empty: no dates"
+    )
+    files_per_day: int = Field(
+        default=0, ge=0, description="files that make up one day; 0: all are of data.date"
+    )
     batch_size: int = Field(default=512, ge=1, le=1 << 24, description="instances a batch")
     key_space: Choice[KeySpace] = Field(
         default=KeySpace.SHARED,
@@ -292,6 +362,11 @@ class DataConfig(Section):
     oversize_pass: Choice[OversizePass] = Field(
         default=OversizePass.SPLIT,
         description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+    )
+    dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
+        default="off",
+        description="sparse slots whose lists are held once where instances in a row repeat them: "
+        "off, auto (where it saves memory) or names",
     )
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
@@ -314,6 +389,35 @@ class DataConfig(Section):
     )
     drop_last: bool = Field(
         default=False, description="drop a training pass's last batch if it is short"
+    )
+
+    @model_validator(mode="after")
+    def _dates_make_sense(self) -> DataConfig:
+        if self.date:
+            try:
+                day_of(self.date)
+            except ValueError as error:
+                raise ValueError(f"date: {error}") from None
+        elif self.files_per_day:
+            raise ValueError("files_per_day is set, but date, the day of the first files, is not")
+        return self
+
+
+class FeederConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=0,
+        ge=0,
+        description="memory for the instances of passes; what is over it lies in spill_dir. "
+        "0: no limit",
+    )
+    spill_dir: str = Field(
+        default="", description="folder on local disk; empty: the system's for temporary files"
+    )
+    cache_bytes: Bytes = Field(
+        default=0, ge=0, description="disk for the columns of files that were parsed; 0: no cache"
+    )
+    cache_dir: str = Field(
+        default="", description="folder of the cache; empty: paddlebox/parsed in the user's caches"
     )
 
 
@@ -377,6 +481,7 @@ class Config(Section):
     ssd: SsdConfig = Field(default_factory=SsdConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     data: DataConfig
+    feeder: FeederConfig = Field(default_factory=FeederConfig)
     model: ModelConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
@@ -390,6 +495,15 @@ class Config(Section):
             raise ValueError(
                 f"data.{wanted[0]} runs code, which is off: set security.allow_commands: true if "
                 "you trust whoever wrote it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _days_go_forward(self) -> Config:
+        if self.data.files_per_day and self.trainer.epochs > 1:
+            raise ValueError(
+                f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
+                f"{self.data.files_per_day}: with days the files are gone through once"
             )
         return self
 

@@ -14,7 +14,6 @@ trains. Calls out of order raise PassError naming the call that is missing.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import queue
 import threading
@@ -29,7 +28,9 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
+from paddlebox.config.dates import day_of
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
+from paddlebox.data.cache import open_cache
 from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load, split
 from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.side_table import SideTable, SideTables
@@ -41,7 +42,6 @@ from paddlebox.store.table import StagedPass, Table
 log = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 8
-_EPOCH = datetime.date(1970, 1, 1)
 
 
 @dataclass
@@ -53,6 +53,9 @@ class PassStats:
     bad_lines: int = 0
     unique_feasigns: int = 0
     parts: int = 0
+    spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
+    files_from_cache: int = 0  # that were not parsed
+    dedup: dict[str, int] = field(default_factory=dict)  # lists, ids and bytes saved
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
@@ -143,11 +146,17 @@ class InMemoryDataset(Surface):
         pipe_timeout_s: float = TIMEOUT_S,
         parser: str = "",
         allow_commands: bool = False,
+        dedup_slots: str | Sequence[str] = "off",
+        budget_bytes: int = 0,
+        spill_dir: Path | str = "",
+        cache_bytes: int = 0,
+        cache_dir: Path | str = "",
     ) -> None:
         """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
 
         Args:
-            slots: the columns, or the path of a slots.yaml. The rest as `data` in docs/config.md.
+            slots: the columns, or the path of a slots.yaml. The rest as `data` and `feeder` in
+                docs/config.md.
             allow_commands: as `security` there: without it no pipe_command and no parser.
         """
         self._options = LoadOptions(
@@ -160,8 +169,13 @@ class InMemoryDataset(Surface):
             max_line_bytes=max_line_bytes,
             oversize_pass=OversizePass(oversize_pass),
             retries=retries,
+            dedup_slots=dedup_slots,
+            budget_bytes=budget_bytes,
+            spill_dir=Path(spill_dir) if spill_dir else None,
+            cache=open_cache(cache_dir, cache_bytes),
         )
         self._options.slots.check_format(self._options.format)
+        self._options.dedup()
         self._options.schema()  # a schema that makes no sense is said here and not in a thread
         self._drop_last = drop_last
         self._allow_commands = allow_commands
@@ -184,12 +198,15 @@ class InMemoryDataset(Surface):
         self._filelist = list(filelist)
 
     def set_date(self, date: str) -> None:
-        """The day of the passes that are loaded from now on, as YYYYMMDD."""
+        """The day of the passes that are loaded from now on, as YYYYMMDD.
+
+        Where it is a later one, the day before ends when the first of them begins, with
+        ``table.life.auto``: the pass that trains meanwhile belongs to it still.
+        """
         try:
-            day = datetime.datetime.strptime(date, "%Y%m%d").date()
-        except ValueError:
-            raise ValueError(f"set_date: expected YYYYMMDD, found {date!r}") from None
-        self._day = (day - _EPOCH).days
+            self._day = day_of(date)
+        except ValueError as error:
+            raise ValueError(f"set_date: {error}") from None
 
     def set_test_mode(self, test: bool) -> None:
         """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
@@ -287,6 +304,9 @@ class InMemoryDataset(Surface):
             unique_feasigns=int(loaded.instances.unique_keys),
             parts=len(loaded.ranges),
             work_s=dict(loaded.seconds),
+            spilled_bytes=loaded.spilled_bytes,
+            files_from_cache=loaded.files_from_cache,
+            dedup=loaded.dedup,
         )
         made = _Pass(loaded, train, day, stats, self._passes_loaded)
         with self._lock:
@@ -322,12 +342,18 @@ class InMemoryDataset(Surface):
     # ---- the pass
 
     def begin_pass(self) -> None:
-        """Opens the loaded pass. What staging its rows met is raised by its first batch."""
+        """Opens the loaded pass; ends the day before, where it begins a later one. What staging
+        its rows met is raised by its first batch."""
         if self._current is not None:
             raise PassError("a pass is open already: end_pass is missing")
         if self._loading is None and self._next is None:
             raise PassError("no pass is loaded: preload_into_memory is missing")
         self.wait_preload_done()
+        assert self._next is not None
+        if self._next.train:
+            started = time.perf_counter()
+            self._table.begin_day(self._next.day)  # after the commit of the pass before
+            self._next.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()
         with self._lock:
             self._current, self._next = self._next, None
@@ -464,15 +490,16 @@ class InMemoryDataset(Surface):
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
         chosen = self._arrangeable("preprocess_instance")
         self._check_in_one_part(chosen, "page views")
-        chosen.loaded.instances.arrange("page_views", 0)
-        chosen.views = chosen.loaded.instances.page_view_starts()
+        instances = chosen.loaded.in_memory("page views")
+        instances.arrange_by("page_views", 0)
+        chosen.views = instances.page_view_starts()
 
     def postprocess_instance(self) -> None:
         """Takes the pass out of its page views, for the update phase: shuffled by instance."""
         chosen = self._arrangeable("postprocess_instance")
         if chosen.views is None:
             raise PassError("the pass is not in page views: preprocess_instance is missing")
-        chosen.loaded.instances.arrange("instance", self._seed + chosen.number)
+        chosen.loaded.in_memory("page views").arrange_by("instance", self._seed + chosen.number)
         chosen.views = None
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
@@ -490,9 +517,10 @@ class InMemoryDataset(Surface):
         if chosen.train and chosen.trained:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
         self._check_in_one_part(chosen, "slots_shuffle")
+        instances = chosen.loaded.in_memory("slots_shuffle")
         chosen.replacements += 1
         seed = _native.core.mix(self._seed + chosen.number) + chosen.replacements
-        chosen.loaded.instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
+        instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
         chosen.trained.clear()
 
     def _arrangeable(self, call: str) -> _Pass:
@@ -528,6 +556,7 @@ class InMemoryDataset(Surface):
                 "local_shuffle: the pass is in page views; shuffle before they are made"
             )
         options = self._initialised()
+        instances = chosen.loaded.in_memory("local_shuffle after the load")
         with self._lock:
             split_pass = len(chosen.loaded.ranges) > 1
             if chosen.staged is not None and split_pass:  # its part is another one now
@@ -536,9 +565,7 @@ class InMemoryDataset(Surface):
                 chosen.stats.hits.update(dict.fromkeys(chosen.stats.hits, 0))
             elif chosen.staged is not None:
                 wait([chosen.staged])
-            options.instances.shuffle(
-                chosen.loaded.instances, options.slots, self._seed + chosen.number
-            )
+            options.instances.arrange(instances, options.slots, self._seed + chosen.number)
             if split_pass:
                 chosen.loaded.ranges = split(
                     chosen.loaded.instances, chosen.loaded.options, self._table.max_pass_rows
@@ -591,6 +618,16 @@ class InMemoryDataset(Surface):
         self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)
+
+    def shrink_table(self) -> bool:
+        """Ends the day of the last pass now (`Table.shrink_table`): without dates, or before a save
+        that shall see it. False where it had ended.
+
+        Raises: PassError while a pass is open.
+        """
+        if self._current is not None:
+            raise PassError("a pass is open: end_pass is missing")
+        return self._table.shrink_table()
 
     def release_memory(self) -> None:
         """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances

@@ -48,6 +48,19 @@ class InstanceOptions:
             wanted.add("ins_id")
         return wanted | ({"content"} if self.parse_content else set())
 
+    @property
+    def cacheable(self) -> bool:
+        """Whether the parsed cache may hold what files were parsed to: it has no tags, and does not
+        know when a command or a parser has changed."""
+        return not (self.tags or self.pipe_command or self.parser)
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether a pass over feeder.budget_bytes can lie on disk: not where its instances are
+        sampled, merged, grouped, or have tags."""
+        grouped = self.merge_size is not None or self.shuffle_by != "instance"
+        return not (self.tags or grouped or self.sample_rate < 1)
+
     def check(self, data_format: Format, slots: Slots) -> None:
         """Raises ConfigError for what does not go together."""
         columnar = data_format in (Format.PARQUET, Format.ARROW)
@@ -87,7 +100,8 @@ class InstanceOptions:
 
     def begin(self, instances: Any) -> None:
         """Before the first chunk is appended."""
-        instances.set_sampling(self.sample_rate, self.sample_seed)
+        if self.sample_rate < 1:
+            instances.set_sampling(self.sample_rate, self.sample_seed)
 
     def merge(self, instances: Any, slots: Slots) -> None:
         """Once all chunks are there."""
@@ -103,9 +117,17 @@ class InstanceOptions:
             )
 
     def shuffle(self, instances: Any, slots: Slots, seed: int) -> None:
+        """Before the pass is indexed."""
+        if self.shuffle_by == "instance":
+            instances.shuffle(seed)
+        else:
+            self.arrange(instances, slots, seed)
+
+    def arrange(self, instances: Any, slots: Slots, seed: int) -> None:
+        """The order of `shuffle`, of native Instances at any time."""
         names = [slot.name for slot in slots.sparse]
         at = names.index(self.shuffle_slot) if self.shuffle_by == "slot" else 0
-        instances.arrange(self.shuffle_by, seed, at)
+        instances.arrange_by(self.shuffle_by, seed, at)
 
 
 def _through(

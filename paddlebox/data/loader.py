@@ -8,27 +8,33 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
-from paddlebox.data.columnar import Piece, read_pieces
+from paddlebox.data.cache import Parsable, ParsedCache
+from paddlebox.data.columnar import read_pieces
 from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.plugins import PluginChunk
-from paddlebox.data.reader import Chunk, expand, read_chunks
+from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
-from paddlebox.errors import DataError, OutOfSpaceError
+from paddlebox.data.spill import new_instances
+from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
 core = _native.core
 log = logging.getLogger(__name__)
 
-Readable = Chunk | PluginChunk | Piece
-
 _QUOTED_BAD_LINES = 5
 _LINES_BEFORE_EARLY_STOP = 10_000
+# Fields of LoadOptions that what a line becomes does not depend on.
+_NOT_PARSING = {
+    *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
+    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+    "instances",
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,37 @@ class LoadOptions:
     max_line_bytes: int = 1 << 20
     oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
+    dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: the order of the files
     instances: InstanceOptions = field(default_factory=InstanceOptions)
+    budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
+    spill_dir: Path | None = None  # None: the system's folder for temporary files
+    cache: ParsedCache | None = None
+
+    def dedup(self) -> bool | list[int]:
+        """False: off, True: auto, else the slots' places among the sparse ones.
+
+        Raises: ConfigError for a name that is no sparse slot.
+        """
+        if isinstance(self.dedup_slots, str):
+            if self.dedup_slots not in ("off", "auto"):
+                raise ConfigError(
+                    f"dedup_slots: expected off, auto or names, found {self.dedup_slots!r}"
+                )
+            return self.dedup_slots == "auto"
+        names = [slot.name for slot in self.slots.sparse]
+        unknown = [name for name in self.dedup_slots if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"dedup_slots: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+            )
+        return [names.index(name) for name in self.dedup_slots]
+
+    def parsing(self) -> dict[str, Any]:
+        """What a line's columns depend on, for the key of the parsed cache."""
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
+        slots = self.slots.model_dump(mode="json")
+        return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
@@ -77,10 +112,32 @@ class LoadedPass:
     lines: int = 0
     bad_lines: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
+    files_from_cache: int = 0
 
     @property
     def size(self) -> int:
         return int(self.instances.size)
+
+    @property
+    def dedup(self) -> dict[str, int]:
+        """Lists, and the ids in them, that are not held a second time; bytes of memory saved."""
+        lists, values, index_bytes = self.instances.shared
+        return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
+
+    @property
+    def spilled_bytes(self) -> int:
+        """On local disk; 0 for a pass in memory."""
+        return int(getattr(self.instances, "spilled_bytes", 0))
+
+    def in_memory(self, what: str) -> Any:
+        """The native Instances. Raises: OutOfSpaceError when they lie on disk."""
+        instances = getattr(self.instances, "whole", self.instances)
+        if instances is None:
+            raise OutOfSpaceError(
+                f"{what}: the pass is over feeder.budget_bytes and lies on disk, expected it in "
+                "memory: raise it, or use fewer files a pass"
+            )
+        return instances
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]
@@ -119,7 +176,13 @@ class _BadLines:
             )
 
 
-def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Readable]:
+def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    if options.cache is None or not options.instances.cacheable:
+        return _read_source(path, options, schema)
+    return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
+
+
+def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     if options.format in (Format.PARQUET, Format.ARROW):
         return read_pieces(path, options.format, schema, options.retries)
     wanted = options.instances
@@ -135,10 +198,10 @@ def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Readable]:
 
 
 def _parsed(
-    chunks: Iterator[Readable], schema: Any, pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[tuple[Readable, Any]]:
+    chunks: Iterator[Parsable], schema: Any, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[tuple[Parsable, Any]]:
     """Chunks with their parsed columns, in order, parsed by the pool `ahead` chunks ahead."""
-    waiting: deque[tuple[Readable, Future[Any]]] = deque()
+    waiting: deque[tuple[Parsable, Future[Any]]] = deque()
     for chunk in chunks:
         waiting.append((chunk, pool.submit(chunk.parse, schema)))
         if len(waiting) > ahead:
@@ -167,12 +230,20 @@ def load(
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
     schema = options.schema()
-    instances = core.Instances(schema.sparse_slots, schema.dense_width)
+    instances = new_instances(
+        schema.sparse_slots,
+        schema.dense_width,
+        options.batch_size,
+        options.budget_bytes if options.instances.may_spill else 0,
+        options.spill_dir,
+        options.dedup(),
+    )
     options.instances.begin(instances)
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
+    hits_before = options.cache.hits if options.cache is not None else 0
 
-    def chunks() -> Iterator[Readable]:
+    def chunks() -> Iterator[Parsable]:
         for path in files:
             yield from _read(path, options, schema)
 
@@ -202,7 +273,8 @@ def load(
     ranges = split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
-    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds)
+    hits = options.cache.hits - hits_before if options.cache is not None else 0
+    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
 
 
 def split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:

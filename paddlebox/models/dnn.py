@@ -22,8 +22,7 @@ class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
-        pooled = self.sparse(ids, offsets, show_click, plan)
-        inputs = paddle.reshape(pooled, [-1, self.sparse.slots * self.sparse.width])
         if self.dense_width:
-            inputs = paddle.concat([inputs, dense], axis=1)
-        return self.mlp(inputs)
+            return self.mlp(self.sparse(ids, offsets, show_click, plan, dense))
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        return self.mlp(paddle.reshape(pooled, [-1, self.sparse.slots * self.sparse.width]))

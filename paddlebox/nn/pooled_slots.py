@@ -22,8 +22,11 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
         zero = paddle.nn.initializer.Constant(0.0)
         self.anchor = self.create_parameter([1], dtype="float32", default_initializer=zero)
 
-    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any) -> Any:
-        """Inputs as `paddlebox.ops.fused_pull_seqpool_cvm`. Returns float32 (B, S, width)."""
+    def forward(
+        self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any | None = None
+    ) -> Any:
+        """Inputs as `paddlebox.ops.fused_pull_seqpool_cvm`. Returns float32 (B, S, width); with
+        dense (B, S * width + W), the slots and then the dense features of each instance."""
         pooled = ops.fused_pull_seqpool_cvm(
             ids,
             offsets,
@@ -34,5 +37,8 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
             embedx_dim=self.embedx_dim,
             use_cvm=self.use_cvm,
             table=self.table,
+            dense=dense,
         )
+        if dense is not None:
+            return pooled
         return paddle.reshape(pooled, [-1, self.slots, self.width])

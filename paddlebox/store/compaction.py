@@ -99,6 +99,18 @@ class _Columns:
         return int(np.cumsum(step[order]).max())
 
 
+def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
+    """A count of live rows, put right where the segments know better: those of one sequence have no
+    key in common, and all together no more keys than rows. Where no two overlap it is exact; before
+    that the count may be off by the keys that filters took for others."""
+    columns = _Columns(segments)
+    total = int(columns.rows.sum())
+    if columns.deepest() <= 1:
+        return total
+    _, at = np.unique(columns.sequence, return_inverse=True)
+    return min(max(counted, int(np.bincount(at, columns.rows).max())), total)
+
+
 def shape(segments: Sequence[Mapping[str, Any]], live_rows: int) -> Shape:
     """Bytes, live bytes and depth of a version's segments."""
     columns = _Columns(segments)

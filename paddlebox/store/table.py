@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,22 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import TableConfig
+from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
-from paddlebox.store import compaction, files
+from paddlebox.store import compaction, files, life
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
+from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
 
 log = logging.getLogger("paddlebox")
 core = _native.core
 _MIB = 1 << 20
+# Of the arrays of a version's dense state those that are the table's own, not the program's.
+_OWN = "paddlebox."
+_ADMISSION = _OWN + "admission"
+_CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class StagedPass:
     row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
     train: bool = True
+    refused: int = 0  # keys that get no row yet: see Table.count_keys
 
 
 class Table:
@@ -58,6 +65,8 @@ class Table:
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
+        slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
+            `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -78,6 +87,7 @@ class Table:
         compaction: Policy | None = Policy(),  # noqa: B008  frozen
         disk_budget_bytes: int = 0,
         version: int | None = None,
+        slot_rates: Sequence[float] = (),
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -94,7 +104,11 @@ class Table:
         self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
         self._commit: Future[int] | None = None
-        self._events: list[dict[str, Any]] = []  # of a table without a folder
+        self._counting = threading.Lock()
+        self._counted = 0  # calls of count_keys
+        self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
+        self._events: list[dict[str, Any]] = []  # of a table without a folder; and its day:
+        self._day = 0
         self._native: Any = None
         self._compactor: Compactor | None = None
         self._committing = threading.RLock()  # one writer of versions at a time
@@ -109,6 +123,7 @@ class Table:
                 {
                     **config.model_dump(mode="json"),
                     "seed": seed,
+                    "slot_rates": list(slot_rates),
                     "hbm_budget_bytes": hbm_budget_bytes,
                     "mem_budget_bytes": mem_budget_bytes,
                     "ssd_folder": ssd_folder,
@@ -119,6 +134,10 @@ class Table:
                 },
                 head.segments,
             )
+            if self._head is not None and config.admission.min_count > 1:
+                counters = self._read_dense(self._head).get(_ADMISSION)
+                if counters is not None:
+                    self._native.set_admission_state(counters.tobytes())
             if self.policy is not None and self._manifest is not None and not read_only:
                 self._compactor = Compactor(
                     self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
@@ -197,7 +216,52 @@ class Table:
             day,
         )
         hits = {tier: int(staged[tier]) for tier in ("hbm", "mem", "ssd", "new")}
-        return StagedPass(staged["stamp"], staged["rows"], staged["row_of_key"], hits, train)
+        return StagedPass(
+            staged["stamp"], staged["rows"], staged["row_of_key"], hits, train, staged["refused"]
+        )
+
+    def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
+        """Counts the feasigns of a whole training pass, once, before it is staged.
+
+        For tables with `admission.min_count` above 1: a feasign without a row gets one in the pass
+        in which it has occurred that often, this pass included; before that it reads as zeros, and
+        its gradients are dropped. `stage` asks what was counted here.
+
+        Args:
+            keys: (K) uint64, ascending. counts: (K) uint32, occurrences of each in the pass.
+
+        Returns: what `commit` is given as `counted`, so that a version has the counts up to its own
+            pass, however many passes were counted since.
+        """
+        with self._counting:
+            self._counts_before[self._counted + 1] = self._native.admission_state()
+            self._native.count_keys(
+                np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(counts, np.uint32)
+            )
+            self._counted += 1
+            return self._counted
+
+    def uncount_keys(self, counted: int) -> None:
+        """Takes back the last `count_keys`, of a pass that is given up before it began."""
+        with self._counting:
+            if counted != self._counted:
+                raise PassError(
+                    f"count {counted} is not the last one, {self._counted}: passes are given up in "
+                    "the reverse order"
+                )
+            self._native.set_admission_state(self._counts_before.pop(counted))
+            self._counted -= 1
+
+    def _counts_after(self, counted: int | None) -> np.ndarray:
+        """The filter as of a `count_keys`; None: the last."""
+        with self._counting:
+            following = (self._counted if counted is None else counted) + 1
+            state = self._counts_before.get(following)
+            if state is None:
+                state = self._native.admission_state()
+            for done in [number for number in self._counts_before if number < following]:
+                del self._counts_before[done]
+            return np.frombuffer(state, np.uint8)
 
     def drop_staged(self, staged: StagedPass) -> None:
         self._native.drop_staged(staged.stamp)
@@ -260,6 +324,7 @@ class Table:
         pass_number: int = 0,
         cursor: Mapping[str, Any] | None = None,
         config_hash: str = "",
+        counted: int | None = None,
     ) -> int:
         """Makes the ended pass durable, as one version, with the dense state of the same moment.
 
@@ -268,6 +333,8 @@ class Table:
         Raises: OutOfSpaceError, StoreError: the last version is untouched.
         """
         written = self._native.write_frozen()
+        if self.config.admission.min_count > 1:
+            dense = {**(dense or {}), _ADMISSION: self._counts_after(counted)}
         version = 0
         if self._manifest is not None and self.folder is not None:
             with self._committing:
@@ -280,6 +347,8 @@ class Table:
                     config_hash=config_hash,
                 )
                 self._unnamed = []
+        else:
+            self._day = day
         self._native.publish(written["segments"])
         if self._manifest is not None:
             with self._committing:
@@ -338,6 +407,10 @@ class Table:
         head = self.head
         if head is None or self.folder is None:
             return {}
+        arrays = self._read_dense(head)
+        return {name: array for name, array in arrays.items() if not name.startswith(_OWN)}
+
+    def _read_dense(self, head: VersionRecord) -> dict[str, np.ndarray]:
         return read_dense(
             Path(files.dense_folder(str(self.folder), head.dense_version)), head.dense
         )
@@ -348,48 +421,136 @@ class Table:
         """Makes life events happen now, to every row: between passes, and durably.
 
         Args:
-            events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order;
-                `end_of_day` and `shrink` make them (ops/rule/life.h).
+            events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
+                (ops/rule/life.h); what a kind does not use may be left out.
 
-        Raises: PassError while a training pass is open.
+        Raises: PassError while a pass is open; ValueError for what is no event.
         """
         self._check_not_abandoned()
         self.wait_commit()
         if self._native.training:
             raise PassError(f"table '{self.name}': a pass is open; end_pass it before a day ends")
         with self._committing:
-            known = self._head.events if self._head is not None else self._events
-            numbered = [
-                {**_NO_EVENT, **event, "seq": len(known) + i + 1} for i, event in enumerate(events)
-            ]
+            known = self.events
+            added = life.numbered(events, len(known))
             if self._manifest is not None:
                 record = (self._head or self._empty_record()).following(
-                    "life", events=[*known, *numbered]
+                    "life", events=[*known, *added]
                 )
                 self._manifest.commit(record)
                 self._head = record
                 self._manifest.prune(self.keep_versions)
             else:
-                self._events = [*known, *numbered]
-            self._native.append_events(numbered)
+                self._events = [*known, *added]
+            self._native.append_events(added)
 
-    def end_of_day(self, day: int, decay: float = 0.98) -> None:
-        """Multiplies shows and clicks of all rows by decay. day: since 1970-01-01."""
-        self.append_events([{"kind": "decay", "day": day, "decay": decay}])
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Life events so far, in order (docs/formats/manifest.md)."""
+        return self._head.events if self._head is not None else self._events
 
-    def shrink(self, day: int, min_score: float = 0.8, max_unseen_days: int = 30) -> None:
+    @property
+    def day(self) -> int:
+        """Of the training pass that was committed last, in days since 1970-01-01; 0: no date."""
+        return self._head.day if self._head is not None else self._day
+
+    def begin_day(self, day: int) -> bool:
+        """Says that training goes on with this day: where it is a later one than before, the day
+        before ends (`shrink_table`), if ``table.life.auto`` is set. True where it did.
+
+        Raises: as `append_events`; what went wrong in the commit in the background.
+        """
+        self.wait_commit()
+        return self.config.life.auto and 0 < self.day < day and self.shrink_table()
+
+    def shrink_table(self) -> bool:
+        """Ends the day that was trained last: rows decay, then those of a low score or long unseen
+        are deleted, as ``table.life`` says. A day ends once, also if training was killed and taken
+        up again: False where it had ended. Without dates it is the caller who counts.
+
+        Raises: as `append_events`.
+        """
+        self.wait_commit()
+        ended = life.last_day_ended(self.events)
+        if 0 < self.day <= ended:
+            log.info("table '%s': day %s has ended already", self.name, date_of(self.day))
+            return False
+        self.append_events(life.end_of_day(self.config.life, self.day))
+        log.info("table '%s': day %s has ended", self.name, date_of(self.day) or "without date")
+        return True
+
+    def end_of_day(self, day: int, decay: float | None = None) -> None:
+        """Multiplies shows and clicks of all rows by decay; default: as ``table.life`` says.
+
+        Args:
+            day: since 1970-01-01. It counts as ended from here on.
+        """
+        if decay is None:
+            decay = self.config.life.show_click_decay_rate
+        self.append_events([{"kind": life.DECAY, "day": day, "decay": decay}])
+
+    def shrink(
+        self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
+    ) -> None:
         """Deletes rows whose score is below min_score or that no push touched for more than
-        max_unseen_days days."""
+        max_unseen_days days; defaults: as ``table.life`` says."""
+        settings = self.config.life
+        if min_score is None:
+            min_score = settings.delete_threshold
+        if max_unseen_days is None:
+            max_unseen_days = settings.delete_after_unseen_days
         self.append_events(
             [
                 {
-                    "kind": "shrink",
+                    "kind": life.SHRINK,
                     "day": day,
                     "min_score": min_score,
                     "max_unseen_days": max_unseen_days,
                 }
             ]
         )
+
+    # ---- what a save for serving holds
+
+    def rows_of_base(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
+    ) -> SaveFilter:
+        """Shows the rows of a base (PaddleBox's save mode 2) to visit: (n) uint64 feasigns and
+        (n, words) float32 rows (docs/formats/row.md) at a time, in the order of keys.
+
+        Args:
+            day: of the save; default: `day`.
+
+        Returns: the filter that chose them; give it to `reset_delta` once they are saved.
+
+        Raises: PassError while a pass is staged, open or being committed.
+        """
+        return self._visit(life.base_filter(self.config.life, self._save_day(day)), visit)
+
+    def rows_of_delta(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
+    ) -> SaveFilter:
+        """As `rows_of_base`, of a delta (save mode 1): only what changed enough since a save."""
+        return self._visit(life.delta_filter(self.config.life, self._save_day(day)), visit)
+
+    def reset_delta(self, saved: SaveFilter) -> None:
+        """Lets delta_score of the rows in a save start anew: after it is durable, before the next
+        pass.
+
+        Raises: as `append_events`.
+        """
+        self.append_events([life.after_save(saved)])
+
+    def _save_day(self, day: int | None) -> int:
+        self._check_not_abandoned()
+        self.wait_commit()
+        return self.day if day is None else day
+
+    def _visit(
+        self, chosen: SaveFilter, visit: Callable[[np.ndarray, np.ndarray], None]
+    ) -> SaveFilter:
+        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
+        return chosen
 
     # ---- compaction and room
 
@@ -444,10 +605,12 @@ class Table:
         with self._committing:
             head = self._head
             assert head is not None
+            segments = [*(s for s in head.segments if s["id"] not in gone), *made]
+            live_rows = head.live_rows - sum(r["keys_gone"] for _, r in finished)
             record = head.following(
                 "compaction",
-                segments=[*(s for s in head.segments if s["id"] not in gone), *made],
-                live_rows=head.live_rows - sum(r["rows_dropped"] for _, r in finished),
+                segments=segments,
+                live_rows=compaction.live_rows_within(segments, live_rows),
                 bytes_written=_add(
                     head.bytes_written, "compaction", sum(s["bytes"] for s in made)
                 ),
@@ -557,14 +720,6 @@ class Table:
         self.close()
 
 
-_NO_EVENT = {
-    "decay": 1.0,
-    "min_score": 0.0,
-    "min_delta_score": 0.0,
-    "max_unseen_days": 0,
-}
-
-
 def _add(sums: Mapping[str, int], kind: str, count: int) -> dict[str, int]:
     return {**sums, kind: sums.get(kind, 0) + count}
 
@@ -589,4 +744,6 @@ def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
         "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
         "embed.rule": layout.get("embed", {}).get("rule"),
         "embedx.rule": layout.get("embedx", {}).get("rule"),
+        "expand_dim": layout.get("expand_dim", 0),
+        "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
     }

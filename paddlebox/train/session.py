@@ -9,6 +9,7 @@ RUN_DIR/evaluate-<version>.json
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 from paddlebox import _native
 from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
@@ -43,25 +45,37 @@ class PlannedPass:
     number: int  # counts from 1 through all epochs
     epoch: int
     files: Sequence[str]
+    date: str = ""  # YYYYMMDD; none: the config has no dates
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
-    """The passes of a run: the training files in order, files_per_pass at a time, epochs times.
+    """The passes of a run: the training files in order, files_per_pass at a time, epochs times. A
+    pass is of one day.
 
     Raises: DataError naming a file or pattern that is not there.
     """
     files = expand(config.data.train_files, config.data.retries)
-    step = config.data.files_per_pass or len(files)
-    groups = [files[at : at + step] for at in range(0, len(files), step)]
+    groups = []
+    a_day = config.data.files_per_day or len(files)
+    for day, first in enumerate(range(0, len(files), a_day)):
+        date = date_of(day_of(config.data.date) + day) if config.data.date else ""
+        of_day = files[first : first + a_day]
+        step = config.data.files_per_pass or len(of_day)
+        groups += [(of_day[at : at + step], date) for at in range(0, len(of_day), step)]
     return [
-        PlannedPass(epoch * len(groups) + number + 1, epoch + 1, group)
+        PlannedPass(epoch * len(groups) + number + 1, epoch + 1, group, date)
         for epoch in range(config.trainer.epochs)
-        for number, group in enumerate(groups)
+        for number, (group, date) in enumerate(groups)
     ]
 
 
-def open_table(config: Config, folder: Path, *, read_only: bool = False) -> Table:
-    """The table that the config describes, over the store in folder."""
+def open_table(
+    config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
+) -> Table:
+    """The table that the config describes, over the store in folder.
+
+    Raises: ConfigError when table.slot_learning_rates names a slot that is not in `slots`.
+    """
     return Table(
         config.table,
         seed=config.seed,
@@ -78,7 +92,23 @@ def open_table(config: Config, folder: Path, *, read_only: bool = False) -> Tabl
         if config.ssd.compaction
         else None,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
+        slot_rates=_slot_rates(config, slots),
     )
+
+
+def _slot_rates(config: Config, slots: Slots | None) -> list[float]:
+    rates = config.table.slot_learning_rates
+    if not rates or slots is None:
+        return []
+    names = [slot.name for slot in slots.sparse]
+    for name in rates:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            raise ConfigError(
+                f"table.slot_learning_rates: no sparse slot {name!r} in {config.data.slots}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    return [rates.get(name, 1.0) for name in names]
 
 
 def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDataset:
@@ -99,6 +129,11 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
         pipe_timeout_s=config.data.pipe_timeout_s,
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
+        dedup_slots=config.data.dedup_slots,
+        budget_bytes=config.feeder.budget_bytes,
+        spill_dir=config.feeder.spill_dir,
+        cache_bytes=config.feeder.cache_bytes,
+        cache_dir=config.feeder.cache_dir,
     )
     if config.data.shuffle:
         dataset.local_shuffle()
@@ -116,7 +151,7 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
     started = time.perf_counter()
-    with open_table(config, run_dir / "store") as table:
+    with open_table(config, run_dir / "store", slots=slots) as table:
         if table.head is not None:
             raise StoreError(
                 f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
@@ -211,6 +246,7 @@ def _train_pass(
     line = {
         "pass": planned.number,
         "epoch": planned.epoch,
+        "date": planned.date,
         "files": list(planned.files),
         "samples": result.samples,
         "batches": result.batches,
@@ -219,6 +255,9 @@ def _train_pass(
         "seconds": seconds,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
+        "spilled_bytes": stats.spilled_bytes,
+        "files_from_cache": stats.files_from_cache,
+        "dedup": stats.dedup,
         "lines": stats.lines,
         "bad_lines": stats.bad_lines,
         "unique_feasigns": stats.unique_feasigns,
@@ -227,7 +266,12 @@ def _train_pass(
         "wait_s": stats.wait_s,
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
+        **_hot_path(before, after),
         "compaction_wait_s": table.compaction_wait_s - waited,
+        "life": {
+            name: after[f"life_{name}"] - before[f"life_{name}"]
+            for name in ("events", "dead_staged", "dead_merged", "dead_swept")
+        },
         "ssd": {
             name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
             for name in ("rows_found", "blocks_read", "bytes_read", "bytes_written")
@@ -235,6 +279,23 @@ def _train_pass(
     }
     _log_pass(planned, result, line)
     return line
+
+
+def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
+    spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
+    bad = {
+        slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
+    }
+    return {
+        "unique_ratio": spent["rows_pushed"] / max(1, spent["ids_pushed"]),
+        "bytes_moved": sum(after[name] - before[name] for name in ("bytes_pulled", "bytes_pushed")),
+        "kernel_s": {
+            name: (after[f"{name}_ns"] - before[f"{name}_ns"]) / 1e9
+            for name in ("pull", "push", "plan")
+        },
+        "bad_grads": {str(slot): count for slot, count in bad.items() if count},
+    }
 
 
 def _wear(config: Config, table: Table, seconds: float) -> dict[str, Any]:
@@ -312,6 +373,8 @@ def _feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
 
 
 def _preload(dataset: InMemoryDataset, planned: PlannedPass) -> None:
+    if planned.date:
+        dataset.set_date(planned.date)
     dataset.set_filelist(planned.files)
     dataset.preload_into_memory()
 

@@ -11,9 +11,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from paddlebox.config.dates import day_of
+from paddlebox.config.schema import LifeConfig
 from paddlebox.errors import PaddleBoxError
 from paddlebox.store.manifest import Manifest
 from paddlebox.upkeep import report
+from paddlebox.upkeep.life import life
 from paddlebox.upkeep.repair import repair
 from paddlebox.upkeep.store_files import newest, store_folder, table_of
 from paddlebox.upkeep.verify import verify
@@ -61,12 +64,34 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True, metavar="FILE.parquet")
     command.add_argument("--slot", type=int, help="only rows of this slot (its index)")
     add_version(command)
+    command = add("life", _life, "Life events, and what a day's end or a save would do now.")
+    command.add_argument("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
+    for name, kind in _SETTINGS.items():
+        command.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"try another {name}"
+        )
+    add_version(command)
     command = add("compact", _compact, "Merges the segments that are due.")
     command.add_argument("--full", action="store_true", help="until no two segments overlap")
     command = add("repair", _repair, "Drops what is damaged. Without --yes it only says what.")
     command.add_argument("--yes", action="store_true", help="do it")
     add("migrate", _migrate, "Rewrites segments of older formats.")
     return parser
+
+
+# Settings that `life` can be tried with. They stay as they are in the store.
+_SETTINGS: dict[str, Callable[[str], int | float]] = {
+    name: int if field.annotation is int else float
+    for name, field in LifeConfig.model_fields.items()
+    if field.annotation in (int, float)
+}
+
+
+def _day(text: str) -> int:
+    try:
+        return day_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _feasign(text: str) -> int:
@@ -192,6 +217,53 @@ def _dump(folder: Path, arguments: argparse.Namespace) -> int:
         arguments, {"rows": rows, "file": str(arguments.out)}, [f"{rows:,} rows in {arguments.out}"]
     )
     return SOUND
+
+
+def _life(folder: Path, arguments: argparse.Namespace) -> int:
+    tried = {name: getattr(arguments, name) for name in _SETTINGS}
+    found = life(
+        folder,
+        version=arguments.version,
+        day=arguments.date,
+        settings={name: value for name, value in tried.items() if value is not None},
+    )
+    rows, s, gone = found["rows"], found["settings"], found["deleted_by_day_end"]
+
+    def share(count: int) -> str:
+        return f"{count:,} of {rows:,} rows ({count / max(rows, 1):.1%})"
+
+    lines = [
+        f"{found['store']}: version {found['version']}, {found['date'] or 'no date'}",
+        "",
+        f"a day's end now deletes  {share(gone['rows'])}: {gone['by_score']:,} with a score below "
+        f"{s['delete_threshold']:g} after a decay of {s['show_click_decay_rate']:g}, "
+        f"{gone['by_unseen_days']:,} unseen for more than {s['delete_after_unseen_days']} days",
+        f"a base now holds         {share(found['kept_by']['base'])}: score at least "
+        f"{s['base_threshold']:g}, unseen for at most {s['delta_keep_days']} days",
+        f"a delta now holds        {share(found['kept_by']['delta'])}: and delta_score at least "
+        f"{s['delta_threshold']:g}",
+    ]
+    for name, bins in found["histograms"].items():
+        table: list[Sequence[Any]] = [(f"{name} from", "rows", "rows below")]
+        below = 0
+        for entry in bins:
+            table.append((f"{entry['from']:g}", f"{entry['rows']:,}", f"{below:,}"))
+            below += entry["rows"]
+        lines += ["", *_table(table)]
+    events = [("event", "kind", "date", "what"), *(_event(event) for event in found["events"])]
+    lines += ["", *(_table(events) if found["events"] else ["no life events so far"])]
+    _print(arguments, found, lines)
+    return SOUND
+
+
+def _event(event: dict[str, Any]) -> tuple[Any, ...]:
+    limits = f"score {event['min_score']:g}, unseen days {event['max_unseen_days']}"
+    what = {
+        "decay": f"by {event['decay']:g}",
+        "shrink": limits,
+        "delta_reset": f"{limits}, delta_score {event['min_delta_score']:g}",
+    }
+    return event["seq"], event["kind"], event["date"], what[event["kind"]]
 
 
 def _compact(folder: Path, arguments: argparse.Namespace) -> int:

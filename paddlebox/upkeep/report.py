@@ -85,7 +85,8 @@ def _version(
     }
 
 
-def _open(folder: Path, version: int | None) -> Table:
+def open_version(folder: Path, version: int | None) -> Table:
+    """A version, the newest by default, to read."""
     with Manifest.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
     return table_of(folder, record, read_only=True, version=record.version)
@@ -93,7 +94,7 @@ def _open(folder: Path, version: int | None) -> Table:
 
 def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
     """Canonical digests of a version's rows and dense state."""
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         assert table.head is not None
         return {
             "version": table.head.version,
@@ -107,7 +108,9 @@ def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
     words = row.view(np.uint32)
     embed = 7 + layout["embed_state"]
     embedx = embed + layout["embedx_dim"]
-    return {
+    state = embedx + layout["embedx_state"]
+    expand = state + layout["expand_dim"]
+    fields = {
         "slot": int(words[0] & 0xFFFF),
         "has_embedx": bool((words[0] >> 16) & 1),
         "show": float(row[1]),
@@ -118,15 +121,19 @@ def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
         "embed_w": float(row[6]),
         "embed_state": row[7:embed].tolist(),
         "embedx_w": row[embed:embedx].tolist(),
-        "embedx_state": row[embedx:].tolist(),
+        "embedx_state": row[embedx:state].tolist(),
     }
+    if layout["expand_dim"]:
+        fields["expand_w"] = row[state:expand].tolist()
+        fields["expand_state"] = row[expand:].tolist()
+    return fields
 
 
 def lookup(
     folder: Path, feasigns: Sequence[int], version: int | None = None
 ) -> list[dict[str, Any]]:
     """The rows of some feasigns, with all life events applied, and the segments with a copy."""
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         assert table.head is not None
         layout = dict(table._native.layout)
         found = []
@@ -168,9 +175,9 @@ def dump(folder: Path, out: Path, version: int | None = None, slot: int | None =
 
     Raises: StoreError when out cannot be written.
     """
-    with _open(folder, version) as table:
+    with open_version(folder, version) as table:
         layout = dict(table._native.layout)
-        schema = _schema()
+        schema = _schema(layout)
         written = 0
         temporary = out.with_name(f"{out.name}.tmp")
         try:
@@ -194,8 +201,9 @@ def dump(folder: Path, out: Path, version: int | None = None, slot: int | None =
         return written
 
 
-def _schema() -> pa.Schema:
+def _schema(layout: dict[str, int]) -> pa.Schema:
     floats = pa.list_(pa.float32())
+    expand = [("expand_w", floats), ("expand_state", floats)] if layout["expand_dim"] else []
     return pa.schema(
         [
             ("feasign", pa.uint64()),
@@ -210,6 +218,7 @@ def _schema() -> pa.Schema:
             ("embed_state", floats),
             ("embedx_w", floats),
             ("embedx_state", floats),
+            *expand,
         ]
     )
 
@@ -220,6 +229,8 @@ def _columns(
     words = rows.view(np.uint32)
     embed = 7 + layout["embed_state"]
     embedx = embed + layout["embedx_dim"]
+    state = embedx + layout["embedx_state"]
+    expand = state + layout["expand_dim"]
 
     def lists(begin: int, end: int) -> pa.Array:
         offsets = np.arange(len(rows) + 1, dtype=np.int32) * (end - begin)
@@ -236,7 +247,8 @@ def _columns(
             pa.array(np.ascontiguousarray(rows[:, 6])),
             lists(7, embed),
             lists(embed, embedx),
-            lists(embedx, rows.shape[1]),
+            lists(embedx, state),
+            *([lists(state, expand), lists(expand, rows.shape[1])] if expand > state else []),
         ],
         schema=schema,
     )

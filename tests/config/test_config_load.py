@@ -298,3 +298,29 @@ def test_importing_config_imports_no_paddle() -> None:
 
 def test_config_type_is_exported() -> None:
     assert Config.model_config["extra"] == "forbid"
+
+
+def test_a_date_is_text_or_a_number_and_real(tmp_path: Path) -> None:
+    text = MINIMAL.replace("[a.txt]", "[a.txt], date: 20240229, files_per_day: 2")
+    assert load_config(write(tmp_path, text)).data.date == "20240229"
+    assert load_config(write(tmp_path, text), ['data.date="20240301"']).data.date == "20240301"
+    assert "date: expected YYYYMMDD, found '20230229'" in error_of(
+        tmp_path, text, "data.date=20230229"
+    )
+    assert "date, the day of the first files, is not" in error_of(tmp_path, text, "data.date=''")
+    assert "the files are gone through once" in error_of(tmp_path, text, "trainer.epochs=2")
+
+
+def test_life_settings_are_those_of_paddlebox(tmp_path: Path) -> None:
+    life = load_config(write(tmp_path, MINIMAL)).table.life
+    assert life.model_dump() == {
+        "auto": True,
+        "show_click_decay_rate": 0.98,
+        "delete_threshold": 0.8,
+        "delete_after_unseen_days": 30,
+        "base_threshold": 1.5,
+        "delta_threshold": 0.25,
+        "delta_keep_days": 16,
+    }
+    found = error_of(tmp_path, MINIMAL, "table.life.show_click_decay_rate=1.5")
+    assert "table.life.show_click_decay_rate" in found

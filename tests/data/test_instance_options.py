@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -202,6 +204,62 @@ class TestLocalShuffle:
         monkeypatch.setenv("PADDLE_TRAINERS_NUM", "4")
         with pytest.raises(ConfigError, match="over 4 ranks"):
             dataset.global_shuffle()
+
+
+class TestBudget:
+    def test_instances_with_ids_stay_in_memory(self, open_dataset, write_lines, tmp_path):
+        init = {"budget_bytes": 10_000, "spill_dir": tmp_path / "spill"}
+        found = []
+        for name, extra in (("free", {}), ("budget", init)):
+            dataset = opened(open_dataset, name, **extra)
+            dataset.set_parse_ins_id(True)
+            dataset.local_shuffle("ins_id")
+            load(dataset, write_lines("a.txt", lines_with_ids(2000, 10)))
+            assert dataset._next.stats.spilled_bytes == 0
+            dataset.begin_pass()
+            found.append(users(dataset))
+        assert found[0] == found[1]
+
+    def test_a_pass_on_disk_is_not_put_into_another_order(
+        self, open_dataset, write_lines, tmp_path
+    ):
+        dataset = open_dataset(budget_bytes=10_000, spill_dir=tmp_path / "spill")
+        dataset.set_fea_eval(10)
+        load(dataset, write_lines("a.txt", multislot_lines(2000)))
+        assert dataset._next.stats.spilled_bytes > 0
+        for call in (dataset.local_shuffle, lambda: dataset.slots_shuffle(["words"])):
+            with pytest.raises(OutOfSpaceError, match=r"feeder\.budget_bytes and lies on disk"):
+                call()
+
+
+def settled(path: str) -> str:
+    """The file, as if it had been written a while ago: younger ones are not cached."""
+    os.utime(path, ns=(time.time_ns(), time.time_ns() - 10**10))
+    return path
+
+
+class TestCache:
+    def test_what_has_ids_is_not_taken_from_it(self, open_dataset, write_lines, tmp_path):
+        init = {"cache_bytes": 1 << 24, "cache_dir": tmp_path / "cache"}
+        file = settled(write_lines("a.txt", lines_with_ids(100, 10)))
+        for turn in range(2):
+            dataset = opened(open_dataset, f"turn{turn}", **init)
+            dataset.set_merge_by_lineid(10)
+            load(dataset, file)
+            assert dataset.get_memory_data_size() == 0  # all have the same slots
+            assert dataset._next.stats.files_from_cache == 0
+
+    def test_sampling_and_order_do_not_part_it(self, open_dataset, write_lines, tmp_path):
+        init = {"cache_bytes": 1 << 24, "cache_dir": tmp_path / "cache"}
+        file = settled(write_lines("a.txt", multislot_lines(100)))
+        sizes = []
+        for turn, rate in enumerate((1.0, 0.5)):
+            dataset = opened(open_dataset, f"turn{turn}", **init)
+            dataset.set_sample_rate(rate)
+            load(dataset, file)
+            sizes.append(dataset.get_memory_data_size())
+            assert dataset._next.stats.files_from_cache == turn
+        assert sizes[0] == 100 > sizes[1]
 
 
 class TestSlotsShuffle:

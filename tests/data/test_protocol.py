@@ -113,6 +113,72 @@ def test_the_date_is_written_into_the_rows(open_dataset, write_lines, tmp_path):
     assert set(rows[:, 4].view(np.uint32).tolist()) == {31}
 
 
+@pytest.mark.parametrize("date", ["20240231", "2024111", "19700101", ""])
+def test_a_date_is_a_day_of_the_calendar(open_dataset, date):
+    with pytest.raises(ValueError, match=f"set_date: expected .*found '{date}'"):
+        open_dataset().set_date(date)
+
+
+def days_of(table):
+    return [event["day"] for event in table.events if event["kind"] == "decay"]
+
+
+def test_a_day_ends_before_the_first_pass_of_the_next_and_after_its_own_last(
+    open_dataset, write_lines, tmp_path
+):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    table = dataset._table
+    file = write_lines("a.txt", multislot_lines(10))
+    dataset.set_date("19700201")
+    load(dataset, file)
+    dataset.set_date("19700202")  # while the last pass of the day before trains
+    dataset.set_filelist([file])
+    dataset.preload_into_memory()
+    dataset.wait_preload_done()
+    for batch in dataset.batches():
+        push_ones(dataset, batch)
+    dataset.end_pass()
+    assert table.events == []
+    dataset.begin_pass()
+    assert days_of(table) == [31]
+    assert [push_ones(dataset, batch) for batch in dataset.batches()]
+    dataset.end_pass()
+    # Few shows: all rows of the first day were deleted, and are new on the second.
+    assert set(table.read_all()[1][:, 4].view(np.uint32).tolist()) == {32}
+    train(dataset, file)  # the same day
+    assert days_of(table) == [31]
+
+
+def test_an_evaluation_ends_no_day(open_dataset, write_lines, tmp_path):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    file = write_lines("a.txt", multislot_lines(10))
+    dataset.set_date("19700201")
+    train(dataset, file)
+    dataset.set_date("19700202")
+    dataset.set_test_mode(True)
+    load(dataset, file)
+    assert list(dataset.batches())
+    dataset.end_pass()
+    assert dataset._table.events == []
+
+
+def test_shrink_table_ends_the_day_between_passes(open_dataset, write_lines, tmp_path):
+    dataset = open_dataset({"folder": tmp_path / "store"})
+    file = write_lines("a.txt", multislot_lines(10))
+    dataset.set_date("19700201")
+    load(dataset, file)
+    with pytest.raises(PassError, match="end_pass is missing"):
+        dataset.shrink_table()
+    for batch in dataset.batches():
+        push_ones(dataset, batch)
+    dataset.end_pass()
+    assert dataset.shrink_table()
+    assert not dataset.shrink_table()
+    dataset.set_date("19700202")
+    train(dataset, file)
+    assert days_of(dataset._table) == [31]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_batches_do_not_depend_on_the_thread_count(open_dataset, write_lines, threads, monkeypatch):
     monkeypatch.setattr("paddlebox.data.reader.CHUNK_BYTES", 1000)

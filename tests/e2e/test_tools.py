@@ -88,6 +88,24 @@ def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
     assert run_dir.stat().st_mode & 0o777 == 0o700
 
 
+def test_days_of_a_run_end_by_themselves(data, tmp_path):
+    done = tool(
+        "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
+        *overrides(data, "data.date=20240131", "data.files_per_day=1"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(s) for s in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["date"] for line in lines] == ["20240131", "20240201"]
+    assert [line["life"]["events"] for line in lines] == [0, 2]
+    assert lines[1]["life"]["dead_staged"] > 0  # seen less than eight times: score below 0.8
+    done = tool("store", "life", tmp_path / "r", "--json")
+    events = json.loads(done.stdout)["events"]
+    assert [(e["kind"], e["date"]) for e in events] == [
+        ("decay", "20240131"),
+        ("shrink", "20240131"),
+    ]
+
+
 def contents(folder: Path) -> dict[str, tuple[str, int]]:
     return {
         str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)

@@ -133,14 +133,14 @@ void CheckArranged(const FeedSchema& schema, const ParsedChunk& whole, uint64_t 
     REQUIRE(instances.MergeByInsId(seed % 2 * 2, {1, kWidth - 1}).ok());
   }
   pbx::ThreadPool pool(1);
-  if (seed % 5 == 0) REQUIRE(instances.Arrange(pbx::Order::kSlot, seed, 1).ok());
+  if (seed % 5 == 0) REQUIRE(instances.ArrangeBy(pbx::Order::kSlot, seed, 1).ok());
   REQUIRE(instances.Index(&pool).ok());
   for (const pbx::Order order : {pbx::Order::kShuffled, pbx::Order::kSlot, pbx::Order::kInsId,
                                  pbx::Order::kSearchId, pbx::Order::kPageViews}) {
     const bool by_log_key = order == pbx::Order::kSearchId || order == pbx::Order::kPageViews;
     if (by_log_key && !schema.tags.log_key) continue;
     if (order == pbx::Order::kInsId && !schema.tags.has_ids()) continue;
-    REQUIRE(instances.Arrange(order, seed, 2).ok());
+    REQUIRE(instances.ArrangeBy(order, seed, 2).ok());
     REQUIRE(instances.ReplaceSlots({0, 2}, 1 + seed % 7, seed).ok());
     std::vector<uint64_t> feasigns;
     std::vector<int32_t> offsets;

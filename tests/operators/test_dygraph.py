@@ -183,6 +183,53 @@ def test_fused_operator_agrees_with_the_plain_model(batches, use_cvm, feasign_pa
         table.abandon()
 
 
+@pytest.mark.parametrize("use_cvm", [True, False])
+def test_dense_features_joined_by_the_operator_are_as_joined_by_a_concat(open_table, use_cvm):
+    ids, offsets = flatten([[[1, 2], [3]], [[], [1]], [[4], [2, 2]]])
+    tensors = [
+        int64(ids),
+        paddle.to_tensor(offsets),
+        paddle.to_tensor(np.array([[1, 1], [1, 0], [1, 1]], np.float32)),
+        paddle.to_tensor(np.zeros(1, np.int32)),
+    ]
+    random = np.random.default_rng(3)
+    dense = paddle.to_tensor(random.normal(size=(3, 5)).astype(np.float32))
+    width = 2 * (SIZE if use_cvm else SIZE - 2)
+    gradient = paddle.to_tensor(random.normal(size=(3, width + 5)).astype(np.float32))
+    found = []
+    for joined in (True, False):
+        table = open_table({"name": f"joined{joined}"})
+        begin(table, [1, 2, 3, 4])
+        for _ in range(3):
+            out = ops.fused_pull_seqpool_cvm(
+                *tensors, ops.create_anchor(), slots=2, embedx_dim=DIM, use_cvm=use_cvm,
+                dense=dense if joined else None,
+            )  # fmt: skip
+            if not joined:
+                out = paddle.concat([out, dense], axis=1)
+            out.backward(gradient)
+        end(table)
+        found.append((out.numpy(), table.read_all()[1], table.digest()))
+        table.close()
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_dense_features_of_another_batch_are_refused(open_table):
+    begin(open_table(), [1])
+    tensors = [
+        int64([1]),
+        paddle.to_tensor(np.array([0, 1], np.int32)),
+        paddle.to_tensor(np.ones((1, 2), np.float32)),
+        paddle.to_tensor(np.zeros(1, np.int32)),
+    ]
+    for shape in ([2, 5], [5]):
+        with pytest.raises(ValueError, match=r"Dense has shape .*, expected \(B, W\) with B = 1"):
+            ops.fused_pull_seqpool_cvm(
+                *tensors, ops.create_anchor(), slots=1, embedx_dim=DIM, dense=paddle.ones(shape)
+            )
+
+
 def test_evaluation_reads_absent_feasigns_as_zeros_and_creates_nothing(open_table, tmp_path):
     table = open_table(folder=tmp_path / "store")
     begin(table, [7])

@@ -171,7 +171,7 @@ TEST(groups_stay_together_in_file_order_and_the_seed_moves_them) {
     for (const uint64_t seed : {1u, 1u, 2u}) {
       Instances instances(kSlots, 3);
       Fill(&instances, Many(100), found.empty() ? 100 : 9);
-      CHECK_OK(instances.Arrange(order, seed));
+      CHECK_OK(instances.ArrangeBy(order, seed));
       found.push_back(Numbers(instances));
       std::set<size_t> done;
       for (size_t i = 0; i < 100; ++i) {
@@ -190,18 +190,18 @@ TEST(an_order_does_not_depend_on_the_one_before_it) {
   Instances instances(kSlots, 3);
   Fill(&instances, Many(50), 8);
   CHECK_OK(instances.Index(&pool));
-  CHECK_OK(instances.Arrange(Order::kShuffled, 5));
+  CHECK_OK(instances.ArrangeBy(Order::kShuffled, 5));
   const std::vector<size_t> shuffled = Numbers(instances);
-  CHECK_OK(instances.Arrange(Order::kPageViews, 0));
-  CHECK_OK(instances.Arrange(Order::kShuffled, 5));
+  CHECK_OK(instances.ArrangeBy(Order::kPageViews, 0));
+  CHECK_OK(instances.ArrangeBy(Order::kShuffled, 5));
   CHECK(Numbers(instances) == shuffled);
   Instances other(kSlots, 3);
   Fill(&other, Many(50), 50);
   CHECK_OK(other.Shuffle(5));
   CHECK(Numbers(other) == shuffled);
-  CHECK_OK(instances.Arrange(Order::kFile, 0));
+  CHECK_OK(instances.ArrangeBy(Order::kFile, 0));
   for (size_t i = 0; i < 50; ++i) CHECK_EQ(Numbers(instances)[i], i);
-  CHECK_CODE(instances.Arrange(Order::kSlot, 0, 2), Code::kInvalidArgument);
+  CHECK_CODE(instances.ArrangeBy(Order::kSlot, 0, 2), Code::kInvalidArgument);
 }
 
 TEST(page_views_and_their_rank_offsets) {
@@ -216,7 +216,7 @@ TEST(page_views_and_their_rank_offsets) {
         {0, 9, 223, 1, 0.6f, {}, {{}, {}}}},  // rank 1 a second time: the last counts
        4);
   CHECK_OK(instances.Index(&pool));
-  CHECK_OK(instances.Arrange(Order::kPageViews, 0));
+  CHECK_OK(instances.ArrangeBy(Order::kPageViews, 0));
   CHECK_EQ(Text(instances.labels()), "0.2 0.5 0.1 0.3 0.4 0.6");
   CHECK_EQ(Text(instances.PageViewStarts().value()), "0 2 6");
   std::vector<int32_t> offsets;
@@ -269,6 +269,40 @@ TEST(replaced_slots_come_from_one_real_instance_and_go_back) {
   CHECK_CODE(instances.ReplaceSlots({2}, 10, 0), Code::kInvalidArgument);
 }
 
+TEST(lists_held_once_change_nothing) {
+  std::vector<Row> rows = Many(60);
+  for (size_t k = 0; k < rows.size(); ++k) {
+    rows[k].slots = {{1 + k / 4, 50}, {90 + k / 6}};  // repeated by the next few
+    if (k % 2 != 0) rows[k].slots[0].clear();
+    if (k % 2 == 0) rows[k].slots[1].clear();
+    rows[k].id = static_cast<int>(k / 2);
+  }
+  std::vector<std::string> seen;
+  for (const bool shared : {false, true}) {
+    for (const bool merged : {false, true}) {
+      std::vector<Row> input = rows;
+      if (!merged) {
+        for (size_t k = 0; k < input.size(); ++k) input[k].slots = rows[k / 2 * 2].slots;
+      }
+      ThreadPool pool(1);
+      Instances instances(kSlots, 3);
+      const std::vector<size_t> both = {0, 1};
+      if (shared) CHECK_OK(instances.ShareLists(&both));
+      Fill(&instances, input, 16);
+      CHECK(!shared || merged || instances.shared_counts().lists > 0);
+      if (merged) CHECK_EQ(instances.MergeByInsId(2, {1, 2}).value(), 0u);
+      CHECK_OK(instances.ArrangeBy(Order::kSlot, 4, 0));
+      CHECK_OK(instances.Index(&pool));
+      CHECK_OK(instances.ReplaceSlots({1}, 9, 5));
+      seen.push_back(Fed(instances));
+      CHECK_OK(instances.ArrangeBy(Order::kSlot, 6, 1));
+      seen.back() += Fed(instances);
+    }
+  }
+  CHECK_EQ(seen[0], seen[2]);
+  CHECK_EQ(seen[1], seen[3]);
+}
+
 TEST(what_needs_a_tag_says_which_setting_is_missing) {
   Instances instances(1, 0);
   ParsedChunk chunk;
@@ -277,7 +311,7 @@ TEST(what_needs_a_tag_says_which_setting_is_missing) {
   chunk.lengths = {0};
   CHECK_OK(instances.Append(std::move(chunk)));
   CHECK_CODE(instances.MergeByInsId(2, {}).status(), Code::kFailedPrecondition);
-  const Status status = instances.Arrange(Order::kSearchId, 1);
+  const Status status = instances.ArrangeBy(Order::kSearchId, 1);
   CHECK_CODE(status, Code::kFailedPrecondition);
   CHECK(status.message().find("set_parse_logkey(True) is missing") != std::string::npos);
   CHECK_CODE(instances.PageViewStarts().status(), Code::kFailedPrecondition);

@@ -86,5 +86,27 @@ TEST(a_saved_delta_resets_the_rows_that_were_in_it) {
   }
 }
 
+TEST(a_save_and_the_event_after_it_mean_the_same_rows) {
+  // 0.1f * 15 is the float32 that 1.5 is compared with, so rows lie on each bound and beside it.
+  size_t saved = 0;
+  for (const float show : {14.0f, 15.0f, 16.0f}) {
+    for (const float delta : {-0.5f, 0.0f, 0.24f, 0.25f, 0.26f}) {
+      for (const uint32_t day : {0u, 88u, 89u, 90u, 106u}) {
+        for (const float min_delta : {0.0f, 0.25f}) {
+          std::vector<float> row = Row(show, 0, delta, day, 0);
+          const SaveFilter filter{105, 1.5f, min_delta, 16};
+          const bool in = life::Saved(kConfig, filter, row.data());
+          saved += in ? 1 : 0;
+          CHECK_EQ(in, show >= 15.0f && delta >= min_delta && day != 88);
+          const LifeEvent event{1, LifeKind::kDeltaReset, 105, 1, 1.5f, min_delta, 16};
+          CHECK(life::Apply(kConfig, &event, 1, row.data()));
+          CHECK_EQ(row[RowLayout::kDeltaScore], in ? 0.0f : delta);
+        }
+      }
+    }
+  }
+  CHECK_EQ(saved, size_t{2 * 4 * (4 + 2)});
+}
+
 }  // namespace
 }  // namespace pbx

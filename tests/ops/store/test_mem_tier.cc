@@ -289,6 +289,45 @@ TEST(a_random_life_agrees_with_a_map) {
   }
 }
 
+TEST(a_sweep_removes_what_is_not_kept_and_leaves_the_rest_to_be_found) {
+  const auto tier = Open();
+  const Keys keys = Range(1, 8001);
+  const Batch batch(keys, 3);
+  CHECK_OK(tier->Write(keys.data(), batch.rows.data(), keys.size()));
+  // Every third row goes; the others' last byte is changed.
+  std::map<std::vector<char>, uint64_t> key_of;
+  Keys gone, left;
+  for (const uint64_t key : keys) {
+    key_of[RowOf(key, 3, kRowBytes)] = key;
+    (key % 3 == 0 ? gone : left).push_back(key);
+  }
+  CHECK_EQ(tier->Sweep([&](char* row) {
+    const uint64_t key = key_of.at(std::vector<char>(row, row + kRowBytes));
+    row[kRowBytes - 1] = 'x';
+    return key % 3 != 0;
+  }),
+           gone.size());
+  CHECK_EQ(tier->rows(), left.size());
+  CHECK_EQ(tier->dirty_rows(), left.size());
+  std::vector<uint8_t> found(keys.size());
+  tier->Find(gone.data(), gone.size(), found.data());
+  CHECK_EQ(std::count(found.begin(), found.begin() + static_cast<ptrdiff_t>(gone.size()), 1), 0);
+  size_t wrong = 0;
+  std::vector<char> row(kRowBytes);
+  for (const uint64_t key : left) {
+    uint8_t here = 0;
+    CHECK_OK(tier->Read(&key, 1, row.data(), &here));
+    std::vector<char> expected = RowOf(key, 3, kRowBytes);
+    expected.back() = 'x';
+    wrong += here == 0 || row != expected;
+  }
+  CHECK_EQ(wrong, 0u);
+  // What was freed is used again.
+  const Batch again(gone, 4);
+  CHECK_OK(tier->Write(gone.data(), again.rows.data(), gone.size()));
+  CHECK_EQ(tier->rows(), keys.size());
+}
+
 TEST(hits_and_questions_are_counted) {
   const auto tier = Open();
   CHECK_OK(Insert(tier.get(), Batch(Range(1, 101), 0), true));

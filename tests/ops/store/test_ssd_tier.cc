@@ -363,7 +363,28 @@ TEST(dead_rows_are_dropped_at_the_bottom_and_kept_where_an_older_copy_would_come
   const auto died = static_cast<uint64_t>(std::count_if(keys.begin(), keys.end(), dead));
   CHECK(died > 0);
   CHECK_EQ(all.value().rows_dropped, died);
+  CHECK_EQ(all.value().keys_gone, died);
   CHECK_EQ(all.value().rows_out, 1000 - died);
+}
+
+TEST(a_dead_copy_under_a_younger_row_is_dropped_and_its_key_is_not_gone) {
+  const Scratch scratch;
+  ThreadPool pool(1);
+  const auto tier = OpenTier(Options(scratch), &pool);
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 1000), 0));
+  CHECK_OK(WriteKeys(tier.get(), Keys(400, 1000), 1));
+  const auto merged = tier->Merge({{1}, false, [](char*) { return false; }});
+  CHECK_OK(merged.status());
+  CHECK_EQ(merged.value().rows_dropped, 1000u);
+  // 12 bits of filter take about one key in 4000 for another.
+  CHECK(merged.value().keys_gone <= 400 && merged.value().keys_gone >= 395);
+  CHECK_OK(tier->Replace({1}, merged.value().segments));
+  const auto old = Keys(0, 400), young = Keys(400, 1000);
+  std::vector<uint8_t> held(1000);
+  tier->MayHold(young.data(), young.size(), held.data());
+  CHECK_EQ(std::count(held.begin(), held.begin() + 600, 1), 600);
+  tier->MayHold(old.data(), old.size(), held.data());
+  CHECK(std::count(held.begin(), held.begin() + 400, 1) <= 5);
 }
 
 TEST(a_merge_of_rows_that_are_all_dead_makes_no_file) {

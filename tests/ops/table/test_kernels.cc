@@ -121,7 +121,7 @@ Outputs Run(const Kernels& kernels, const Fixture& f) {
   out.pooled.assign(segments * f.Width(), -9.0f);
   kernels.pull(block, f.ids.data(), f.ids.size(), out.pulled.data());
   kernels.pull_pooled(block, f.ids.data(), f.offsets.data(), 0, segments, f.use_cvm,
-                      out.pooled.data());
+                      {out.pooled.data(), Fixture::kSlots, 0});
   const Result<PlanView> plan = ViewPlan(f.plan.data(), f.plan.size(), Fixture::kRows, segments);
   CHECK_OK(plan.status());
   kernels.push(block, plan.value().rows, plan.value().starts, plan.value().segments, 0,
@@ -194,13 +194,15 @@ size_t WrongRow(const Fixture& f, const float* before, const float* after, uint6
   wrong += GetWord(after, RowLayout::kDay) != 20000u;
   const double scale = show > 0 ? show : 1;
   Wides w = wides(RowLayout::kEmbed, 1), state = wides(layout.embed_state_at(), layout.embed_state);
-  test::Step(f.config.embed, {g[0]}, scale, &w, &state);
+  const float rate = accessor::RateOf(f.config, before);
+  test::Step(accessor::RuleFor(f.config.embed, rate), {g[0]}, scale, &w, &state);
   wrong += agree(w, RowLayout::kEmbed) + agree(state, layout.embed_state_at());
   w = wides(layout.embedx_at(), f.dim);
   state = wides(layout.embedx_state_at(), layout.embedx_state);
   const double shows = after[RowLayout::kShow], clicks = after[RowLayout::kClick];
   if (HasEmbedx(before)) {
-    test::Step(f.config.embedx, Wides(g.begin() + 1, g.end()), scale, &w, &state);
+    test::Step(accessor::RuleFor(f.config.embedx, rate), Wides(g.begin() + 1, g.end()), scale, &w,
+               &state);
   } else if ((shows - clicks) / 4 + clicks >= 10) {
     wrong += !HasEmbedx(after);
     for (size_t c = 0; c < w.size(); ++c) {
@@ -307,6 +309,22 @@ TEST(a_row_with_a_gradient_that_is_not_finite_is_reported_and_left_or_mended) {
   }
 }
 
+TEST(a_slot_has_its_own_learning_rate_on_every_path) {
+  std::vector<float> rates(1u << 16, 1.0f);
+  for (const RuleKind kind : kRules) {
+    Fixture f(kind, 8, true);
+    const Outputs without = Run(*Paths()[0], f);
+    rates[3] = 0.25f;  // the slot of the fixture's rows
+    f.config.slot_rates = rates.data();
+    const Outputs plain = Run(*Paths()[0], f);
+    CHECK_EQ(WrongPushes(f, plain), 0u);
+    CHECK(!SameBits(plain.rows, without.rows));
+    for (const Kernels* path : Paths()) CHECK(SameBits(Run(*path, f).rows, plain.rows));
+    rates[3] = 1.0f;
+    CHECK(SameBits(Run(*Paths()[0], f).rows, without.rows));
+  }
+}
+
 TEST(a_kernel_asked_for_a_part_writes_that_part_alone) {
   const Fixture f(RuleKind::kAdaGrad, 8, true);
   for (const Kernels* path : Paths()) {
@@ -315,7 +333,8 @@ TEST(a_kernel_asked_for_a_part_writes_that_part_alone) {
     parts.rows = f.rows;
     const RowBlock block = f.Block(&parts.rows);
     parts.pooled.assign(whole.pooled.size(), -9.0f);
-    path->pull_pooled(block, f.ids.data(), f.offsets.data(), 10, 20, true, parts.pooled.data());
+    path->pull_pooled(block, f.ids.data(), f.offsets.data(), 10, 20, true,
+                      {parts.pooled.data(), Fixture::kSlots, 0});
     for (size_t i = 0; i < parts.pooled.size(); ++i) {
       const size_t segment = i / f.Width();
       CHECK_EQ(parts.pooled[i], segment >= 10 && segment < 20 ? whole.pooled[i] : -9.0f);
@@ -325,6 +344,38 @@ TEST(a_kernel_asked_for_a_part_writes_that_part_alone) {
       path->push(block, plan.rows, plan.starts, plan.segments, begin, end, f.Gradient(), 20000);
     }
     CHECK(SameBits(parts.rows, whole.rows));
+  }
+}
+
+// Five floats behind the slots of each instance, in the output and in the gradient.
+TEST(what_stands_behind_an_instances_slots_is_left_alone_and_skipped) {
+  constexpr size_t kExtra = 5;
+  for (const int dim : {3, 8}) {
+    const Fixture f(RuleKind::kAdaGrad, dim, true);
+    const size_t row = Fixture::kSlots * f.Width();
+    for (const Kernels* path : Paths()) {
+      const Outputs whole = Run(*path, f);
+      Floats rows = f.rows, out(Fixture::kInstances * (row + kExtra), -9.0f), grad(out.size(), NAN);
+      const RowBlock block = f.Block(&rows);
+      for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 31}, {31, 90}}) {
+        path->pull_pooled(block, f.ids.data(), f.offsets.data(), begin, end, true,
+                          {out.data(), Fixture::kSlots, kExtra});
+      }
+      for (size_t i = 0; i < Fixture::kInstances; ++i) {
+        const auto at = static_cast<std::ptrdiff_t>(i * (row + kExtra));
+        const auto from = static_cast<std::ptrdiff_t>(i * row);
+        CHECK(std::equal(out.begin() + at, out.begin() + at + static_cast<std::ptrdiff_t>(row),
+                         whole.pooled.begin() + from));
+        for (size_t c = row; c < row + kExtra; ++c) CHECK_EQ(out[i * (row + kExtra) + c], -9.0f);
+        std::copy_n(f.grad.begin() + from, row, grad.begin() + at);
+      }
+      GradientView gradient = f.Gradient();
+      gradient.grad = grad.data();
+      gradient.extra = kExtra;
+      const PlanView plan = ViewPlan(f.plan.data(), f.plan.size(), Fixture::kRows, 90).value();
+      path->push(block, plan.rows, plan.starts, plan.segments, 0, plan.unique, gradient, 20000);
+      CHECK(SameBits(rows, whole.rows));
+    }
   }
 }
 

@@ -243,6 +243,30 @@ TEST(life_events_end_the_same_in_memory_alone) {
   }
 }
 
+TEST(a_shrink_in_memory_alone_drops_its_rows_at_once) {
+  const Workload work(20000, 3000);
+  TableConfig config = test::SmallConfig();
+  config.mem_budget_bytes = 64 << 20;
+  const auto table = test::OpenTable(config);
+  Model model(config);
+  uint64_t deleted = 0;
+  for (uint64_t n = 0; n < kPasses; ++n) {
+    CHECK_OK(table->Begin(test::StageTrain(table.get(), work.passes[n]).stamp));
+    for (const Batch& batch : work.passes[n].batches) test::PushBatch(table.get(), batch);
+    model.Train(work.passes[n]);
+    CHECK_OK(table->End());
+    test::Commit(table.get());
+    const auto events = EndOfDay(n, static_cast<uint32_t>(model.events().size()) + 1);
+    CHECK_OK(table->AppendEvents(events));
+    for (const LifeEvent& event : events) deleted += model.Happen(event);
+    CHECK_EQ(table->counters().mem_rows, model.rows());
+    CHECK_EQ(table->counters().life_dead_swept, deleted);
+  }
+  CHECK(deleted > 1000);
+  CHECK_EQ(table->counters().life_dead_staged, 0u);  // none was left to be met
+  CHECK_EQ(test::DigestOf(table.get()), model.Digest());
+}
+
 TEST(new_rows_are_counted_once) {
   const Workload work(40000, 5000);
   const test::Scratch scratch;

@@ -1,0 +1,91 @@
+// The parts of the MEM tier's index: a bucket is one cache line of 7 keys with all that a lookup
+// asks, and the key space says which bucket is a key's home.
+//
+// A key lies in its home bucket or, where that was full, in a later one. Each bucket counts the
+// keys that had to pass it: a lookup goes on while that count is not zero, so there are no
+// tombstones, and absent keys cost one line (7 keys a bucket and 0.83 full: 1.2 lines).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace pbx {
+
+struct alignas(64) MemBucket {
+  static constexpr unsigned kSlots = 7;
+  static constexpr unsigned kNoSlot = kSlots;
+  static constexpr unsigned kMaxUses = 7;
+  // A slot's state, one byte of `head`. The low bits count how often the key came back. They and
+  // the key stay behind in a slot that is not used: a ghost, by which a key that returns is known.
+  // So does the number of the row (kRow), until another slot needs it.
+  enum State : uint8_t { kUses = 7, kRow = 32, kDirty = 64, kUsed = 128 };
+
+  uint64_t keys[kSlots];
+  uint64_t head;  // byte i: state of slot i; the last byte: keys that passed this bucket
+
+  // ---- Masks of slots: bit 8 i + 7 for slot i.
+  static constexpr uint64_t kEach = 0x0001010101010101;
+  static constexpr uint64_t kAll = kEach * kUsed;
+  static unsigned First(uint64_t mask) { return static_cast<unsigned>(__builtin_ctzll(mask)) / 8; }
+  static uint64_t Bit(unsigned slot) { return uint64_t{kUsed} << (8 * slot); }
+
+  uint64_t Empty() const { return ~head & kAll; }
+  uint64_t Clean() const { return head & ~(head << 1) & kAll; }
+  uint64_t SpareRows() const { return Empty() & (head << 2); }
+  // Slots whose count is at most `uses`: adding the rest carries into bit 3 of all the others.
+  uint64_t UsesAtMost(unsigned uses) const {
+    const uint64_t sums = (head & kEach * kUses) + kEach * (kMaxUses - uses);
+    return ~(sums << 4) & kAll;
+  }
+  uint64_t Matches(uint64_t key) const {
+    uint64_t mask = 0;
+    for (unsigned i = 0; i < kSlots; ++i) mask |= keys[i] == key ? Bit(i) : 0;
+    return mask;
+  }
+
+  uint8_t state(unsigned slot) const { return static_cast<uint8_t>(head >> (8 * slot)); }
+  unsigned uses(unsigned slot) const { return state(slot) & kUses; }
+  void set_state(unsigned slot, unsigned state) {
+    head = (head & ~(uint64_t{0xff} << (8 * slot))) | (uint64_t{state} << (8 * slot));
+  }
+  void Halve() { head = (head & ~(kEach * kUses)) | ((head >> 1) & kEach * (kUses >> 1)); }
+
+  // ---- Keys that passed. 255 stays: only keys that are not uniform get there, and they pay.
+  bool passed() const { return (head >> 56) != 0; }
+  void AddPassed() {
+    if ((head >> 56) != 255) head += uint64_t{1} << 56;
+  }
+  void DropPassed() {
+    if ((head >> 56) != 255) head -= uint64_t{1} << 56;
+  }
+};
+static_assert(sizeof(MemBucket) == 64, "a line");
+
+// Which of `buckets` is the home of a key: keys are uniform over [low, high], and homes ascend with
+// them. Keys outside are legal, and crowd the first or the last bucket.
+class MemKeySpace {
+ public:
+  MemKeySpace() = default;
+  MemKeySpace(uint64_t low, uint64_t high, size_t buckets)
+      : low_(low), last_(high - low), buckets_(buckets) {
+    // Scaled so that the range takes more than half of 2^64: a multiplication then divides by it.
+    shift_ = last_ == 0 ? 63 : static_cast<unsigned>(__builtin_clzll(last_));
+    const Wide width = ((static_cast<Wide>(last_) + 1) << shift_);  // in (2^63, 2^64]
+    factor_ = static_cast<uint64_t>((static_cast<Wide>(buckets) << 64) / width);
+  }
+
+  size_t Home(uint64_t key) const {
+    const uint64_t at = key < low_ ? 0 : std::min(key - low_, last_);
+    return static_cast<size_t>((static_cast<Wide>(at << shift_) * factor_) >> 64);
+  }
+  size_t buckets() const { return buckets_; }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+  uint64_t low_ = 0, last_ = UINT64_MAX, factor_ = 1;
+  unsigned shift_ = 0;
+  size_t buckets_ = 1;
+};
+
+}  // namespace pbx

@@ -1,0 +1,118 @@
+// pull_box_extended_sparse: rows with a second embedding, expand, beside embedx. Plain loops: it is
+// the fused pull of embedx that has to be fast.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "row/plan.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+
+constexpr size_t kRowsPerTask = 512;
+
+// Updates the expand of one row by its occurrences segments[begin, end), whose gradients are
+// grad + segment * stride; a row without one that is not 0 keeps its bits: none of its slots asks
+// for expand. False where the sum is not finite.
+bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
+                const float* grad, size_t stride, size_t expand_column, float scale, float* row) {
+  const int dim = config.layout.expand_dim;
+  std::vector<float> merged(static_cast<size_t>(dim), 0.0f);
+  float show = 0.0f, size = 0.0f;
+  for (int32_t i = begin; i < end; ++i) {
+    const float* from = grad + static_cast<size_t>(segments[i] & INT32_MAX) * stride;
+    show += from[0];
+    for (size_t c = 0; c < merged.size(); ++c) merged[c] += from[expand_column + c];
+  }
+  for (float& g : merged) {
+    g *= scale;
+    size += std::abs(g);
+  }
+  if (!(size < INFINITY)) return false;
+  if (size == 0.0f || !HasEmbedx(row)) return true;
+  float* const expand = row + config.layout.expand_at();
+  rule::Update(accessor::RuleFor(config.expand, accessor::RateOf(config, row)), dim, merged.data(),
+               accessor::ScaleOf(config, show), expand, expand + dim);
+  SetFlag(row, kTouched);
+  return true;
+}
+
+}  // namespace
+
+Status Table::CheckExtended(const char* what) const {
+  if (config_.accessor.layout.expand_dim != 0) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "%s: the rows of table '%s' have no expand part; set table.expand_dim", what,
+               config_.name.c_str());
+}
+
+Status Table::PullExtended(const int32_t* ids, size_t n, float* out) {
+  PBX_RETURN_IF_ERROR(CheckExtended("pull_box_extended_sparse"));
+  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
+  if (!open.ok()) return open.status();
+  PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, n));
+  const RowLayout& layout = config_.accessor.layout;
+  const auto dim = static_cast<size_t>(layout.embedx_dim);
+  const auto expand = static_cast<size_t>(layout.expand_dim);
+  const size_t width = 3 + dim + expand;
+  pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      float* const to = out + i * width;
+      if (ids[i] < 0) {
+        std::fill(to, to + width, 0.0f);
+        continue;
+      }
+      const auto* row =
+          reinterpret_cast<const float*>(open.value()->table->row(static_cast<size_t>(ids[i])));
+      to[0] = row[RowLayout::kShow];
+      to[1] = row[RowLayout::kClick];
+      to[2] = row[RowLayout::kEmbed];
+      std::memcpy(to + 3, row + layout.embedx_at(), dim * 4);
+      std::memcpy(to + 3 + dim, row + layout.expand_at(), expand * 4);
+    }
+  });
+  rows_pulled_ += n;
+  return Status::Ok();
+}
+
+Status Table::PushExtended(const int32_t* ids, size_t n, const float* grad, float scale) {
+  PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
+  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
+  if (!open.ok()) return open.status();
+  PassTable* pass = open.value().get();
+  const RowLayout& layout = config_.accessor.layout;
+  const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
+  const size_t stride = expand_column + static_cast<size_t>(layout.expand_dim);
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(*pass, ids, n, &plan));
+  Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), pass->rows(), n);
+  if (!viewed.ok()) return viewed.status();
+  const PlanView& view = viewed.value();
+  if (pass->purpose == Purpose::kTrain) {
+    // Before the push of embedx: the one that creates both parts only initialises them.
+    std::vector<size_t> bad;
+    std::mutex bad_mutex;
+    pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+      for (size_t u = begin; u < end; ++u) {
+        const auto id = static_cast<size_t>(view.rows[u]);
+        auto* row = reinterpret_cast<float*>(pass->table->row(id));
+        if (PushExpand(config_.accessor, view.segments, view.starts[u], view.starts[u + 1], grad,
+                       stride, expand_column, scale, row)) {
+          continue;
+        }
+        const std::lock_guard<std::mutex> lock(bad_mutex);
+        bad.push_back(id);
+      }
+    });
+    if (!bad.empty()) PBX_RETURN_IF_ERROR(CountBad(*pass, &bad));
+  }
+  GradientView gradient;
+  gradient.grad = gradient.show_click = grad;
+  gradient.stride = gradient.show_click_stride = stride;
+  gradient.weights_at = 2;
+  gradient.scale = scale;
+  return PushPlan(pass, plan.data(), plan.size(), n, gradient);
+}
+
+}  // namespace pbx

@@ -1,0 +1,28 @@
+"""Days as PaddleBox writes them, YYYYMMDD, and as rows keep them: days since 1970-01-01."""
+
+from __future__ import annotations
+
+import datetime
+
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+def day_of(date: str) -> int:
+    """The day of a date; at least 1, because 0 means that no date is known.
+
+    Raises: ValueError.
+    """
+    try:
+        if len(date) != 8 or not date.isdecimal():
+            raise ValueError
+        day = (datetime.datetime.strptime(date, "%Y%m%d").date() - _EPOCH).days
+    except ValueError:
+        raise ValueError(f"expected YYYYMMDD, found {date!r}") from None
+    if day < 1:
+        raise ValueError(f"expected a date after 19700101, found {date!r}")
+    return day
+
+
+def date_of(day: int) -> str:
+    """The date of a day; "" for day 0."""
+    return (_EPOCH + datetime.timedelta(days=day)).strftime("%Y%m%d") if day else ""

@@ -1,0 +1,302 @@
+"""ParsedCache: what a file was parsed to, kept on local disk, so that it is parsed once.
+
+One file of the cache holds the columns of one input file (docs/formats/parsed_cache.md). It is
+written beside the first reading and appears whole, by a rename; processes may share a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyarrow import fs
+
+from paddlebox import _native
+from paddlebox.data.sources import filesystem_of, is_uri
+from paddlebox.errors import DataError, StoreError
+
+core = _native.core
+log = logging.getLogger(__name__)
+
+_SUFFIX = ".pbxparsed"
+_PART = ".part"  # in the names of files that are being written
+_SETTLED_S = 0.1  # a file that changed later than this may change again within the clock's tick
+_ABANDONED_S = 24 * 3600.0  # a file that has been being written for so long is nobody's
+
+
+class Parsable(Protocol):
+    """A part of one file that any thread may parse."""
+
+    @property
+    def path(self) -> str: ...
+
+    def parse(self, schema: Any) -> Any: ...
+
+
+Parts = Callable[[], Iterator[Parsable]]  # reads the file itself, from its beginning
+
+
+def default_folder() -> Path:
+    """$XDG_CACHE_HOME/paddlebox/parsed, or that below ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "paddlebox" / "parsed"
+
+
+def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
+    """The cache of `feeder.cache_dir`, or None without a budget.
+
+    Raises: StoreError when the folder cannot be used.
+    """
+    if budget_bytes == 0:
+        return None
+    return ParsedCache(Path(folder) if folder else default_folder(), budget_bytes)
+
+
+class ParsedCache:
+    """Thread safe, and several processes may use one folder.
+
+    Args:
+        folder: is made. budget_bytes: of all files in it; those used least lately are removed.
+
+    Raises: StoreError when the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        self.folder = folder
+        self.budget_bytes = budget_bytes
+        self.hits = 0  # files whose columns were there
+        self.misses = 0
+        self._told = False  # that the cache cannot be written
+        self._numbers = count()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"feeder.cache_dir {folder}: cannot be made: {error.strerror}"
+            ) from error
+
+    def parts(self, path: str, options: Mapping[str, Any], read: Parts) -> Iterator[Parsable]:
+        """The parts of one file, in order: from the cache, or from `read` and into the cache.
+
+        Args:
+            options: all that what a line becomes depends on.
+
+        Raises: what `read` raises. Nothing about the cache: it is left aside, and the log says so.
+        """
+        identity = _identity(path)
+        if identity is None:
+            yield from read()
+            return
+        name = hashlib.sha256(_json({"path": identity["path"], **options}).encode()).hexdigest()
+        file = self.folder / f"{name[:32]}{_SUFFIX}"
+        key = _json({"version": core.PARSED_FILE_VERSION, **identity, "options": options})
+        reader = self._open(file, key)
+        if reader is not None:
+            self.hits += 1
+            yield from _cached(path, file, reader, read)
+            return
+        self.misses += 1
+        settled = time.time() - identity["mtime_ns"] / 1e9 > _SETTLED_S
+        recording = self._record(path, file, key, identity) if settled else None
+        if recording is None:
+            yield from read()
+            return
+        number = -1
+        for number, part in enumerate(read()):
+            yield _Recorded(part.path, part, number, recording)
+        recording.read_all(number + 1)
+
+    def _open(self, file: Path, key: str) -> Any:
+        if not file.exists():
+            return None
+        try:
+            reader = core.ParsedFileReader(str(file), key)
+            os.utime(file)  # the clock of "least lately"
+            return reader
+        except (StoreError, OSError) as error:
+            log.warning("the parsed cache is not used here, and made anew: %s", error)
+            return None
+
+    def _record(
+        self, path: str, file: Path, key: str, identity: Mapping[str, Any]
+    ) -> _Recording | None:
+        part = file.with_name(f"{file.stem}-{os.getpid()}-{next(self._numbers)}{_PART}")
+        try:
+            writer = core.ParsedFileWriter(str(part))
+        except StoreError as error:
+            self.tell(error)
+            return None
+
+        def commit() -> None:
+            if _identity(path) != identity:
+                return  # it changed while it was read
+            writer.commit(key)
+            part.rename(file)
+            self._evict(file)
+
+        return _Recording(self, writer, commit)
+
+    def tell(self, error: Exception) -> None:
+        """That the cache cannot be written, once."""
+        if not self._told:
+            log.warning("the parsed cache is not written: %s", error)
+        self._told = True
+
+    def _evict(self, newest: Path) -> None:
+        """Removes what was used least lately until the budget is kept; `newest` goes last."""
+        files = []
+        for file in self.folder.iterdir():
+            try:
+                info = file.stat()
+            except FileNotFoundError:
+                continue  # another process removed it
+            if file.suffix == _SUFFIX:
+                files.append((file == newest, info.st_mtime_ns, info.st_size, file))
+            elif _PART in file.suffixes and time.time() - info.st_mtime > _ABANDONED_S:
+                file.unlink(missing_ok=True)
+        held = sum(size for _, _, size, _ in files)
+        for _, _, size, file in sorted(files):
+            if held <= self.budget_bytes:
+                return
+            file.unlink(missing_ok=True)
+            held -= size
+
+
+class _Recording:
+    """One file on its way into the cache: committed once each of its parts has been added."""
+
+    def __init__(self, cache: ParsedCache, writer: Any, commit: Callable[[], None]) -> None:
+        self._cache = cache
+        self._writer = writer
+        self._commit: Callable[[], None] | None = commit  # None: given up, or done
+        self._lock = threading.Lock()
+        self._added = 0
+        self._parts: int | None = None
+
+    def add(self, number: int, columns: Any) -> None:
+        if self._commit is None:
+            return
+        try:
+            self._writer.add(number, columns)
+        except StoreError as error:
+            self._give_up(error)
+            return
+        if self._writer.bytes > self._cache.budget_bytes:
+            self._give_up(None)
+        with self._lock:
+            self._added += 1
+        self._commit_if_whole()
+
+    def read_all(self, parts: int) -> None:
+        with self._lock:
+            self._parts = parts
+        self._commit_if_whole()
+
+    def _commit_if_whole(self) -> None:
+        with self._lock:
+            if self._added != self._parts:
+                return
+            commit, self._commit = self._commit, None
+        if commit is None:
+            return
+        try:
+            commit()
+        except OSError as error:  # a StoreError is one
+            self._cache.tell(error)
+        finally:
+            self._writer = None
+
+    def _give_up(self, error: Exception | None) -> None:
+        with self._lock:
+            self._commit = None
+        if error is not None:
+            self._cache.tell(error)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A part of a file that is read; its columns go into the cache too."""
+
+    path: str
+    part: Parsable
+    number: int
+    recording: _Recording
+
+    def parse(self, schema: Any) -> Any:
+        columns = self.part.parse(schema)
+        self.recording.add(self.number, columns)
+        return columns
+
+
+@dataclass
+class _CachedFile:
+    file: Path
+    reader: Any
+    read: Parts
+    damaged: bool = False
+
+    def found_damage(self, error: Exception) -> None:
+        if not self.damaged:
+            log.warning("the parsed cache is not used here, and made anew: %s", error)
+        self.damaged = True
+        self.file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """A part of a file whose columns are in the cache."""
+
+    path: str
+    number: int
+    cached: _CachedFile
+
+    def parse(self, schema: Any) -> Any:
+        try:
+            return self.cached.reader.read(self.number)
+        except StoreError as error:
+            self.cached.found_damage(error)
+        # The file is as it was, so its parts are: this one is read from it.
+        part = next(islice(self.cached.read(), self.number, None), None)
+        if part is None:
+            raise DataError(f"{self.path}: changed while it was read; load it again")
+        return part.parse(schema)
+
+
+def _cached(path: str, file: Path, reader: Any, read: Parts) -> Iterator[Parsable]:
+    cached = _CachedFile(file, reader, read)
+    for number in range(reader.pieces):
+        if cached.damaged:
+            yield from islice(read(), number, None)
+            return
+        yield _Cached(path, number, cached)
+
+
+def _identity(path: str) -> dict[str, Any] | None:
+    """What tells one content of a file from another; None where nothing does."""
+    if not is_uri(path):
+        try:
+            info = os.stat(path)
+        except OSError:
+            return None  # the reader says what is wrong with it
+        return {"path": os.path.abspath(path), "size": info.st_size, "mtime_ns": info.st_mtime_ns}
+    try:
+        system, inside = filesystem_of(path)
+        found = system.get_file_info(inside)
+    except (OSError, ValueError):
+        return None
+    if found.type != fs.FileType.File or found.mtime_ns is None:
+        return None
+    return {"path": path, "size": found.size, "mtime_ns": found.mtime_ns}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)

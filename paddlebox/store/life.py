@@ -1,0 +1,97 @@
+"""Life events and save filters: what a day's end, a shrink and a save mean (docs/life.md).
+
+Plain data: `Table` makes events durable, and `ops/rule/life.h` applies them to rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paddlebox.config.schema import LifeConfig
+
+DECAY, SHRINK, DELTA_RESET = "decay", "shrink", "delta_reset"
+
+_NO_EVENT = {
+    "day": 0,
+    "decay": 1.0,
+    "min_score": 0.0,
+    "min_delta_score": 0.0,
+    "max_unseen_days": 0,
+}
+_MAX_WORD = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class SaveFilter:
+    """Which rows a base or a delta holds: those that fulfil all three."""
+
+    day: int  # of the save; unseen days are counted up to it
+    min_score: float
+    min_delta_score: float
+    max_unseen_days: int
+
+
+def base_filter(config: LifeConfig, day: int) -> SaveFilter:
+    """PaddleBox's save mode 2."""
+    return SaveFilter(day, config.base_threshold, 0.0, config.delta_keep_days)
+
+
+def delta_filter(config: LifeConfig, day: int) -> SaveFilter:
+    """PaddleBox's save mode 1."""
+    return SaveFilter(day, config.base_threshold, config.delta_threshold, config.delta_keep_days)
+
+
+def end_of_day(config: LifeConfig, day: int) -> list[dict[str, Any]]:
+    """The events of a day's end, in PaddleBox's order: rows are judged by what the decay left."""
+    return [
+        {"kind": DECAY, "day": day, "decay": config.show_click_decay_rate},
+        {
+            "kind": SHRINK,
+            "day": day,
+            "min_score": config.delete_threshold,
+            "max_unseen_days": config.delete_after_unseen_days,
+        },
+    ]
+
+
+def after_save(saved: SaveFilter) -> dict[str, Any]:
+    """The event after a save: delta_score of the rows that were in it starts anew."""
+    return {"kind": DELTA_RESET, **asdict(saved)}
+
+
+def last_day_ended(events: Sequence[Mapping[str, Any]]) -> int:
+    """The newest day that has ended, 0 without one. Its decay says so; a shrink may come alone."""
+    return max((event["day"] for event in events if event["kind"] == DECAY), default=0)
+
+
+def numbered(events: Sequence[Mapping[str, Any]], after: int) -> list[dict[str, Any]]:
+    """Events as the manifest keeps them: complete, and numbered from after + 1.
+
+    Raises: ValueError for one that no reader of the store could apply.
+    """
+    for event in events:
+        _check(event)
+    return [{**_NO_EVENT, **e, "seq": after + 1 + i} for i, e in enumerate(events)]
+
+
+def _check(event: Mapping[str, Any]) -> None:
+    unknown = sorted(set(event) - {"kind", *_NO_EVENT})
+    if unknown:
+        raise ValueError(f"life event: unknown {', '.join(unknown)}; known: {', '.join(_NO_EVENT)}")
+    if event.get("kind") not in (DECAY, SHRINK, DELTA_RESET):
+        raise ValueError(
+            f"life event: kind {event.get('kind')!r}, expected {DECAY}, {SHRINK} or {DELTA_RESET}"
+        )
+    for name in ("day", "max_unseen_days"):
+        value = event.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_WORD:
+            raise ValueError(f"life event: {name} {value!r}, expected an integer of 0 to 2^32 - 1")
+    for name in ("min_score", "min_delta_score"):
+        if not math.isfinite(event.get(name, 0.0)):
+            raise ValueError(f"life event: {name} {event[name]!r}, expected a finite number")
+    decay = event.get("decay", 1.0)
+    if not 0 < decay <= 1:
+        raise ValueError(f"life event: decay {decay!r}, expected above 0 and up to 1")

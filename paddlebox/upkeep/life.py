@@ -1,0 +1,125 @@
+"""What the life settings would do to a store: for whoever chooses thresholds (docs/life.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import TableConfig
+from paddlebox.config.check import validate
+from paddlebox.config.dates import date_of
+from paddlebox.config.schema import LifeConfig
+from paddlebox.store.life import SaveFilter, base_filter, delta_filter
+from paddlebox.upkeep.report import open_version
+
+_CHUNK_ROWS = 1 << 17
+# Lower bounds of the histograms' bins; the defaults of the thresholds are among them.
+SCORES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 1000.0)
+DELTAS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 100.0)
+UNSEEN = (0, 1, 2, 3, 5, 8, 12, 17, 24, 31, 46, 61, 91, 181, 366)
+
+
+class _Counts:
+    """Sums over the rows that `add` is shown. Arithmetic is float32, as ops/rule/life.h has it."""
+
+    def __init__(self, config: TableConfig, settings: LifeConfig, day: int) -> None:
+        self._config = config
+        self._settings = settings
+        self._day = day
+        self._saves = {
+            "base": base_filter(settings, day),
+            "delta": delta_filter(settings, day),
+        }
+        self.rows = 0
+        self.kept = dict.fromkeys(self._saves, 0)
+        self.deleted = {"by_score": 0, "by_unseen_days": 0, "rows": 0}
+        self.histograms = {
+            "score": np.zeros(len(SCORES), np.int64),
+            "delta_score": np.zeros(len(DELTAS), np.int64),
+            "unseen_days": np.zeros(len(UNSEEN), np.int64),
+        }
+
+    def add(self, _: np.ndarray, rows: np.ndarray) -> None:
+        show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
+        seen = rows.view(np.uint32)[:, 4].astype(np.int64)
+        unseen = np.where(seen == 0, 0, np.maximum(self._day - seen, 0))
+        score = self._score(show, click)
+        self.rows += len(rows)
+        for name, values, bounds in (
+            ("score", score, SCORES),
+            ("delta_score", delta, DELTAS),
+            ("unseen_days", unseen, UNSEEN),
+        ):
+            # A score below 0 (negative coefficients) counts in the first bin.
+            edges = np.array(bounds[1:], values.dtype)
+            bins = np.searchsorted(edges, values, "right")
+            self.histograms[name] += np.bincount(bins, minlength=len(bounds))
+        for name, chosen in self._saves.items():
+            self.kept[name] += int(_saved(chosen, score, delta, unseen).sum())
+        decay = np.float32(self._settings.show_click_decay_rate)
+        low = self._score(show * decay, click * decay) < np.float32(self._settings.delete_threshold)
+        old = unseen > self._settings.delete_after_unseen_days
+        self.deleted["by_score"] += int(low.sum())
+        self.deleted["by_unseen_days"] += int(old.sum())
+        self.deleted["rows"] += int((low | old).sum())
+
+    def _score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
+        nonclk = np.float32(self._config.nonclk_coeff)
+        score: np.ndarray = (show - click) * nonclk + click * np.float32(self._config.click_coeff)
+        return score
+
+
+def _saved(
+    chosen: SaveFilter, score: np.ndarray, delta: np.ndarray, unseen: np.ndarray
+) -> np.ndarray:
+    return (
+        (score >= np.float32(chosen.min_score))
+        & (delta >= np.float32(chosen.min_delta_score))
+        & (unseen <= chosen.max_unseen_days)
+    )
+
+
+def life(
+    folder: Path,
+    *,
+    version: int | None = None,
+    day: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The life events of a version, and how many of its rows a base, a delta and a day's end with
+    these settings would take. Reads every row, changes nothing.
+
+    Args:
+        day: on which it would happen; default: the version's.
+        settings: fields of LifeConfig that differ from those the version was written with.
+
+    Raises: ConfigError for settings that are not legal.
+    """
+    with open_version(folder, version) as table:
+        assert table.head is not None
+        day = table.day if day is None else day
+        chosen = validate(
+            LifeConfig, {**table.config.life.model_dump(), **(settings or {})}, "life settings"
+        )
+        counts = _Counts(table.config, chosen, day)
+        table._native.visit_chunks(_CHUNK_ROWS, counts.add)
+        return {
+            "store": str(folder),
+            "version": table.head.version,
+            "day": day,
+            "date": date_of(day),
+            "settings": chosen.model_dump(),
+            "events": [{**event, "date": date_of(event["day"])} for event in table.events],
+            "rows": counts.rows,
+            "kept_by": counts.kept,
+            "deleted_by_day_end": counts.deleted,
+            "histograms": {
+                name: [{"from": low, "rows": int(n)} for low, n in zip(bounds, found, strict=True)]
+                for (name, found), bounds in zip(
+                    counts.histograms.items(), (SCORES, DELTAS, UNSEEN), strict=True
+                )
+            },
+        }

@@ -1,0 +1,329 @@
+"""The parsed cache: what is kept, when it is used, what becomes of one that is old or damaged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paddlebox.config import Format, KeySpace, Slots
+from paddlebox.data.cache import ParsedCache
+from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.errors import DataError
+from tests.conftest import run_python
+from tests.data.conftest import SLOTS, multislot_lines
+from tests.data.test_formats_columnar import contents
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ParsedCache:
+    return ParsedCache(tmp_path / "cache", GIB)
+
+
+def settled(path: Path) -> Path:
+    """As a file that was written a while ago: a fresh one is not trusted to stay as it is."""
+    os.utime(path, ns=(time.time_ns(), time.time_ns() - 10**10))
+    return path
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return settled(path)
+
+
+def loaded(path: Path, cache: ParsedCache | None, **options: Any) -> LoadedPass:
+    given = {"format": Format.MULTISLOT, "slots": SLOTS, "batch_size": 16, "threads": 2}
+    return load([str(path)], LoadOptions(**{**given, **options}, cache=cache), 1 << 30)
+
+
+def unread(path: Path) -> None:
+    """Other bytes behind the same path, size and time: whoever reads them, reads another file."""
+    info = path.stat()
+    path.write_bytes(b"x" * info.st_size)
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def entries(cache: ParsedCache) -> list[Path]:
+    return sorted(cache.folder.iterdir())
+
+
+def several_chunks() -> list[str]:
+    return multislot_lines(40_000)  # 2 MB and more: three chunks of text
+
+
+class TestSecondReading:
+    def test_parses_nothing_and_gives_the_same(self, tmp_path, cache):
+        path = write(tmp_path / "a", several_chunks())
+        first = loaded(path, cache)
+        unread(path)
+        second = loaded(path, cache)
+        assert contents(second) == contents(first) == contents(loaded_of(several_chunks, tmp_path))
+        assert (first.files_from_cache, second.files_from_cache) == (0, 1)
+        assert second.lines == first.lines == 40_000
+
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_is_the_same_whatever_the_threads(self, tmp_path, cache, threads):
+        path = write(tmp_path / "a", several_chunks())
+        loaded(path, cache, threads=4 - threads)
+        assert contents(loaded(path, cache, threads=threads)) == contents(loaded(path, None))
+
+    def test_holds_for_every_kind_of_file(self, tmp_path, cache):
+        text = "".join(f"{line}\n" for line in multislot_lines(300))
+        zipped = tmp_path / "a.gz"
+        zipped.write_bytes(gzip.compress(text.encode()))
+        csv = tmp_path / "a.csv"
+        csv.write_text("user,click,words,age\n7,1,1|2,0.5|2\n8,0,,1|1\n")
+        table = pa.table({"click": [1, 0, 1], "user": [7, 8, 9]})
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+        two = Slots.model_validate(
+            {"slots": [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]}
+        )
+        for path, options in (
+            (zipped, {}),
+            (csv, {"format": Format.CSV}),
+            (tmp_path / "a.parquet", {"format": Format.PARQUET, "slots": two}),
+        ):
+            settled(path)
+            first = contents(loaded(path, cache, **options))
+            unread(path)
+            assert contents(loaded(path, cache, **options)) == first
+
+    def test_is_shuffled_and_batched_as_asked_now(self, tmp_path, cache):
+        path = write(tmp_path / "a", multislot_lines(500))
+        loaded(path, cache)
+        unread(path)
+        again = loaded(path, cache, shuffle_seed=3, batch_size=7)
+        assert contents(again) == contents(
+            load(
+                [str(write(tmp_path / "b", multislot_lines(500)))],
+                LoadOptions(Format.MULTISLOT, SLOTS, 7, shuffle_seed=3),
+                1 << 30,
+            )
+        )
+
+    def test_counts_and_quotes_the_same_bad_lines(self, tmp_path, cache, caplog):
+        lines = multislot_lines(1000)
+        lines[700] = "nonsense \x01"
+        path = write(tmp_path / "a", lines)
+        loaded(path, cache, max_bad_line_ratio=0.01)
+        unread(path)
+        with caplog.at_level(logging.WARNING):
+            assert loaded(path, cache, max_bad_line_ratio=0.01).bad_lines == 1
+        assert f"{path}:701: " in caplog.text
+        assert "nonsense \\x01" in caplog.text
+        with pytest.raises(DataError, match="1 of 1000 lines are malformed"):
+            loaded(path, cache, max_bad_line_ratio=0.0001)
+
+
+def loaded_of(lines: Any, folder: Path) -> LoadedPass:
+    return loaded(write(folder / "reference", lines()), None)
+
+
+class TestOldOrForeign:
+    def test_a_changed_file_is_parsed_again_and_takes_the_place_of_the_old_one(
+        self, tmp_path, cache, caplog
+    ):
+        path = write(tmp_path / "a", multislot_lines(100))
+        loaded(path, cache)
+        old = entries(cache)
+        write(path, multislot_lines(100, seed=2))
+        with caplog.at_level(logging.WARNING):
+            assert contents(loaded(path, cache)) == contents(loaded(path, None))
+        assert caplog.text.count("holds another file, or one parsed in another way") == 1
+        assert entries(cache) == old
+        loaded(path, cache)
+        assert cache.hits == 1
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"key_space": KeySpace.PER_SLOT},
+            {"max_line_bytes": 50},
+            {
+                "slots": Slots.model_validate(
+                    {
+                        "slots": [
+                            s if s["name"] != "words" else {**s, "max_length": 1}
+                            for s in SLOTS.model_dump(mode="json")["slots"]
+                        ]
+                    }
+                )
+            },
+        ],
+        ids=["key_space", "max_line_bytes", "transform"],
+    )
+    def test_other_options_of_parsing_make_another_entry(self, tmp_path, cache, options):
+        path = write(tmp_path / "a", multislot_lines(100))
+        loaded(path, cache)
+        options = {"max_bad_line_ratio": 1.0, **options}
+        assert contents(loaded(path, cache, **options)) == contents(loaded(path, None, **options))
+        assert len(entries(cache)) == 2
+        assert cache.hits == 0
+
+    def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self):
+        parsing = LoadOptions(Format.MULTISLOT, SLOTS, 1).parsing()
+        assert set(parsing) == {"format", "slots", "key_space", "max_line_bytes", "chunk_bytes"}
+
+    def test_a_file_changed_this_moment_is_not_kept(self, tmp_path, cache):
+        path = write(tmp_path / "a", multislot_lines(10))
+        ahead = time.time_ns() + 10**9
+        os.utime(path, ns=(ahead, ahead))
+        loaded(path, cache)
+        assert entries(cache) == []
+
+    def test_a_file_that_changes_while_it_is_read_is_not_kept(self, tmp_path, cache, monkeypatch):
+        path = write(tmp_path / "a", multislot_lines(10))
+        from paddlebox.data import loader
+
+        read = loader._read_source
+
+        def touched(*arguments: Any) -> Any:
+            yield from read(*arguments)
+            os.utime(path, ns=(1, 1))
+
+        monkeypatch.setattr(loader, "_read_source", touched)
+        loaded(path, cache)
+        assert entries(cache) == []
+
+
+class TestDamaged:
+    @pytest.mark.parametrize("share", [0.0, 0.001, 0.4, 0.9, 0.9999], ids=str)
+    def test_bytes_are_never_data_and_the_file_is_made_anew(self, tmp_path, cache, caplog, share):
+        path = write(tmp_path / "a", several_chunks())
+        expected = contents(loaded(path, cache))
+        (file,) = entries(cache)
+        damaged = bytearray(file.read_bytes())
+        at = int(len(damaged) * share)
+        damaged[at : at + 64] = bytes(byte ^ 1 for byte in damaged[at : at + 64])
+        file.write_bytes(damaged)
+        with caplog.at_level(logging.WARNING):
+            assert contents(loaded(path, cache)) == expected
+        assert caplog.text.count("is not used here, and made anew") == 1
+        caplog.clear()
+        loaded(path, cache)
+        unread(path)
+        with caplog.at_level(logging.WARNING):
+            assert contents(loaded(path, cache)) == expected
+        assert not caplog.text
+
+    def test_a_cut_or_empty_file_is_made_anew(self, tmp_path, cache):
+        path = write(tmp_path / "a", multislot_lines(100))
+        expected = contents(loaded(path, cache))
+        (file,) = entries(cache)
+        whole = file.read_bytes()
+        for size in (0, 10, len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:size])
+            assert contents(loaded(path, cache)) == expected
+            assert file.read_bytes()[-8:] == b"PBXPARSE"
+
+
+class TestFolder:
+    def test_what_was_used_least_lately_goes_first(self, tmp_path, cache):
+        paths = [write(tmp_path / name, multislot_lines(100, seed=5)) for name in "abc"]
+        loaded(paths[0], cache)
+        size = entries(cache)[0].stat().st_size
+        small = ParsedCache(cache.folder, int(2.5 * size))
+        for at, path in enumerate((paths[1], paths[0], paths[2])):  # a is used again
+            loaded(path, small)
+            for file in entries(small):
+                info = file.stat()  # as if each reading were a second after the one before
+                if time.time_ns() - info.st_mtime_ns < 10**9:
+                    os.utime(file, ns=(0, 10**18 + at * 10**9))
+        assert len(entries(small)) == 2
+        before = small.hits
+        for path in (paths[0], paths[2]):
+            loaded(path, small)
+        assert small.hits == before + 2
+
+    def test_a_file_over_the_whole_budget_is_not_kept(self, tmp_path):
+        cache = ParsedCache(tmp_path / "cache", 1000)
+        path = write(tmp_path / "a", several_chunks())
+        assert contents(loaded(path, cache)) == contents(loaded(path, None))
+        assert entries(cache) == []
+
+    def test_a_folder_that_cannot_be_written_is_said_once_and_loading_goes_on(
+        self, tmp_path, cache, caplog
+    ):
+        paths = [write(tmp_path / name, multislot_lines(100)) for name in "ab"]
+        cache.folder.rmdir()
+        with caplog.at_level(logging.WARNING):
+            for path in paths:
+                assert contents(loaded(path, cache)) == contents(loaded(path, None))
+        assert caplog.text.count("the parsed cache is not written") == 1
+
+    def test_a_load_that_fails_leaves_nothing(self, tmp_path, cache):
+        path = write(tmp_path / "a", [*several_chunks(), *["nonsense"] * 20_000])
+        with pytest.raises(DataError, match="malformed"):
+            loaded(path, cache)
+        assert [file for file in entries(cache) if file.suffix != ".pbxparsed"] == []
+
+    def test_loads_at_once_share_it(self, tmp_path, cache):
+        path = write(tmp_path / "a", several_chunks())
+        expected = contents(loaded(path, None))
+        found: list[Any] = []
+        threads = [
+            threading.Thread(
+                target=lambda: found.append(contents(loaded(path, ParsedCache(cache.folder, GIB))))
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [expected] * 4
+        assert len(entries(cache)) == 1
+
+    def test_another_process_reads_what_this_one_kept(self, tmp_path, cache):
+        path = write(tmp_path / "a", multislot_lines(300))
+        first = loaded(path, cache)
+        unread(path)
+        code = """
+import json, sys
+from pathlib import Path
+from paddlebox.config import Format, Slots
+from paddlebox.data.cache import ParsedCache
+from paddlebox.data.loader import LoadOptions, load
+path, folder, slots = sys.argv[1:]
+options = LoadOptions(Format.MULTISLOT, Slots.model_validate(json.loads(slots)), 16,
+                      cache=ParsedCache(Path(folder), 1 << 30))
+done = load([path], options, 1 << 30)
+print(json.dumps([done.size, done.instances.unique_keys, done.files_from_cache]))
+"""
+        slots = json.dumps(SLOTS.model_dump(mode="json"))
+        assert run_python(code, str(path), str(cache.folder), slots) == [
+            300,
+            first.instances.unique_keys,
+            1,
+        ]
+
+
+def test_training_from_the_cache_ends_with_the_same_rows(open_dataset, tmp_path, write_lines):
+    from tests.data.test_protocol import train
+
+    digests = []
+    paths = [
+        settled(Path(write_lines(name, multislot_lines(400, seed))))
+        for seed, name in enumerate("ab")
+    ]
+    for folder in ("", str(tmp_path / "cache"), str(tmp_path / "cache")):
+        dataset = open_dataset(cache_bytes=GIB if folder else 0, cache_dir=folder)
+        for path in paths:
+            train(dataset, str(path))
+        dataset._table.wait_commit()
+        digests.append(dataset._table.digest())
+        dataset.close()
+        dataset._table.close()
+    assert digests[0] == digests[1] == digests[2]
+    assert dataset.stats.files_from_cache == 1
