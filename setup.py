@@ -152,7 +152,7 @@ extension = CppExtension(
     sources=sources,
     include_dirs=[str(ROOT / "ops")],
     extra_compile_args={"cxx": FLAGS},
-    extra_link_args=["-pthread"],
+    extra_link_args=["-pthread", "-ldl"],
 )
 extension.name = EXTENSION
 

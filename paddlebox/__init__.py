@@ -13,8 +13,11 @@ __version__ = "0.1.0"
 
 # Name to the module that defines it; an empty attribute means the module itself.
 _LAZY = {
+    "BoxPSDataset": ("paddlebox.data.variants", "BoxPSDataset"),
     "InMemoryDataset": ("paddlebox.data.dataset", "InMemoryDataset"),
     "InputTable": ("paddlebox.data.side_table", "InputTable"),
+    "PadBoxSlotDataset": ("paddlebox.data.variants", "PadBoxSlotDataset"),
+    "QueueDataset": ("paddlebox.data.variants", "QueueDataset"),
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
     "errors": ("paddlebox.errors", ""),
@@ -23,8 +26,11 @@ _LAZY = {
 }
 
 __all__ = [
+    "BoxPSDataset",
     "InMemoryDataset",
     "InputTable",
+    "PadBoxSlotDataset",
+    "QueueDataset",
     "ReplicaCache",
     "Table",
     "__version__",
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from paddlebox import errors, ops
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.data.side_table import InputTable, ReplicaCache
+    from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
     from paddlebox.store.table import Table
     from paddlebox.train.loop import train_from_dataset
 

@@ -5,11 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "base/hash.h"
-#include "base/sorted_index.h"
-#include "feed/shared_lists.h"
+#include "feed/instances_impl.h"
 #include "feed/unique_keys.h"
-#include "row/feasign.h"
 #include "row/plan.h"
 
 namespace pbx {
@@ -17,40 +14,6 @@ namespace {
 
 constexpr size_t kMaxInt32 = static_cast<size_t>(std::numeric_limits<int32_t>::max());
 constexpr size_t kIndexRows = 1024;  // instances a task of Index takes, at least
-
-// splitmix64: Mix is its finaliser.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() { return Mix(state_ += 0x9e3779b97f4a7c15ULL); }
-
-  // Uniform in [0, bound), bound >= 1: draws of just enough bits, again until one fits.
-  uint64_t Below(uint64_t bound) {
-    uint64_t mask = bound - 1;
-    for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
-    for (;;) {
-      const uint64_t draw = Next() & mask;
-      if (draw < bound) return draw;
-    }
-  }
-
- private:
-  uint64_t state_;
-};
-
-// A chunk as it was appended. Index replaces the feasigns by positions.
-struct Chunk {
-  ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
-  feed::SharedLists shared;        // and has some of those before it
-  std::vector<int32_t> positions;  // (nnz), after Index
-};
-
-// Where an instance lies. Shuffling permutes places; the columns stay where they are.
-struct Place {
-  uint32_t chunk;
-  uint32_t row;
-};
 
 template <typename T>
 size_t Held(const std::vector<T>& v) {
@@ -78,57 +41,6 @@ void AtomicMin(uint16_t* slot, uint16_t value) {
 
 }  // namespace
 
-struct Instances::Impl {
-  enum class State { kAppending, kShuffled, kIndexed };
-
-  size_t slots = 0;  // S
-  size_t width = 0;  // W
-  State state = State::kAppending;
-  std::vector<Chunk> chunks;
-  std::vector<Place> places;           // (N)
-  std::vector<float> labels;           // (N)
-  size_t occurrences = 0;              // nnz
-  std::vector<uint64_t> keys;          // (U)
-  std::vector<uint16_t> lowest_slots;  // (U)
-  feed::Sharing sharing = feed::Sharing::kOff;
-  std::vector<uint8_t> may_share;  // (S)
-  SharedCounts shared_counts;
-
-  const uint32_t* Lengths(Place place) const {
-    return chunks[place.chunk].columns.lengths.data() + place.row * slots;
-  }
-
-  // Calls visit(position) for each occurrence of instance i.
-  template <typename Visit>
-  void EachPosition(size_t i, Visit visit) const {
-    const Chunk& chunk = chunks[places[i].chunk];
-    const size_t row = places[i].row;
-    const auto visit_all = [&](size_t begin, size_t end) {
-      for (size_t at = begin; at < end; ++at) visit(chunk.positions[at]);
-    };
-    if (chunk.shared.slots.empty()) {
-      visit_all(chunk.starts[row], chunk.starts[row + 1]);
-    } else {
-      feed::EachList(chunk.shared, row, Lengths(places[i]), slots, chunk.starts[row],
-                     [&](size_t, size_t begin, size_t end) { visit_all(begin, end); });
-    }
-  }
-
-  Status CheckIndexed(const char* call) const {
-    if (state == State::kIndexed) return Status::Ok();
-    return Error(Code::kFailedPrecondition, "%s before Index; call Index first", call);
-  }
-
-  Status CheckRange(size_t begin, size_t end) const {
-    if (begin <= end && end <= places.size()) return Status::Ok();
-    return Error(Code::kInvalidArgument, "instances [%zu, %zu) are not within [0, %zu)", begin, end,
-                 places.size());
-  }
-
-  void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
-  Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
-};
-
 Instances::Instances(size_t sparse_slots, size_t dense_width) : impl_(std::make_unique<Impl>()) {
   impl_->slots = sparse_slots;
   impl_->width = dense_width;
@@ -151,48 +63,74 @@ Status Instances::Append(ParsedChunk&& chunk) {
         n, chunk.labels.size(), chunk.dense.size(), chunk.lengths.size(), n, n * self.width,
         n * self.slots);
   }
+  if (!chunk.tags.Fits(n)) {
+    return Error(Code::kInvalidArgument, "chunk of %zu instances has tags of other ones", n);
+  }
   if (n == 0 && chunk.feasigns.empty()) return Status::Ok();
+  if (self.seen > 0 && !(chunk.tags.spec() == self.tags)) {
+    return Error(Code::kInvalidArgument, "chunk has other tags than the chunks before it");
+  }
   if (n > std::numeric_limits<uint32_t>::max()) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances, expected at most 2^32 - 1", n);
   }
   if (HasZero(chunk.feasigns)) {
     return Error(Code::kInvalidArgument, "chunk holds feasign 0, which is padding and has no row");
   }
-  Chunk added;
-  added.starts.resize(n + 1);
-  const uint32_t* lengths = chunk.lengths.data();
-  for (size_t i = 0; i < n; ++i, lengths += self.slots) {
-    uint64_t length = 0;
-    for (size_t s = 0; s < self.slots; ++s) length += lengths[s];
-    added.starts[i + 1] = added.starts[i] + length;
-  }
-  if (added.starts.back() != chunk.feasigns.size()) {
+  std::vector<uint64_t> starts = self.StartsOf(chunk);
+  if (starts.back() != chunk.feasigns.size()) {
     return Error(Code::kInvalidArgument, "chunk has %zu feasigns, its lengths add up to %llu",
-                 chunk.feasigns.size(), static_cast<unsigned long long>(added.starts.back()));
+                 chunk.feasigns.size(), static_cast<unsigned long long>(starts.back()));
   }
-  self.occurrences += chunk.feasigns.size();
-  if (self.sharing != feed::Sharing::kOff) {
-    added.shared = feed::ShareLists(self.sharing, self.may_share, self.slots, &chunk);
-    self.shared_counts.lists += added.shared.lists_saved;
-    self.shared_counts.values += added.shared.values_saved;
-    self.shared_counts.index_bytes += Held(added.shared.begins);
+  self.tags = chunk.tags.spec();
+  const uint64_t first = self.seen;
+  self.seen += n;
+  if (self.sample_rate >= 1) {
+    self.Hold(std::move(chunk), std::move(starts));
+    return Status::Ok();
+  }
+  ParsedChunk kept = self.Sample(chunk, starts, first);
+  starts = self.StartsOf(kept);
+  if (kept.instances > 0) self.Hold(std::move(kept), std::move(starts));
+  return Status::Ok();
+}
+
+std::vector<uint64_t> Instances::Impl::StartsOf(const ParsedChunk& chunk) const {
+  std::vector<uint64_t> starts(chunk.instances + 1);
+  const uint32_t* lengths = chunk.lengths.data();
+  for (size_t i = 0; i < chunk.instances; ++i, lengths += slots) {
+    uint64_t length = 0;
+    for (size_t s = 0; s < slots; ++s) length += lengths[s];
+    starts[i + 1] = starts[i] + length;
+  }
+  return starts;
+}
+
+void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) {
+  Chunk added;
+  added.starts = std::move(starts);
+  const size_t n = chunk.instances;
+  occurrences += chunk.feasigns.size();
+  if (sharing != feed::Sharing::kOff) {
+    added.shared = feed::ShareLists(sharing, may_share, slots, &chunk);
+    shared_counts.lists += added.shared.lists_saved;
+    shared_counts.values += added.shared.values_saved;
+    shared_counts.index_bytes += Held(added.shared.begins);
     if (!added.shared.slots.empty()) {  // an instance holds fewer now
-      lengths = chunk.lengths.data();
-      for (size_t i = 0; i < n; ++i, lengths += self.slots) {
-        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, self.slots, added.starts[i],
+      const uint32_t* lengths = chunk.lengths.data();
+      for (size_t i = 0; i < n; ++i, lengths += slots) {
+        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, slots, added.starts[i],
                                              [](size_t, size_t, size_t) {});
       }
     }
   }
-  const uint32_t number = static_cast<uint32_t>(self.chunks.size());
-  const size_t before = self.places.size();
-  self.places.resize(before + n);
-  for (uint32_t row = 0; row < n; ++row) self.places[before + row] = {number, row};
-  self.labels.insert(self.labels.end(), chunk.labels.begin(), chunk.labels.end());
+  const uint32_t number = static_cast<uint32_t>(chunks.size());
+  const size_t before = places.size();
+  places.resize(before + n);
+  for (uint32_t row = 0; row < n; ++row) places[before + row] = {number, row};
+  labels.insert(labels.end(), chunk.labels.begin(), chunk.labels.end());
   Free(&chunk.labels);
   added.columns = std::move(chunk);
-  self.chunks.push_back(std::move(added));
-  return Status::Ok();
+  chunks.push_back(std::move(added));
 }
 
 Status Instances::Shuffle(uint64_t seed) {
@@ -201,20 +139,17 @@ Status Instances::Shuffle(uint64_t seed) {
     return Error(Code::kFailedPrecondition, "Shuffle a second time or after Index");
   }
   self.state = Impl::State::kShuffled;
-  Random random(seed);
-  for (size_t i = self.places.size(); i > 1; --i) {
-    const size_t j = random.Below(i);
-    std::swap(self.places[i - 1], self.places[j]);
-    std::swap(self.labels[i - 1], self.labels[j]);
-  }
+  Permute(self.places.size(), seed, [&](size_t i, size_t j) {
+    std::swap(self.places[i], self.places[j]);
+    std::swap(self.labels[i], self.labels[j]);
+  });
   return Status::Ok();
 }
 
 std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
   std::vector<uint32_t> order(size);
   std::iota(order.begin(), order.end(), 0u);
-  Random random(seed);
-  for (size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+  Permute(size, seed, [&](size_t i, size_t j) { std::swap(order[i], order[j]); });
   return order;
 }
 
@@ -327,7 +262,7 @@ size_t Instances::bytes() const {
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
              Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
-             Held(chunk.shared.begins);
+             Held(chunk.donors) + Held(chunk.shared.begins) + chunk.columns.tags.held();
   }
   return bytes;
 }
@@ -401,15 +336,25 @@ Result<RangeKeys> Instances::SelectRange(InstanceRange range) const {
   return selected;
 }
 
+Result<std::vector<uint32_t>> Instances::KeyCounts() const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.CheckIndexed("KeyCounts"));
+  std::vector<uint32_t> counts(self.keys.size(), 0);
+  for (size_t i = 0; i < size(); ++i) {
+    self.EachPosition(i, [&](int32_t position) {
+      uint32_t& count = counts[static_cast<size_t>(position)];
+      count += count != UINT32_MAX ? 1 : 0;
+    });
+  }
+  return counts;
+}
+
 // Checks the range and fills the offsets of its segments.
 Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const {
   PBX_RETURN_IF_ERROR(CheckIndexed("PackBatch"));
   PBX_RETURN_IF_ERROR(CheckRange(begin, end));
   size_t total = 0;
-  for (size_t i = begin; i < end; ++i) {
-    const uint32_t* const length = Lengths(places[i]);
-    for (size_t s = 0; s < slots; ++s) total += length[s];
-  }
+  for (size_t i = begin; i < end; ++i) total += FedOccurrences(i);
   const size_t segments = (end - begin) * slots;
   if (total > kMaxInt32 || segments > kMaxInt32 - 1) {
     return Error(Code::kInvalidArgument,
@@ -422,8 +367,12 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
   int32_t next = 0;
   *out++ = 0;
   for (size_t i = begin; i < end; ++i) {
-    const uint32_t* const length = Lengths(places[i]);
-    for (size_t s = 0; s < slots; ++s) *out++ = next += static_cast<int32_t>(length[s]);
+    const uint32_t* const own = Lengths(places[i]);
+    const uint32_t* const donor = replaced.empty() ? own : Lengths(DonorOf(places[i]));
+    for (size_t s = 0; s < slots; ++s) {
+      const uint32_t length = !replaced.empty() && replaced[s] != 0 ? donor[s] : own[s];
+      *out++ = next += static_cast<int32_t>(length);
+    }
   }
   return Status::Ok();
 }
@@ -437,7 +386,7 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
   out->ids.resize(static_cast<size_t>(out->offsets.back()));
   int32_t* id = out->ids.data();
   for (size_t i = begin; i < end; ++i) {
-    self.EachPosition(i, [&](int32_t position) { *id++ = row_of_position[position]; });
+    self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
   }
   BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
 
@@ -461,7 +410,7 @@ Status Instances::PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* 
   feasigns->resize(static_cast<size_t>(offsets->back()));
   uint64_t* out = feasigns->data();
   for (size_t i = begin; i < end; ++i) {
-    self.EachPosition(
+    self.EachFed(
         i, [&](int32_t position) { *out++ = FeasignOf(self.keys[static_cast<size_t>(position)]); });
   }
   return Status::Ok();

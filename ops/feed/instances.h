@@ -4,13 +4,16 @@
 //
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
 //
-// Life: Append* -> Shuffle? -> Index -> (Split, SelectRange, PackBatch)*. Out of order is
-// FailedPrecondition. Not thread safe but for PackBatch, which any number of threads may call.
+// Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index -> (Split,
+// SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots may come
+// after Index as well, between batches. Not thread safe but for PackBatch, which any number of
+// threads may call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -44,6 +47,17 @@ struct Batch {
   std::vector<float> show_click;  // (B, 2): 1, label
 };
 
+// Orders of instances. Each is a function of the files, the order and the seed; never of what was
+// done before, nor of threads.
+enum class Order {
+  kFile,
+  kShuffled,   // every instance by itself
+  kInsId,      // the instances of one id stay together, in file order; the groups are shuffled
+  kSearchId,   // the same of one search id
+  kSlot,       // the same of one first feasign of a slot; those without one by themselves
+  kPageViews,  // by search id, ascending; instances of one are a page view, in file order
+};
+
 // What sharing of lists saved so far.
 struct SharedCounts {
   size_t lists = 0;        // that are held by an instance before
@@ -67,6 +81,23 @@ class Instances {
   // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
   // 0.
   Status Append(ParsedChunk&& chunk);
+
+  // Of the instances appended from now on each is kept with probability rate, in [0, 1], by a hash
+  // of seed and its id, or of its number where it has none: all instances of an id or none.
+  Status SetSampling(double rate, uint64_t seed);
+
+  // Makes one instance of all that have one id. dense_dims: of the dense slots, they add up to W.
+  //
+  // As PaddleBox: a label or dense slot is that of the last instance where it is not all zero;
+  // a sparse slot is that of the one instance that has it. Dropped are ids whose number of
+  // instances is not merge_size (0: any will do), and ids of which two instances have the same
+  // sparse slot. Content and log key are those of the first. The order is that of each id's first
+  // instance. Returns how many instances were dropped. FailedPrecondition without ids.
+  Result<size_t> MergeByInsId(size_t merge_size, const std::vector<size_t>& dense_dims);
+
+  // Puts the instances into this order. slot: among the sparse ones, of kSlot. FailedPrecondition
+  // where they lack the tag that it takes.
+  Status ArrangeBy(Order order, uint64_t seed, size_t slot = 0);
 
   // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
   Status Shuffle(uint64_t seed);
@@ -92,6 +123,9 @@ class Instances {
 
   Result<RangeKeys> SelectRange(InstanceRange range) const;
 
+  // (U) how often each unique key occurs in all instances, those it is shared by included.
+  Result<std::vector<uint32_t>> KeyCounts() const;
+
   // Packs instances [begin, end). row_of_position: (U) row id in the pass table, or -1; stamp goes
   // into the plan. out's vectors are reused.
   Status PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
@@ -101,6 +135,27 @@ class Instances {
   // programs that feed feasigns themselves.
   Status PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
                       std::vector<int32_t>* offsets) const;
+
+  // (V + 1) where the runs of one search id begin, and N: the page views, after kPageViews.
+  Result<std::vector<size_t>> PageViewStarts() const;
+
+  // (B, 2 * max_rank + 1), B = end - begin: what rank_attention takes. Of an instance: its own
+  // rank, then for each rank r from 1 on the pair (r, row in the batch of the view's instance that
+  // has it, the last if there are several); -1 where there is none, and everywhere for an instance
+  // without a rank. A rank counts from 1 to max_rank, and for cmatch 222 and 223 only.
+  Status RankOffsets(size_t begin, size_t end, size_t max_rank, std::vector<int32_t>* out) const;
+
+  // From now on batches are fed, in these slots, what another instance has there: one of a pool of
+  // pool_size, drawn like a reservoir from all instances. What was replaced before is restored
+  // first; no slots: only that. Depends on seed and the files. Keys, Split and SelectRange do not
+  // change: every feasign of the load is among them.
+  Status ReplaceSlots(const std::vector<size_t>& slots, size_t pool_size, uint64_t seed);
+
+  // Tags of instance i. REQUIRES: tags() has them.
+  const TagSpec& tags() const;
+  std::string_view ins_id(size_t i) const;
+  std::string_view content(size_t i) const;
+  const LogKey& log_key(size_t i) const;
 
   const std::vector<float>& labels() const;  // (N) in the order of training
 

@@ -69,6 +69,7 @@ std::unique_ptr<LineParser> NewMultiSlotParser(const FeedSchema& schema);
 std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema);  // both orders
 std::unique_ptr<LineParser> NewCriteoParser(const FeedSchema& schema);
 std::unique_ptr<LineParser> NewCsvParser(const FeedSchema& schema);
+std::unique_ptr<LineParser> NewPluginParser(const FeedSchema& schema);
 
 // A label slot's value: a number in [0, 1] that fills the whole token.
 bool ParseLabel(const std::string& slot, const char* p, const char* end, float* label,

@@ -72,8 +72,16 @@ struct BadColumns {
 };
 
 // A column that ParsedChunk gains is to be named in EachColumn, and scattered by ScatterRows.
-static_assert(sizeof(ParsedChunk) == 3 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>),
+static_assert(sizeof(ParsedChunk) ==
+                  3 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>) + sizeof(TagColumns),
               "ParsedChunk has other columns than are written and read here");
+
+// Tags are not written: a chunk that has them is refused, rather than read back without them.
+Status CheckUntagged(const ParsedChunk& chunk) {
+  if (!chunk.tags.spec().any()) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "a chunk with ins_id, content or log keys, which parsed files do not hold");
+}
 
 // Every column of a chunk: what is not named here is neither written nor read. One that is empty is
 // not in the file, so that optional ones cost nothing.
@@ -358,6 +366,7 @@ Result<std::unique_ptr<ParsedFileWriter>> ParsedFileWriter::Create(const std::st
 }
 
 Status ParsedFileWriter::Add(size_t number, const ParsedChunk& chunk) {
+  PBX_RETURN_IF_ERROR(CheckUntagged(chunk));
   std::string piece;
   EncodePiece(chunk, &piece);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -463,6 +472,7 @@ Result<std::unique_ptr<SpillFile>> SpillFile::Create(const std::string& path) {
 }
 
 Result<size_t> SpillFile::Add(const ParsedChunk& chunk) {
+  PBX_RETURN_IF_ERROR(CheckUntagged(chunk));
   std::string piece;
   EncodePiece(chunk, &piece);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -501,6 +511,7 @@ size_t BytesOf(const ParsedChunk& chunk) {
 
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
                    std::vector<ParsedChunk>* out) {
+  PBX_RETURN_IF_ERROR(CheckUntagged(chunk));
   const size_t n = chunk.instances, width = n == 0 ? 0 : chunk.dense.size() / n;
   if (chunk.labels.size() != n || chunk.dense.size() != n * width ||
       chunk.lengths.size() != n * sparse_slots) {

@@ -67,6 +67,7 @@ std::unique_ptr<LineParser> NewParser(const FeedSchema& schema) {
     case Format::kSlotValue: return NewSlotTextParser(schema);
     case Format::kCriteoTsv: return NewCriteoParser(schema);
     case Format::kCsv: return NewCsvParser(schema);
+    case Format::kPlugin: return NewPluginParser(schema);
     case Format::kColumns: break;
   }
   return nullptr;
@@ -108,7 +109,11 @@ class ChunkParser {
       return false;
     }
     MakeRoom(bytes);
-    return parser_->ParseFast(*kernels_, p, bytes, tokens_->columns(), &values_);
+    LineError unsaid(false);
+    p = SkipTags(p, end, &unsaid);
+    if (p == nullptr || p == end) return false;
+    const size_t rest = static_cast<size_t>(end - p);
+    return parser_->ParseFast(*kernels_, p, rest, tokens_->columns(), &values_);
   }
 
   void ParseSlowly(const char* p, const char* end) {
@@ -136,7 +141,13 @@ class ChunkParser {
                         static_cast<size_t>(static_cast<const char*>(nul) - p));
     }
     MakeRoom(bytes);
-    return parser_->Parse(p, end, &values_, error);
+    p = SkipTags(p, end, error);
+    return p != nullptr && parser_->Parse(p, end, &values_, error);
+  }
+
+  // Where the slots of the line begin; null when its tags are malformed.
+  const char* SkipTags(const char* p, const char* end, LineError* error) {
+    return schema_.tags.any() ? TakeTags(schema_.tags, p, end, &tags_, error) : p;
   }
 
   void MakeRoom(size_t line_bytes) {
@@ -163,6 +174,7 @@ class ChunkParser {
     append(values_.dense.data(), values_.dense.size(), &out_.dense);
     append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
     append(values_.feasigns.data(), values_.count, &out_.feasigns);
+    if (schema_.tags.any()) out_.tags.Add(schema_.tags, tags_);
   }
 
   bool HasStrings() const {
@@ -181,6 +193,7 @@ class ChunkParser {
   const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
+  LineTags tags_;
 };
 
 }  // namespace

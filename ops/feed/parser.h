@@ -25,6 +25,7 @@ struct ParsedChunk {
   std::vector<float> dense;        // (N, W)
   std::vector<uint64_t> feasigns;  // (nnz) instance-major, then in slot order, then in line order
   std::vector<uint32_t> lengths;   // (N, S) feasigns of each slot
+  TagColumns tags;                 // (N) each that the schema asks for
   uint64_t lines = 0;              // lines seen, empty ones too
   uint64_t bad_lines = 0;
   std::vector<BadLine> first_bad;  // at most 8
@@ -56,6 +57,8 @@ struct ParsedChunk {
 //                  is the bucket floor(ln(v)^2) for v > 2, else v, as a feasign of that column;
 //                  empty is a bucket of its own. A sparse slot on C<k> is the token's value, tagged
 //                  so that 0 is not padding; an empty token is no feasign
+//   multislot with tags  see tags.h: a tag missing, a count that is not 1, a text that is no log
+//                  key
 //   csv            cells cut by csv_delimiter; one may be "quoted", with "" for a quote in it, but
 //                  not broken over lines. Another number of cells than columns; a quote that does
 //                  not end; values of a cell, cut by csv_list_separator: not dim for a dense slot

@@ -167,6 +167,17 @@ Status FeedSchema::Check() const {
     }
   }
   if (format == Format::kCsv) PBX_RETURN_IF_ERROR(CheckCsv(*this));
+  if (tags.any() && format != Format::kMultiSlot) {
+    return Error(Code::kInvalidArgument,
+                 "ins_id, content and logkey are parsed from multislot text only");
+  }
+  const bool hashed = std::any_of(slots.begin(), slots.end(),
+                                  [](const SlotSpec& slot) { return slot.transform.hash; });
+  if (format == Format::kPlugin && (plugin == nullptr || hashed)) {
+    return Error(Code::kInvalidArgument, "%s",
+                 hashed ? "a slot has hash, but a parser plugin gives feasigns"
+                        : "no parser plugin was loaded");
+  }
   if (labels != 1) {
     return Error(Code::kInvalidArgument, "the schema has %zu label slots, expected exactly one",
                  labels);

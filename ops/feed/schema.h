@@ -3,12 +3,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "feed/tags.h"
 
 namespace pbx {
+
+namespace feed {
+class Plugin;
+}
 
 enum class Format {
   kMultiSlot,
@@ -17,6 +23,7 @@ enum class Format {
   kCriteoTsv,
   kCsv,
   kColumns,  // no text: Arrow columns, see columns.h
+  kPlugin,   // lines that a shared library parses, see plugin.h
 };
 
 enum class SlotKind {
@@ -62,11 +69,13 @@ struct FeedSchema {
   Format format = Format::kMultiSlot;
   std::vector<SlotSpec> slots;      // in the order of the line for kMultiSlot; made ones last
   bool per_slot_keys = false;       // FeasignInSlot(feasign, index among the sparse slots)
+  TagSpec tags = {};                // kMultiSlot: what lines begin with
   size_t max_line_bytes = 1 << 20;  // a longer line is a bad line
   // kCsv. The columns of the file; none: those of the slots that are read, in their order.
   std::vector<std::string> csv_columns = {};
   char csv_delimiter = ',';
-  char csv_list_separator = '|';  // between the values of one cell
+  char csv_list_separator = '|';                    // between the values of one cell
+  std::shared_ptr<const feed::Plugin> plugin = {};  // kPlugin, see line_plugin.h
 
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
@@ -74,7 +83,8 @@ struct FeedSchema {
   // InvalidArgument for a schema that makes no sense: not exactly one label, a name that is empty
   // or occurs twice, dim < 1, more than 65535 sparse slots; for criteo_tsv also an unknown column,
   // or one that does not fit the kind of its slot; a transform that does not fit its slot or names
-  // one that is not there.
+  // one that is not there; tags in another format than kMultiSlot; kPlugin without a plugin, or
+  // with slots that are hashed.
   Status Check() const;
 
   // Names of the columns that are read, each once, in the order of the slots.

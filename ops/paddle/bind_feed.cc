@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "feed/columns.h"
 #include "feed/instances.h"
+#include "feed/line_plugin.h"
 #include "feed/parser.h"
 #include "feed/tokens.h"
 #include "feed/transform.h"
@@ -23,6 +25,7 @@ Format FormatFrom(const std::string& name) {
   if (name == "criteo_tsv") return Format::kCriteoTsv;
   if (name == "csv") return Format::kCsv;
   if (name == "parquet" || name == "arrow") return Format::kColumns;
+  if (name == "plugin") return Format::kPlugin;
   throw StatusError(Error(Code::kInvalidArgument,
                           "format '%s': expected multislot, feasign_slot, slot_value, criteo_tsv, "
                           "csv, parquet or arrow",
@@ -65,9 +68,11 @@ SlotTransform TransformFrom(const py::dict& fields) {
 }
 
 // slots: dicts of name, type, dim, column and the fields of TransformFrom. csv: the delimiter and
-// the list separator.
+// the list separator. tags: of ins_id, content, logkey. plugin: the path of a shared library, for
+// the format "plugin".
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
-                      bool per_slot_keys, size_t max_line_bytes, const std::string& csv) {
+                      bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
+                      const std::set<std::string>& tags, const std::string& plugin) {
   if (csv.size() != 2) {
     ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
   }
@@ -77,6 +82,10 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.max_line_bytes = max_line_bytes;
   schema.csv_delimiter = csv[0];
   schema.csv_list_separator = csv[1];
+  schema.tags.ins_id = tags.count("ins_id") > 0;
+  schema.tags.content = tags.count("content") > 0;
+  schema.tags.log_key = tags.count("logkey") > 0;
+  if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
   for (const py::dict& fields : slots) {
     SlotSpec slot;
     slot.name = fields["name"].cast<std::string>();
@@ -143,6 +152,102 @@ std::vector<py::tuple> FirstBad(const ParsedChunk& chunk) {
   return bad;
 }
 
+Order OrderFrom(const std::string& name) {
+  if (name == "file") return Order::kFile;
+  if (name == "instance") return Order::kShuffled;
+  if (name == "ins_id") return Order::kInsId;
+  if (name == "search_id") return Order::kSearchId;
+  if (name == "slot") return Order::kSlot;
+  if (name == "page_views") return Order::kPageViews;
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "order '%s': expected file, instance, ins_id, search_id, slot or "
+                          "page_views",
+                          name.c_str()));
+}
+
+void CheckTagged(const Instances& instances, size_t begin, size_t end, bool there,
+                 const char* tag) {
+  if (begin <= end && end <= instances.size() && (there || begin == end)) return;
+  ThrowIfError(Error(Code::kInvalidArgument, "%s of instances [%zu, %zu): there are %zu %s", tag,
+                     begin, end, instances.size(), there ? "instances" : "without it"));
+}
+
+// Texts as they are in the file: bytes that are no UTF-8 as \xNN.
+template <typename Get>
+py::list Texts(size_t begin, size_t end, Get get) {
+  py::list texts;
+  for (size_t i = begin; i < end; ++i) {
+    const std::string_view text = get(i);
+    texts.append(py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+        text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace")));
+  }
+  return texts;
+}
+
+py::list InsIds(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().ins_id, "ins_id");
+  return Texts(begin, end, [&](size_t i) { return instances.ins_id(i); });
+}
+
+py::list Contents(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().content, "content");
+  return Texts(begin, end, [&](size_t i) { return instances.content(i); });
+}
+
+// Search ids (B) uint64, and cmatch << 32 | rank (B) int64, as the metrics by cmatch and rank take
+// them.
+py::tuple LogKeys(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().log_key, "logkey");
+  std::vector<uint64_t> search_ids;
+  std::vector<int64_t> cmatch_ranks;
+  for (size_t i = begin; i < end; ++i) {
+    const LogKey& key = instances.log_key(i);
+    search_ids.push_back(key.search_id);
+    cmatch_ranks.push_back(static_cast<int64_t>(key.cmatch) << 32 | key.rank);
+  }
+  return py::make_tuple(ToArray(std::move(search_ids)), ToArray(std::move(cmatch_ranks)));
+}
+
+py::array RankOffsets(const Instances& instances, size_t begin, size_t end, size_t max_rank) {
+  std::vector<int32_t> offsets;
+  ThrowIfError(instances.RankOffsets(begin, end, max_rank, &offsets));
+  return ToArray(std::move(offsets), {static_cast<py::ssize_t>(end - begin),
+                                      static_cast<py::ssize_t>(2 * max_rank + 1)});
+}
+
+// Sampling, merging and order, apart from the rest of a load.
+void BindArrange(py::class_<Instances>* instances) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  instances
+      ->def("set_sampling", [](Instances& self, double rate,
+                               uint64_t seed) { ThrowIfError(self.SetSampling(rate, seed)); })
+      .def(
+          "merge_by_ins_id",
+          [](Instances& self, size_t merge_size, const std::vector<size_t>& dense_dims) {
+            return ValueOrThrow(self.MergeByInsId(merge_size, dense_dims));
+          },
+          release)
+      .def(
+          "arrange_by",
+          [](Instances& self, const std::string& order, uint64_t seed, size_t slot) {
+            ThrowIfError(self.ArrangeBy(OrderFrom(order), seed, slot));
+          },
+          py::arg("order"), py::arg("seed"), py::arg("slot") = 0, release)
+      .def(
+          "replace_slots",
+          [](Instances& self, const std::vector<size_t>& slots, size_t pool_size, uint64_t seed) {
+            ThrowIfError(self.ReplaceSlots(slots, pool_size, seed));
+          },
+          release)
+      .def(
+          "page_view_starts",
+          [](const Instances& self) { return ValueOrThrow(self.PageViewStarts()); }, release)
+      .def("rank_offsets", &RankOffsets, py::arg("begin"), py::arg("end"), py::arg("max_rank") = 3)
+      .def("ins_ids", &InsIds)
+      .def("contents", &Contents)
+      .def("log_keys", &LogKeys);
+}
+
 py::dict PackBatch(const Instances& instances, size_t begin, size_t end,
                    const Array<int32_t>& row_of_position, int32_t stamp, size_t dense_width) {
   if (SizeOf(row_of_position) != instances.unique_keys()) {
@@ -172,7 +277,8 @@ void BindFeed(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<FeedSchema>(module, "FeedSchema")
       .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
-           py::arg("max_line_bytes"), py::arg("csv") = ",|")
+           py::arg("max_line_bytes"), py::arg("csv") = ",|",
+           py::arg("tags") = std::set<std::string>(), py::arg("plugin") = "")
       .def("with_csv_header", &WithCsvHeader, py::arg("line"))
       .def("check_columns", &CheckColumnsOf, py::arg("type"))
       .def_property_readonly("column_names", &FeedSchema::ColumnNames)
@@ -194,8 +300,9 @@ void BindFeed(py::module_& module) {
       .def_readonly("begin", &InstanceRange::begin)
       .def_readonly("end", &InstanceRange::end);
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<int>(), py::arg("threads"));
-  py::class_<Instances>(module, "Instances")
-      .def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
+  py::class_<Instances> instances(module, "Instances");
+  BindArrange(&instances);
+  instances.def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
       .def("share_lists",
            [](Instances& self, const std::optional<std::vector<size_t>>& slots) {
              ThrowIfError(self.ShareLists(slots.has_value() ? &*slots : nullptr));
@@ -221,6 +328,15 @@ void BindFeed(py::module_& module) {
           "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
           release)
       .def_property_readonly("size", &Instances::size)
+      .def("key_counts",
+           [](const Instances& instances) {
+             std::vector<uint32_t> counts;
+             {
+               const py::gil_scoped_release released;
+               counts = ValueOrThrow(instances.KeyCounts());
+             }
+             return ToArray(std::move(counts));
+           })
       .def_property_readonly("unique_keys", &Instances::unique_keys)
       .def_property_readonly("occurrences", &Instances::occurrences)
       .def_property_readonly("bytes", &Instances::bytes)

@@ -371,6 +371,18 @@ class DataConfig(Section):
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
     )
+    pipe_command: str = Field(
+        default="",
+        description="shell filter that each text file goes through; needs security.allow_commands",
+    )
+    pipe_timeout_s: float = Field(
+        default=600.0, gt=0, description="a pipe_command that does nothing for so long has failed"
+    )
+    parser: str = Field(
+        default="",
+        description="parser plugin for text: module:function, or the path of a .so; needs "
+        "security.allow_commands",
+    )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
         default=0,
@@ -458,6 +470,13 @@ class TrainerConfig(Section):
     )
 
 
+class SecurityConfig(Section):
+    allow_commands: bool = Field(
+        default=False,
+        description="run data.pipe_command and data.parser, which may do whatever you may",
+    )
+
+
 class CheckpointConfig(Section):
     keep_versions: int = Field(default=2, ge=1, description="committed versions that are kept")
 
@@ -480,6 +499,17 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    security: SecurityConfig = Field(default_factory=SecurityConfig)
+
+    @model_validator(mode="after")
+    def _code_runs_only_where_it_may(self) -> Config:
+        wanted = [name for name in ("pipe_command", "parser") if getattr(self.data, name)]
+        if wanted and not self.security.allow_commands:
+            raise ValueError(
+                f"data.{wanted[0]} runs code, which is off: set security.allow_commands: true if "
+                "you trust whoever wrote it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _days_go_forward(self) -> Config:

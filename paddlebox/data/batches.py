@@ -23,6 +23,10 @@ PACKED = {
     "box_label": ("float32", [-1, 1]),  # (B, 1)
 }
 
+# Fed where they are in use_var and log keys are parsed, (B, 1): the search id's bits, and
+# cmatch << 32 | rank.
+LOG_KEYS = ("box_search_id", "box_cmatch_rank")
+
 Feed = dict[str, Any]
 
 _FLAT = ("box_ids", "box_offsets", "box_plan")  # the packed inputs without a dimension B
@@ -33,14 +37,18 @@ def instances_of(feed: Feed) -> int:
     return next(len(array) for name, array in feed.items() if name not in _FLAT)
 
 
-def check_use_var(variables: Sequence[Any], slots: Slots) -> None:
-    """Raises ValueError, naming the variable, when one of a user's program cannot be fed."""
+def check_use_var(variables: Sequence[Any], slots: Slots, rank_offset: str = "") -> None:
+    """Raises ValueError, naming the variable, when one of a user's program cannot be fed.
+
+    Args:
+        rank_offset: the variable that takes RankOffset, or "".
+    """
     of_name = {slot.name: slot for slot in slots.slots}
     if all(var.name in _FLAT for var in variables):
         found = ", ".join(var.name for var in variables) or "none"
         raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
     for var in variables:
-        if var.name in PACKED:
+        if var.name in PACKED or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
             continue
         if var.name not in of_name:
             raise ValueError(
@@ -76,6 +84,7 @@ class BatchPacker:
         loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
         stamp: of the pass table.
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
+        rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
     """
 
     def __init__(
@@ -84,13 +93,16 @@ class BatchPacker:
         row_of_position: np.ndarray,
         stamp: int,
         use_var: Sequence[Any] | None,
+        rank_offset: str = "",
     ) -> None:
+        self._rank_offset = rank_offset
         self._loaded = loaded
         self._rows = row_of_position
         self._stamp = stamp
         self._use_var = use_var
         self._slots: Slots = loaded.options.slots
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
+        self._known = {*LOG_KEYS, *(slot.name for slot in self._slots.slots)}
         self._dense_at: dict[str, tuple[int, int]] = {}
         at = 0
         for slot in self._slots.dense:
@@ -99,6 +111,12 @@ class BatchPacker:
 
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
+        feed = self._pack(begin, end)
+        if self._rank_offset:
+            feed[self._rank_offset] = self._loaded.instances.rank_offsets(begin, end)
+        return feed
+
+    def _pack(self, begin: int, end: int) -> Feed:
         native = self._loaded.instances.pack_batch(
             begin, end, self._rows, self._stamp, self._slots.dense_width
         )
@@ -109,8 +127,13 @@ class BatchPacker:
         feasigns: np.ndarray | None = None
         for var in self._use_var:
             name = var.name
+            if name not in packed and name not in self._known:
+                continue  # of page views: fed by pack, where the batch is of them
             if name in packed:
                 feed[name] = packed[name]
+            elif name in LOG_KEYS:
+                keys = self._loaded.instances.log_keys(begin, end)[LOG_KEYS.index(name)]
+                feed[name] = keys.view(np.int64).reshape(-1, 1)
             elif name in self._dense_at:
                 low, high = self._dense_at[name]
                 feed[name] = np.ascontiguousarray(packed["box_dense"][:, low:high])

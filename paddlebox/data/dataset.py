@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
 from paddlebox.data.batches import BatchPacker, Feed, check_use_var
 from paddlebox.data.cache import open_cache
-from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load
+from paddlebox.data.loader import LoadedPass, LoadOptions, Part, load, split
+from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.sources import RETRIES
 from paddlebox.data.stages import (
@@ -44,8 +45,9 @@ from paddlebox.data.stages import (
     StageTimes,
     Threads,
 )
+from paddlebox.data.surface import JOIN, UPDATE, Surface
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import PassError
+from paddlebox.errors import OutOfSpaceError, PassError
 from paddlebox.store.table import StagedPass, Table
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class PassStats:
     lines: int = 0
     bad_lines: int = 0
     unique_feasigns: int = 0
+    refused: int = 0  # of them without a row: admission.min_count
     parts: int = 0
     spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
     files_from_cache: int = 0  # that were not parsed
@@ -97,10 +100,16 @@ class _Pass:
     train: bool
     day: int
     stats: PassStats
+    number: int = 0  # of the passes this dataset has loaded, from 1
     staged: Future[_Staged] | None = None  # the next part to begin
     free_ns: int = 0  # since when the next part, or the staged one, waits to be taken up
     begun: int = 0  # parts begun
-    trained: bool = False  # batches() has been gone through
+    open: _Staged | None = None  # the last of them
+    trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
+    feeding: bool = False  # batches() is being gone through
+    counted: int | None = None  # of Table.count_keys, where feasigns are admitted by it
+    views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
+    replacements: int = 0  # calls of slots_shuffle
 
 
 class _Wait:
@@ -122,7 +131,7 @@ def _cores(most: int) -> int:
     return max(1, min(most, len(os.sched_getaffinity(0))))
 
 
-class InMemoryDataset:
+class InMemoryDataset(Surface):
     """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
 
     Args:
@@ -130,15 +139,13 @@ class InMemoryDataset:
     """
 
     def __init__(self, table: Table, *, seed: int = 0) -> None:
+        super().__init__(seed)
         self._table = table
-        self._seed = seed
-        self._options: LoadOptions | None = None
         self._use_var: Sequence[Any] | None = None
         self._filelist: list[str] = []
         self._day = 0
         self._drop_last = False
         self._test_mode = False
-        self._shuffle_next = False
         self._passes_loaded = 0
         self._passes_committed = table.head.pass_number if table.head is not None else 0
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-load")
@@ -182,6 +189,10 @@ class InMemoryDataset:
         oversize_pass: OversizePass | str = OversizePass.SPLIT,
         retries: int = RETRIES,
         drop_last: bool = False,
+        pipe_command: str = "",
+        pipe_timeout_s: float = TIMEOUT_S,
+        parser: str = "",
+        allow_commands: bool = False,
         dedup_slots: str | Sequence[str] = "off",
         budget_bytes: int = 0,
         spill_dir: Path | str = "",
@@ -196,6 +207,7 @@ class InMemoryDataset:
                 docs/config.md.
             thread_num, pack_threads: 0: tuned while it runs by what waits (data/stages.py), up to
                 the cores that there are. No result depends on either.
+            allow_commands: as `security` there: without it no pipe_command and no parser.
         """
         self._options = LoadOptions(
             format=Format(data_format),
@@ -219,6 +231,10 @@ class InMemoryDataset:
         self._set_threads(thread_num)
         most = _cores(2 * _MAX_PACK_THREADS) // 2
         self._pack_threads = PackThreads(pack_threads or 1, pack_threads or max(1, most))
+        self._allow_commands = allow_commands
+        self.set_pipe_timeout(pipe_timeout_s)
+        self.set_pipe_command(pipe_command)
+        self.set_so_parser_name(parser)
         self.set_use_var(use_var)
 
     def set_use_var(self, variables: Sequence[Any] | None) -> None:
@@ -257,10 +273,6 @@ class InMemoryDataset:
         """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
         self._test_mode = test
 
-    def local_shuffle(self) -> None:
-        """Shuffles the passes loaded from now on, by (seed, number of the pass)."""
-        self._shuffle_next = True
-
     def add_side_table(self, table: SideTable) -> None:
         """Lets a ReplicaCache or InputTable live with the passes: it is read when a pass is
         preloaded, opened at begin_pass, dropped at end_pass.
@@ -281,27 +293,38 @@ class InMemoryDataset:
         candidates = ("box_label", self._initialised().slots.label.name)
         return next((name for name in candidates if name in fed), None)
 
-    def get_memory_data_size(self) -> int:
+    def get_memory_data_size(self, fleet: Any = None) -> int:
         """Instances of the pass that is loaded or open; 0 without one."""
+        del fleet  # today there is one rank
         chosen = self._next or self._current
         return chosen.loaded.size if chosen is not None else 0
 
-    def _initialised(self) -> LoadOptions:
-        if self._options is None:
-            raise PassError("the dataset has no slots yet: init is missing")
-        return self._options
+    def get_shuffle_data_size(self, fleet: Any = None) -> int:
+        """Instances of that pass on all ranks: shuffling adds and drops none."""
+        return self.get_memory_data_size(fleet)
+
+    def get_pv_data_size(self) -> int:
+        """Page views of the pass that is open, or else loaded; 0 before `preprocess_instance`."""
+        chosen = self._current or self._next
+        return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
 
     # ---- loading
 
-    def preload_into_memory(self) -> None:
-        """Begins to read, parse and stage the files of the next pass, in the background."""
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begins to read, parse and stage the files of the next pass, in the background.
+
+        Args:
+            thread_num: of this pass and those after it, as `set_thread`.
+        """
+        if thread_num is not None:
+            self.set_thread(thread_num)
         options = self._initialised()
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
         if not self._filelist:
             raise PassError("there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
-            check_use_var(self._use_var, options.slots)
+            check_use_var(self._use_var, options.slots, self._rank_offset)
         self._side_tables.begin_feed_pass()
         self._passes_loaded += 1
         if self._shuffle_next:
@@ -334,8 +357,10 @@ class InMemoryDataset:
             self._side_tables.wait_feed_pass_done()
         wait.add(made.stats, "load", BEFORE)
 
-    def load_into_memory(self) -> None:
-        """`preload_into_memory` and `wait_preload_done`."""
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """`preload_into_memory` and `wait_preload_done`; is_shuffle: `local_shuffle` before."""
+        if is_shuffle and not self._shuffle_next:
+            self.local_shuffle()
         self.preload_into_memory()
         self.wait_preload_done()
 
@@ -368,7 +393,10 @@ class InMemoryDataset:
             times=times,
             load_threads=self._load_threads.now,
         )
-        made = _Pass(loaded, train, day, stats, free_ns=time.perf_counter_ns())
+        made = _Pass(loaded, train, day, stats, self._passes_loaded, free_ns=time.perf_counter_ns())
+        if train and self._table.config.admission.min_count > 1:
+            with times.time("key"):
+                made.counted = self._table.count_keys(*loaded.key_counts())
         with self._lock:
             self._next = made
             self._stage_when_free()
@@ -397,6 +425,7 @@ class InMemoryDataset:
             row_of_position[part.positions] = staged.row_of_key
         for tier, rows in staged.hits.items():
             owner.stats.hits[tier] += rows
+        owner.stats.refused += staged.refused
         owner.stats.work_s["stage"] = times.seconds("stage")
         owner.free_ns = time.perf_counter_ns()
         return _Staged(part, staged, row_of_position)
@@ -447,16 +476,31 @@ class InMemoryDataset:
         current = self._current
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
+        if self._phase in current.trained:
+            raise PassError(
+                "the pass has been trained already: end_pass is missing, or flip_phase for a "
+                "second phase"
+            )
+        if self._enable_pv_merge and self._phase == JOIN and current.views is None:
+            raise PassError("the join phase trains on page views: preprocess_instance is missing")
+        if self._phase == UPDATE and current.views is not None:
+            raise PassError("the pass is in page views: postprocess_instance is missing")
         if current.trained:
-            raise PassError("the pass has been trained already: end_pass is missing")
-        current.trained = True
+            self._check_in_one_part(current, "a second phase")
+        current.trained.add(self._phase)
         return self._all_batches(current)
 
     def _all_batches(self, current: _Pass) -> Iterator[Feed]:
-        for number in range(len(current.loaded.ranges)):
-            if number > 0:
-                self._end_part(current)
-            yield from self._part_batches(current, self._begin_part(current))
+        current.feeding = True
+        try:
+            for number in range(len(current.loaded.ranges)):
+                if number > 0:
+                    self._end_part(current)
+                if number > 0 or current.open is None:
+                    current.open = self._begin_part(current)
+                yield from self._part_batches(current, current.open)
+        finally:
+            current.feeding = False
 
     def _begin_part(self, current: _Pass) -> _Staged:
         assert current.staged is not None
@@ -482,18 +526,18 @@ class InMemoryDataset:
         wait.add(current.stats, "commit", AFTER)
 
     def _part_batches(self, current: _Pass, staged: _Staged) -> Iterator[Feed]:
-        part, size = staged.part, current.loaded.options.batch_size
         packer = BatchPacker(
-            current.loaded, staged.row_of_position, staged.pass_table.stamp, self._use_var
+            current.loaded,
+            staged.row_of_position,
+            staged.pass_table.stamp,
+            self._use_var,
+            self._rank_offset if current.views is not None else "",
         )
-        starts = range(part.begin, part.end, size)
-        short = part.end == current.loaded.size and part.end % size > 0
-        if self._drop_last and short and current.train:
-            starts = starts[:-1]
+        spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times
         with InOrder(
-            iter(starts),
-            lambda begin: packer.pack(begin, min(begin + size, part.end)),
+            iter(spans),
+            lambda span: packer.pack(*span),
             self._pack_threads,
             ahead=_BATCHES_AHEAD,
             times=times,
@@ -505,6 +549,115 @@ class InMemoryDataset:
                     yield batch
         stats.wait_s["batch"] += batches.waited_ns / 1e9
         stats.pack_threads = self._pack_threads.now
+
+    def _spans(self, current: _Pass, part: Part) -> list[tuple[int, int]]:
+        """The batches [begin, end) of a part."""
+        size, views = current.loaded.options.batch_size, current.views
+        if views is None:
+            starts = range(part.begin, part.end, size)
+            spans = [(begin, min(begin + size, part.end)) for begin in starts]
+            short = part.end == current.loaded.size and part.end % size > 0
+        else:
+            size, count = self._pv_batch_size, len(views) - 1
+            spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
+            short = count % size > 0
+        return spans[:-1] if self._drop_last and short and current.train else spans
+
+    # ---- other orders, other slots
+
+    def preprocess_instance(self) -> None:
+        """Groups the pass that is open, or else loaded, into page views, for the join phase: by
+        search id, ascending.
+
+        Raises: PassError without set_enable_pv_merge or set_parse_logkey, or where there is no such
+            pass; OutOfSpaceError when the pass is over the HBM budget.
+        """
+        if not self._enable_pv_merge:
+            raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
+        chosen = self._arrangeable("preprocess_instance")
+        self._check_in_one_part(chosen, "page views")
+        instances = chosen.loaded.in_memory("page views")
+        instances.arrange_by("page_views", 0)
+        chosen.views = instances.page_view_starts()
+
+    def postprocess_instance(self) -> None:
+        """Takes the pass out of its page views, for the update phase: shuffled by instance."""
+        chosen = self._arrangeable("postprocess_instance")
+        if chosen.views is None:
+            raise PassError("the pass is not in page views: preprocess_instance is missing")
+        chosen.loaded.in_memory("page views").arrange_by("instance", self._seed + chosen.number)
+        chosen.views = None
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Feeds the pass that is open, or else loaded, real values of other instances in these
+        slots, to see what the slots are worth. What was replaced before is restored first; [] only
+        does that. An open evaluation may be gone through again afterwards.
+
+        Raises: PassError without set_fea_eval, or when a pass has been trained; OutOfSpaceError
+            when it is over the HBM budget; ValueError for a slot that is not there.
+        """
+        if not self._pool_size:
+            raise PassError("slots_shuffle: set_fea_eval is missing")
+        numbers = self._slot_numbers(slots)
+        chosen = self._arrangeable("slots_shuffle")
+        if chosen.train and chosen.trained:
+            raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
+        self._check_in_one_part(chosen, "slots_shuffle")
+        instances = chosen.loaded.in_memory("slots_shuffle")
+        chosen.replacements += 1
+        seed = _native.core.mix(self._seed + chosen.number) + chosen.replacements
+        instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
+        chosen.trained.clear()
+
+    def _arrangeable(self, call: str) -> _Pass:
+        """The open pass, or else the loaded one, once nothing reads the order of its instances."""
+        chosen = self._current or (self._next if self._loading is None else None)
+        if chosen is None:
+            missing = "wait_preload_done" if self._loading is not None else "load_into_memory"
+            raise PassError(f"{call}: no pass is loaded or open: {missing} is missing")
+        if chosen.feeding:
+            raise PassError(f"{call}: the batches of the open pass are being gone through")
+        if chosen.staged is not None:
+            wait([chosen.staged])
+        return chosen
+
+    def _check_in_one_part(self, chosen: _Pass, what: str) -> None:
+        if len(chosen.loaded.ranges) > 1:
+            raise OutOfSpaceError(
+                f"{what}: the pass is over hbm.budget_bytes and split into "
+                f"{len(chosen.loaded.ranges)} parts, expected one: raise it, or use fewer files a "
+                "pass"
+            )
+
+    def _check_none_loading(self, changed: bool) -> None:
+        if changed and self._loading is not None:
+            raise PassError("local_shuffle: a pass is being loaded: wait_preload_done is missing")
+
+    def _shuffle_loaded(self) -> None:
+        if self._next is None:
+            return
+        chosen = self._next
+        if chosen.views is not None:
+            raise PassError(
+                "local_shuffle: the pass is in page views; shuffle before they are made"
+            )
+        options = self._initialised()
+        instances = chosen.loaded.in_memory("local_shuffle after the load")
+        with self._lock:
+            split_pass = len(chosen.loaded.ranges) > 1
+            if chosen.staged is not None and split_pass:  # its part is another one now
+                self._drop(chosen.staged)
+                chosen.staged = None
+                chosen.stats.hits.update(dict.fromkeys(chosen.stats.hits, 0))
+            elif chosen.staged is not None:
+                wait([chosen.staged])
+            options.instances.arrange(instances, options.slots, self._seed + chosen.number)
+            if split_pass:
+                chosen.loaded.ranges = split(
+                    chosen.loaded.instances, chosen.loaded.options, self._table.max_pass_rows
+                )
+                chosen.stats.parts = len(chosen.loaded.ranges)
+            self._stage_when_free()
 
     def end_pass(self, need_save_delta: bool = False) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.
@@ -544,6 +697,7 @@ class InMemoryDataset:
             pass_number=self._passes_committed,
             cursor={**self.cursor, "files": current.loaded.files},
             config_hash=self.config_hash,
+            counted=current.counted,
         )
 
         def committed(_: object) -> None:  # on the thread that commits
@@ -591,6 +745,9 @@ class InMemoryDataset:
             if chosen is not None and chosen.staged is not None:
                 self._drop(chosen.staged)
                 chosen.staged = None
+        if self._next is not None and self._next.counted is not None:
+            self._table.uncount_keys(self._next.counted)
+            self._next.counted = None
 
     def _drop(self, staged: Future[_Staged]) -> None:
         try:

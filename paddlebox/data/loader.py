@@ -17,6 +17,7 @@ from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
 from paddlebox.data.cache import Parsable, ParsedCache
 from paddlebox.data.columnar import read_pieces
+from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
 from paddlebox.data.spill import new_instances
@@ -32,6 +33,7 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+    "instances",
 }
 
 
@@ -50,6 +52,7 @@ class LoadOptions:
     retries: int = RETRIES
     dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: the order of the files
+    instances: InstanceOptions = field(default_factory=InstanceOptions)
     budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
     spill_dir: Path | None = None  # None: the system's folder for temporary files
     cache: ParsedCache | None = None
@@ -84,7 +87,7 @@ class LoadOptions:
         slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
         csv = self.slots.csv.delimiter + self.slots.csv.list_separator
-        return core.FeedSchema(self.format.value, slots, per_slot, self.max_line_bytes, csv)
+        return self.instances.schema(self.format, slots, per_slot, self.max_line_bytes, csv)
 
 
 @dataclass
@@ -126,6 +129,21 @@ class LoadedPass:
         """On local disk; 0 for a pass in memory."""
         return int(getattr(self.instances, "spilled_bytes", 0))
 
+    def in_memory(self, what: str) -> Any:
+        """The native Instances. Raises: OutOfSpaceError when they lie on disk."""
+        instances = getattr(self.instances, "whole", self.instances)
+        if instances is None:
+            raise OutOfSpaceError(
+                f"{what}: the pass is over feeder.budget_bytes and lies on disk, expected it in "
+                "memory: raise it, or use fewer files a pass"
+            )
+        return instances
+
+    def key_counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """(U) uint64 unique keys of the load, ascending, and (U) uint32 how often each occurs."""
+        keys, _, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
+        return keys, self.instances.key_counts()
+
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]
         keys, slots, positions = self.instances.select(chosen)
@@ -164,7 +182,7 @@ class _BadLines:
 
 
 def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    if options.cache is None:
+    if options.cache is None or not options.instances.cacheable:
         return _read_source(path, options, schema)
     return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
 
@@ -172,10 +190,16 @@ def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
 def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     if options.format in (Format.PARQUET, Format.ARROW):
         return read_pieces(path, options.format, schema, options.retries)
-    header = schema if options.format is Format.CSV and options.slots.csv.header else None
-    return read_chunks(
-        path, line_bytes=options.max_line_bytes, retries=options.retries, header_for=header
+    wanted = options.instances
+    csv = options.format is Format.CSV and not wanted.parser
+    chunks = read_chunks(
+        path,
+        line_bytes=options.max_line_bytes,
+        retries=options.retries,
+        header_for=schema if csv and options.slots.csv.header else None,
+        through=wanted.filter_of(path),
     )
+    return wanted.chunks(chunks, options.slots)
 
 
 def load(
@@ -206,10 +230,11 @@ def load(
         schema.sparse_slots,
         schema.dense_width,
         options.batch_size,
-        options.budget_bytes,
+        options.budget_bytes if options.instances.may_spill else 0,
         options.spill_dir,
         options.dedup(),
     )
+    options.instances.begin(instances)
     bad = _BadLines(options.max_bad_line_ratio)
     started = time.perf_counter()
     hits_before = options.cache.hits if options.cache is not None else 0
@@ -251,17 +276,18 @@ def load(
     if instances.size == 0:
         log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
     with times.time("key"):
+        options.instances.merge(instances, options.slots)
         if options.shuffle_seed is not None:
-            instances.shuffle(options.shuffle_seed)
+            options.instances.shuffle(instances, options.slots, options.shuffle_seed)
         instances.index(core.ThreadPool(threads.now))
-        ranges = _split(instances, options, max_rows)
+        ranges = split(instances, options, max_rows)
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
     hits = options.cache.hits - hits_before if options.cache is not None else 0
     return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
 
 
-def _split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
+def split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
     if options.oversize_pass is OversizePass.ERROR and instances.unique_keys > max_rows:
         raise OutOfSpaceError(
             f"the pass has {instances.unique_keys} unique feasigns, hbm.budget_bytes has room for "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ def read_chunks(
     line_bytes: int = 1 << 30,
     retries: int = RETRIES,
     header_for: Any = None,
+    through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
 ) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end at a line's end.
 
@@ -47,11 +48,12 @@ def read_chunks(
     Args:
         header_for: a native FeedSchema: the first line names the columns of CSV, for a schema of
             this file's own. It is left empty, so that lines keep their numbers.
+        through: a filter of the file's bytes, in blocks.
 
     Raises: DataError when the file cannot be opened or read, does not decompress, changes while it
         is read, or its header lacks a column.
     """
-    chunks = _line_chunks(path, chunk_bytes, line_bytes, retries)
+    chunks = _line_chunks(path, chunk_bytes, line_bytes, retries, through or iter)
     if header_for is None:
         yield from chunks
         return
@@ -66,12 +68,18 @@ def read_chunks(
         yield Chunk(path, chunk.data, schema)
 
 
-def _line_chunks(path: str, chunk_bytes: int, line_bytes: int, retries: int) -> Iterator[Chunk]:
+def _line_chunks(
+    path: str,
+    chunk_bytes: int,
+    line_bytes: int,
+    retries: int,
+    through: Callable[[Iterator[bytes]], Iterator[bytes]],
+) -> Iterator[Chunk]:
     rest = b""
     overlong = False  # inside a line whose beginning has been passed on
     beginning = True
     with open_source(path, retries) as source:
-        for block in read_blocks(source, chunk_bytes):
+        for block in through(read_blocks(source, chunk_bytes)):
             if beginning:
                 block, beginning = block.removeprefix(_BOM), False
             if overlong:

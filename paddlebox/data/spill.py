@@ -146,6 +146,11 @@ class SpillingInstances:
         return lists, values, index_bytes
 
     @property
+    def whole(self) -> Any:
+        """The native Instances of a pass that fits, once it is indexed; None of another."""
+        return self._whole
+
+    @property
     def spilled_bytes(self) -> int:
         """Bytes on disk; 0 for a pass that fits."""
         return int(self._file.bytes) if self._file is not None else 0
@@ -372,6 +377,16 @@ class SpillingInstances:
         _, _, positions = window.instances.select(chosen)
         among: np.ndarray = window.positions[positions]
         return among
+
+    def key_counts(self) -> np.ndarray:
+        """(U) uint32 as of native Instances. Reads the whole pass once more."""
+        if self._whole is not None:
+            return np.asarray(self._whole.key_counts())
+        counts = np.zeros(len(self._keys), np.uint32)
+        for number in range(len(self._bounds) - 1):
+            window = self._load(number)
+            counts[window.positions] += window.instances.key_counts()
+        return counts
 
     def select(self, chosen: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self._whole is not None:

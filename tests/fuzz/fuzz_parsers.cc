@@ -3,7 +3,8 @@
 // unchanged; a plan that passes ViewPlan can be walked, whatever happened to it before.
 //
 // First byte: bits 0..1 the format, 2 per-slot keys, 3 a short limit of line bytes, 4 shuffle, 5
-// CSV instead of the format, 6 transforms, 7 that the first line of CSV names its columns.
+// CSV instead of the format, 6 transforms, 7 that the first line of CSV names its columns, and of
+// MultiSlot tags before the slots.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -88,6 +89,9 @@ FeedSchema SchemaOf(uint8_t choice) {
     if ((choice & 32) != 0) schema.format = Format::kCsv;
   }
   if ((choice & 64) != 0) AddTransforms(&schema);
+  if (schema.format == Format::kMultiSlot && (choice & 128) != 0) {
+    schema.tags = {true, true, (choice & 64) != 0};
+  }
   return schema;
 }
 
@@ -102,6 +106,11 @@ ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
   REQUIRE(chunk.labels.size() == chunk.instances);
   REQUIRE(chunk.dense.size() == chunk.instances * kWidth);
   REQUIRE(chunk.lines >= chunk.instances + chunk.bad_lines);
+  REQUIRE(chunk.tags.Fits(chunk.instances));
+  if (chunk.instances > 0) {
+    REQUIRE(chunk.tags.spec().ins_id == schema.tags.has_ids());
+    REQUIRE(chunk.tags.spec().log_key == schema.tags.log_key);
+  }
   REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));
   for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
   for (const float label : chunk.labels) REQUIRE(label >= 0 && label <= 1);
@@ -133,6 +142,9 @@ void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
     REQUIRE(SameBytes(chunk.feasigns, plain.feasigns));
     REQUIRE(SameBytes(chunk.lengths, plain.lengths));
     REQUIRE(chunk.bad_lines == plain.bad_lines);
+    for (size_t i = 0; i < plain.tags.ins_ids.size(); ++i) {
+      REQUIRE(chunk.tags.ins_ids[i] == plain.tags.ins_ids[i]);
+    }
     for (size_t i = 0; i < plain.first_bad.size(); ++i) {
       REQUIRE(chunk.first_bad[i].line == plain.first_bad[i].line);
       REQUIRE(chunk.first_bad[i].reason == plain.first_bad[i].reason);
@@ -140,6 +152,36 @@ void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
     }
   }
   REQUIRE(pbx::feed::SelectTokenKernels("auto").ok());
+}
+
+// Merging, sampling and every order keep the columns together.
+void CheckArranged(const FeedSchema& schema, const ParsedChunk& whole, uint64_t seed) {
+  Instances instances(schema.sparse_slots(), schema.dense_width());
+  REQUIRE(instances.SetSampling(seed % 4 == 0 ? 0.5 : 1, seed).ok());
+  REQUIRE(instances.Append(ParsedChunk(whole)).ok());
+  if (seed % 3 == 0 && schema.tags.has_ids()) {
+    REQUIRE(instances.MergeByInsId(seed % 2 * 2, {1, kWidth - 1}).ok());
+  }
+  pbx::ThreadPool pool(1);
+  if (seed % 5 == 0) REQUIRE(instances.ArrangeBy(pbx::Order::kSlot, seed, 1).ok());
+  REQUIRE(instances.Index(&pool).ok());
+  for (const pbx::Order order : {pbx::Order::kShuffled, pbx::Order::kSlot, pbx::Order::kInsId,
+                                 pbx::Order::kSearchId, pbx::Order::kPageViews}) {
+    const bool by_log_key = order == pbx::Order::kSearchId || order == pbx::Order::kPageViews;
+    if (by_log_key && !schema.tags.log_key) continue;
+    if (order == pbx::Order::kInsId && !schema.tags.has_ids()) continue;
+    REQUIRE(instances.ArrangeBy(order, seed, 2).ok());
+    REQUIRE(instances.ReplaceSlots({0, 2}, 1 + seed % 7, seed).ok());
+    std::vector<uint64_t> feasigns;
+    std::vector<int32_t> offsets;
+    REQUIRE(instances.PackFeasigns(0, instances.size(), &feasigns, &offsets).ok());
+    for (const uint64_t feasign : feasigns) REQUIRE(feasign != 0);
+  }
+  if (!schema.tags.log_key) return;
+  const std::vector<size_t> views = instances.PageViewStarts().value();
+  REQUIRE(views.back() == instances.size());
+  std::vector<int32_t> ranks;
+  REQUIRE(instances.RankOffsets(0, instances.size(), 3, &ranks).ok());
 }
 
 void CheckDamagedPlan(std::vector<int32_t> plan, size_t rows, size_t segments, uint64_t random) {
@@ -205,6 +247,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   CheckEveryPath(schema, data, size);
   const ParsedChunk whole = Parse(schema, data, size);
 
+  CheckArranged(schema, whole, pbx::HashBytes(data, size, 2));
+
   // Cut at a line break the two parts are the whole.
   size_t cut = size / 2;
   while (cut < size && (cut == 0 || data[cut - 1] != '\n')) ++cut;
@@ -247,6 +291,17 @@ void AddFuzzSeeds(std::vector<std::string>* seeds) {
   const std::string csv =
       "1,17|18,0.5|-2e3|1,7,5|18446744073709551615\n\"0\",\"a,\"\"b\",0|0|0,,9\n0,,,,\n";
   const std::string header = "33,d,\"y\",unused,1,2\n1|2,0|0|0,1,\"x,\",3,4\n";
+  const std::string key = "1 0123456789a0de010123456789abcdef ";
+  const std::string ids[] = {"1 a 1 b ", "1 a 1 b " + key};
+  for (int tags = 0; tags < 2; ++tags) {
+    std::string text(1, static_cast<char>(128 + tags * 64));
+    for (size_t at = 0; at < lines[0].size();) {
+      const size_t end = lines[0].find('\n', at) + 1;
+      text += ids[tags] + lines[0].substr(at, end - at);
+      at = end;
+    }
+    seeds->push_back(text);
+  }
   for (int options = 0; options < 8; ++options) {
     for (int format = 0; format < 4; ++format) {
       for (int transforms : {0, 64}) {

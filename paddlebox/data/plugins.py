@@ -1,0 +1,94 @@
+"""Parser plugins: code of the user's that turns the bytes of text files into instances.
+
+``module:function`` is a Python function from bytes, whole lines, to a dict with a column for each
+slot: what `pyarrow.array` takes, a value (or list) for each instance. ``path.so`` is a shared
+library with the C interface of ops/feed/plugin.h. Both run code: only where
+`security.allow_commands` says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from paddlebox import _native
+from paddlebox.config import Slot, Slots, SlotType
+from paddlebox.data.reader import Chunk
+from paddlebox.errors import ConfigError, DataError
+
+Parser = Callable[[bytes], Mapping[str, Any]]
+
+
+def is_library(parser: str) -> bool:
+    return parser.endswith(".so")
+
+
+def load_function(parser: str) -> Parser:
+    """Raises: ConfigError when `module:function` names nothing that can be called."""
+    module, colon, name = parser.partition(":")
+    if not colon or not module or not name:
+        raise ConfigError(f"parser {parser!r}: expected module:function, or the path of a .so")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"parser {parser!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"parser {parser!r}: expected a function, found {type(found).__name__}")
+    function: Parser = found
+    return function
+
+
+@dataclass(frozen=True)
+class PluginChunk:
+    """Whole lines of one file that a function of the user's parses."""
+
+    path: str
+    data: bytes
+    parser: str
+    function: Parser
+    slots: Slots
+
+    def parse(self, schema: Any) -> Any:
+        """The native ParsedChunk. Any thread may call it.
+
+        Raises: DataError naming the file when the function raises, or returns no such columns.
+        """
+        where = f"{self.path}: parser {self.parser}"
+        try:
+            columns = self.function(self.data)
+        except Exception as error:
+            raise DataError(f"{where} raised {type(error).__name__}: {error}") from error
+        try:
+            names, arrays = [], []
+            for slot in self.slots.slots:
+                if not slot.made and (slot.column or slot.name) not in names:
+                    names.append(slot.column or slot.name)
+                    arrays.append(_array(slot, columns[names[-1]]))
+            batch = pa.RecordBatch.from_arrays(arrays, names=names)
+            batch.validate(full=True)
+            return _native.core.parse_columns(schema, [batch])
+        except KeyError as error:
+            found = ", ".join(map(str, columns)) or "none"
+            raise DataError(f"{where} returned no column {error}; found {found}") from error
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DataError(f"{where} returned columns that do not fit: {error}") from error
+
+
+def _array(slot: Slot, values: Any) -> Any:
+    if isinstance(values, pa.Array):
+        return values
+    if slot.type is SlotType.SPARSE:
+        return pa.array(values, pa.list_(pa.string() if slot.hash else pa.uint64()))
+    return pa.array(values, pa.float32() if slot.dim == 1 else pa.list_(pa.float32()))
+
+
+def parsed_by(parser: str, chunks: Iterable[Chunk], slots: Slots) -> Iterator[PluginChunk]:
+    """The chunks, to be parsed by a function."""
+    function = load_function(parser)
+    for chunk in chunks:
+        if chunk.data.strip():
+            yield PluginChunk(chunk.path, chunk.data, parser, function, slots)

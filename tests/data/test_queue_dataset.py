@@ -1,0 +1,71 @@
+"""The dataset that streams: windows of files, each a pass of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paddlebox.data.variants import QueueDataset
+from paddlebox.errors import DataError, PassError
+from tests.data.conftest import SLOTS, multislot_lines
+from tests.data.test_protocol import push_ones, train
+
+
+@pytest.fixture
+def open_stream(open_table):
+    opened = []
+
+    def make(**table):
+        dataset = QueueDataset(open_table(**table), seed=1)
+        dataset.init(slots=SLOTS, batch_size=32)
+        opened.append(dataset)
+        return dataset
+
+    yield make
+    for dataset in opened:
+        dataset.close()
+
+
+@pytest.fixture
+def files(write_lines):
+    return [write_lines(f"{i}.txt", multislot_lines(80, seed=i)) for i in range(3)]
+
+
+def test_a_stream_ends_as_a_pass_a_window_does(open_dataset, open_stream, files, tmp_path):
+    passes = open_dataset({"folder": tmp_path / "passes", "fields": {"name": "passes"}})
+    expected = [out for group in (files[:2], files[2:]) for out in train(passes, *group)]
+    digest = passes._table.digest()
+    passes._table.close()
+    stream = open_stream(folder=tmp_path / "stream", fields={"name": "stream"})
+    stream.set_window_files(2)
+    stream.set_filelist(files)
+    found = [push_ones(stream, batch) for batch in stream.batches()]
+    assert len(found) == len(expected) == 8
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert stream._table.digest() == digest
+    assert stream._table.head.version == 2
+
+
+def test_a_window_that_fails_leaves_the_one_before(open_stream, files, tmp_path):
+    stream = open_stream(folder=tmp_path / "stream")
+    (tmp_path / "bad.txt").write_text("x\n")
+    stream.set_filelist([files[0], str(tmp_path / "bad.txt")])
+    with pytest.raises(DataError, match="1 of 1 lines are malformed"):
+        for batch in stream.batches():
+            push_ones(stream, batch)
+    stream._table.wait_commit()
+    assert stream._table.head.version == 1
+
+
+def test_a_file_list_is_streamed_once_and_there_is_no_pass_to_load(open_stream, files):
+    stream = open_stream()
+    with pytest.raises(PassError, match="set_filelist is missing"):
+        stream.batches()
+    stream.set_filelist(files)
+    for call in ("preload_into_memory", "load_into_memory", "begin_pass", "end_pass"):
+        with pytest.raises(PassError, match=f"{call}: a QueueDataset streams"):
+            getattr(stream, call)()
+    assert sum(len(batch["box_label"]) for batch in stream.batches()) == 240
+    with pytest.raises(PassError, match="set_filelist is missing"):
+        stream.batches()
