@@ -6,8 +6,8 @@
 //
 // Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
 // (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots
-// may come after Index as well, between batches. Not thread safe but for PackBatch, which any number
-// of threads may call.
+// may come after Index as well, between batches. Not thread safe but for PackBatch, which any
+// number of threads may call.
 #pragma once
 
 #include <cstddef>
