@@ -65,7 +65,7 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/evaluate.py -c $(CONFIG) --run-dir "$$run"
 
 test: setup core-test ## quick tests: the core's (strict build) and Python's
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
 test-slow: setup ## the tests that `test` leaves out
 	$(BIN)/python -m pytest -q -m slow

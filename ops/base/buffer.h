@@ -1,6 +1,6 @@
 // Buffer: a zeroed block of memory; from 2 MiB on aligned to 2 MiB, offered to the kernel for huge
-// pages, and spread over the machine's NUMA nodes. Random access to rows costs a TLB miss each on 4 KB pages (22 against 58 M row
-// updates a second).
+// pages, and spread over the machine's NUMA nodes. Random access to rows costs a TLB miss each on
+// 4 KB pages (22 against 58 M row updates a second).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Memory that all processors of a machine use alike. On a machine of several NUMA nodes the table of
-// a pass would lie on the node of the thread that first wrote it, and the others would read it all
-// through one link; spread over the nodes page by page, each gets its share of every node's
+// Memory that all processors of a machine use alike. On a machine of several NUMA nodes the table
+// of a pass would lie on the node of the thread that first wrote it, and the others would read it
+// all through one link; spread over the nodes page by page, each gets its share of every node's
 // bandwidth. On a machine of one node none of this does anything.
 #pragma once
 

@@ -31,7 +31,8 @@ void ReserveHuge(std::vector<T>* values, size_t n) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(values->data());
   const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (begin + values->capacity() * sizeof(T)) / kHugePage * kHugePage;
-  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+  if (first >= end) return;
+  madvise(reinterpret_cast<char*>(values->data()) + (first - begin), end - first, MADV_HUGEPAGE);
 }
 
 // ---- types
@@ -435,7 +436,8 @@ class Block {
     const int64_t n = items_[rows_ - 1].end - items_[0].begin;
     uint64_t wrong = 0;  // its top bit, once a value is 0 or negative; SSE2 compares no 64 bits
     for (int64_t i = 0; i < n; ++i) {
-      const uint64_t feasign = static_cast<uint64_t>(from[i]);
+      // A negative number keeps its high bits, as an int64 does.
+      const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
       wrong |= (feasign - 1) & ~feasign;
       if constexpr (sizeof(T) < 8) wrong |= feasign;
       to[i] = per_slot ? FeasignInSlot(feasign, index) : feasign;
@@ -464,7 +466,7 @@ class Block {
             continue;
           }
         }
-        const uint64_t feasign = static_cast<uint64_t>(value);
+        const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(value));
         *next = per_slot ? FeasignInSlot(feasign, static_cast<uint32_t>(slot)) : feasign;
         next += feasign != 0;
       }

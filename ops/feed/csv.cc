@@ -45,7 +45,8 @@ bool CutCells(const char* p, const char* end, char delimiter, std::string* unquo
       }
       const char* const text = unquoted->data();
       cells->push_back(doubled ? Cell{text + first, text + unquoted->size()} : Cell{begin, p});
-      if (++p < end && *p != delimiter) {
+      ++p;
+      if (p < end && *p != delimiter) {
         return error->Set("cell %zu goes on after its quote", cells->size());
       }
     }

@@ -38,6 +38,7 @@ std::vector<std::unique_ptr<ParsedChunk>> Scatter(const std::vector<const Parsed
     ThrowIfError(ScatterRows(*chunk, sparse_slots, part, &made));
     part += chunk->instances;
   }
+  out.reserve(made.size());
   for (ParsedChunk& one : made) out.push_back(std::make_unique<ParsedChunk>(std::move(one)));
   return out;
 }

@@ -77,8 +77,8 @@ class SsdTier : public Tier {
   // before a row is believed.
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
 
-  // Which keys a segment may hold, by the filters alone: of those that none holds fewer than 1 % too
-  // many. keys: (n). may_hold: (n), overwritten.
+  // Which keys a segment may hold, by the filters alone: of those that none holds fewer than 1 %
+  // too many. keys: (n). may_hold: (n), overwritten.
   void MayHold(const uint64_t* keys, size_t n, uint8_t* may_hold) const;
 
   // Prepare + Publish, for use without a manifest.

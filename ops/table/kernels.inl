@@ -285,8 +285,8 @@ struct Merged {
   bool skip[kTile];
 };
 
-// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands for
-// a divisor of 1.
+// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
+// for a divisor of 1.
 PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
   __extension__ using Wide = unsigned __int128;
   return reciprocal == 0 ? segment
@@ -448,8 +448,8 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
       if (Finite(any)) continue;
       merged.skip[t] = !Mend<kDim>(gradient, static_cast<size_t>(rows[tile + t]), dim, t, &merged);
     }
-    // Rows are asked for one by one between the work on others: all of a tile at once would fill the
-    // processor's queue of misses and stop it.
+    // Rows are asked for one by one between the work on others: all of a tile at once would fill
+    // the processor's queue of misses and stop it.
     const int32_t* const ahead =
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
     if (adagrad) {

@@ -178,8 +178,8 @@ class Table {
   // grad: (n, P) with show and click in columns 0, 1; scale: batch size.
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
 
-  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows have
-  // none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
+  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows
+  // have none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
 
