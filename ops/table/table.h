@@ -53,8 +53,8 @@ struct TableConfig {
   bool read_only = false;                     // only passes for evaluation; no byte on disk changes
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
   OnBadGrad on_bad_grad = OnBadGrad::kError;
-  float bad_grad_bound = 10.0f;               // kClip: what an infinity becomes
-  std::vector<LifeEvent> events;              // that have happened: seq 1, 2, 3 ...
+  float bad_grad_bound = 10.0f;   // kClip: what an infinity becomes
+  std::vector<LifeEvent> events;  // that have happened: seq 1, 2, 3 ...
 };
 
 struct StagedPass {
@@ -73,9 +73,9 @@ struct WrittenPass {
 
 // Sums since the table was opened.
 struct TableCounters {
-  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;   // occurrences merged into them
+  uint64_t rows_pulled = 0;                        // ids looked at, repeats and padding included
+  uint64_t rows_pushed = 0;                        // unique rows updated, once a batch each
+  uint64_t ids_pushed = 0;                         // occurrences merged into them
   uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;  // of the calls, checks and waits included
   uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
   std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
@@ -206,6 +206,8 @@ class Table {
   RowCodec codec_;
   std::unique_ptr<ThreadPool> pool_;          // pull, push: the training thread's
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
+  // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
+  std::unique_ptr<ThreadPool> mem_pool_;
   std::unique_ptr<MemTier> mem_;
   std::unique_ptr<SsdTier> ssd_;  // null without a folder
 
