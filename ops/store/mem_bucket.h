@@ -15,11 +15,9 @@ namespace pbx {
 struct alignas(64) MemBucket {
   static constexpr unsigned kSlots = 7;
   static constexpr unsigned kNoSlot = kSlots;
-  static constexpr unsigned kMaxUses = 7;
-  // A slot's state, one byte of `head`. The low bits count how often the key came back. They and
-  // the key stay behind in a slot that is not used: a ghost, by which a key that returns is known.
-  // So does the number of the row (kRow), until another slot needs it.
-  enum State : uint8_t { kUses = 7, kRow = 32, kDirty = 64, kUsed = 128 };
+  // A slot's state, one byte of `head`. Level: the highest when the row comes in, less with time. A
+  // slot that is not used keeps the number of a row (kRow) until another slot needs it.
+  enum State : uint8_t { kLevel = 15, kRow = 32, kDirty = 64, kUsed = 128 };
 
   uint64_t keys[kSlots];
   uint64_t head;  // byte i: state of slot i; the last byte: keys that passed this bucket
@@ -33,10 +31,10 @@ struct alignas(64) MemBucket {
   uint64_t Empty() const { return ~head & kAll; }
   uint64_t Clean() const { return head & ~(head << 1) & kAll; }
   uint64_t SpareRows() const { return Empty() & (head << 2); }
-  // Slots whose count is at most `uses`: adding the rest carries into bit 3 of all the others.
-  uint64_t UsesAtMost(unsigned uses) const {
-    const uint64_t sums = (head & kEach * kUses) + kEach * (kMaxUses - uses);
-    return ~(sums << 4) & kAll;
+  // Slots of at most this level: adding the rest carries into bit 4 of all the others.
+  uint64_t AtMost(unsigned level) const {
+    const uint64_t sums = (head & kEach * kLevel) + kEach * (kLevel - level);
+    return ~(sums << 3) & kAll;
   }
   uint64_t Matches(uint64_t key) const {
     uint64_t mask = 0;
@@ -45,11 +43,10 @@ struct alignas(64) MemBucket {
   }
 
   uint8_t state(unsigned slot) const { return static_cast<uint8_t>(head >> (8 * slot)); }
-  unsigned uses(unsigned slot) const { return state(slot) & kUses; }
   void set_state(unsigned slot, unsigned state) {
     head = (head & ~(uint64_t{0xff} << (8 * slot))) | (uint64_t{state} << (8 * slot));
   }
-  void Halve() { head = (head & ~(kEach * kUses)) | ((head >> 1) & kEach * (kUses >> 1)); }
+  void Age() { head -= (~AtMost(0) & kAll) >> 7; }  // each level that is not 0 by one
 
   // ---- Keys that passed. 255 stays: only keys that are not uniform get there, and they pay.
   bool passed() const { return (head >> 56) != 0; }

@@ -7,14 +7,16 @@
 namespace pbx {
 namespace {
 
-// Keys whose home is fetched before they are looked at, and rows that are fetched while others are
-// copied: 16 and 8 to 32 and 16 measure alike.
+// Keys from the first fetch of a home to its look-up, and rows from their fetch to their copy.
+// Finding is slower with 12 (64 M keys/s against 85), and as fast with 64.
 constexpr size_t kAhead = 40;
 constexpr size_t kBehind = 16;
-constexpr uint32_t kNoUses = MemBucket::kMaxUses + 1;
-// A region's counts are halved when so many times its share of rows came in vain or pushed out
-// others.
-constexpr uint32_t kHalveAfter = 16;
+// Buckets, from the home on, that a row may push others out of. 2 keep rows that are found 1 % less
+// often, 8 none that are better.
+constexpr size_t kNear = 4;
+// How many times levels are lowered while as many rows come as a region has; 2, 4 and 8 keep rows
+// that are as good.
+constexpr size_t kSteps = 4;
 
 // Copies that are put off until the lines that they touch have come.
 class Copies {
@@ -56,16 +58,12 @@ MemRange::MemRange(const MemArena* arena, size_t first_bucket, size_t buckets, s
 
 // ---- The index
 
-MemRange::Spot MemRange::Search(uint64_t key, size_t home, Spot* ghost) const {
+MemRange::Spot MemRange::Search(uint64_t key, size_t home) const {
   size_t bucket = home;
   do {
     const MemBucket& line = table_[bucket];
-    const uint64_t matches = line.Matches(key);
-    if (matches != 0) {
-      const uint64_t used = matches & line.head;
-      if (used != 0) return {bucket, MemBucket::First(used)};
-      if (ghost != nullptr) *ghost = {bucket, MemBucket::First(matches)};
-    }
+    const uint64_t matches = line.Matches(key) & line.head;
+    if (matches != 0) return {bucket, MemBucket::First(matches)};
     if (!line.passed()) break;
     bucket = Next(bucket);
   } while (bucket != home);
@@ -84,176 +82,98 @@ void MemRange::Erase(Spot spot, size_t home) {
   }
 }
 
-// The one of a full bucket's successors that has room, counted as passed by; in it the slot that
-// the key left, else the one whose ghost matters least, if possible with a row.
-MemRange::Spot MemRange::EmptySlot(size_t home, Spot ghost) {
+// The home, or the first behind it that is not full; those before it are counted as passed.
+MemRange::Spot MemRange::EmptySlot(size_t home) {
   size_t bucket = home;
   for (; table_[bucket].Empty() == 0; bucket = Next(bucket)) table_[bucket].AddPassed();
-  if (ghost.found() && ghost.bucket == bucket) return ghost;
   const MemBucket& line = table_[bucket];
-  uint64_t mask = 0;
-  for (unsigned uses = 0; mask == 0; ++uses) mask = line.Empty() & line.UsesAtMost(uses);
-  const uint64_t with_row = mask & line.SpareRows();
-  return {bucket, MemBucket::First(with_row != 0 ? with_row : mask)};
+  const uint64_t mask = line.SpareRows() != 0 ? line.SpareRows() : line.Empty();
+  return {bucket, MemBucket::First(mask)};
 }
 
 uint32_t MemRange::Place(uint64_t key, size_t home, bool dirty) {
-  Spot ghost;
-  Spot spot = Search(key, home, &ghost);
-  uint32_t& least = RegionAt(home).least;
-  const unsigned kind = MemBucket::kUsed | MemBucket::kRow | (dirty ? MemBucket::kDirty : 0);
+  const unsigned state =
+      MemBucket::kUsed | MemBucket::kRow | MemBucket::kLevel | (dirty ? MemBucket::kDirty : 0);
+  Spot spot = Search(key, home);
   if (spot.found()) {
     MemBucket& line = table_[spot.bucket];
-    const unsigned state = line.state(spot.slot);
-    const unsigned uses = state & MemBucket::kUses;
-    if ((state & MemBucket::kDirty) != 0) --dirty_;
+    if ((line.state(spot.slot) & MemBucket::kDirty) != 0) --dirty_;
     if (dirty) ++dirty_;
-    if (!dirty) least = std::min<uint32_t>(least, uses);
-    line.set_state(spot.slot, kind | uses);
+    line.set_state(spot.slot, state);
     return RowNumber(spot);
   }
-  const unsigned uses =
-      ghost.found() ? std::min(MemBucket::kMaxUses, table_[ghost.bucket].uses(ghost.slot) + 1) : 0;
   Spot victim;
-  if (!MakeRoom(home, dirty, uses, &victim)) {
+  if (!MakeRoom(home, dirty, &victim)) {
     ++not_admitted_;
-    Remember(key, home, ghost, uses);
     return kNoRow;
   }
-  spot = EmptySlot(home, ghost);
+  Age(home);
+  spot = EmptySlot(home);
   MemBucket& line = table_[spot.bucket];
   if ((line.state(spot.slot) & MemBucket::kRow) == 0) {
-    const uint64_t others = line.SpareRows();
-    uint32_t row;
-    if (victim.found()) {
-      row = Detach(victim);
-    } else if (others != 0) {
-      row = Detach({spot.bucket, MemBucket::First(others)});
-    } else {
-      row = FreeRow();
-    }
-    RowNumber(spot) = row;
+    RowNumber(spot) = victim.found() ? Detach(victim) : FreeRow();
   }
   line.keys[spot.slot] = key;
-  line.set_state(spot.slot, kind | uses);
-  if (!dirty) least = std::min<uint32_t>(least, uses);
+  line.set_state(spot.slot, state);
   if (dirty) ++dirty_;
   ++live_;
   ++RegionAt(home).rows;
   return RowNumber(spot);
 }
 
-// Of a key that is turned away the count stays, so that one that keeps coming is let in.
-void MemRange::Remember(uint64_t key, size_t home, Spot ghost, unsigned uses) {
-  if (!ghost.found()) {
-    const MemBucket& line = table_[home];
-    const uint64_t unknown = line.Empty() & line.UsesAtMost(0);
-    if (unknown == 0) return;
-    ghost = {home, MemBucket::First(unknown)};
-  }
-  MemBucket& line = table_[ghost.bucket];
-  line.keys[ghost.slot] = key;
-  line.set_state(ghost.slot, (line.state(ghost.slot) & MemBucket::kRow) | uses);
-}
-
 // ---- Room
 
-bool MemRange::MakeRoom(size_t home, bool dirty, unsigned uses, Spot* victim) {
-  const size_t number = home / MemArena::kRegionBuckets;
-  Region& region = regions_[number];
+bool MemRange::MakeRoom(size_t home, bool dirty, Spot* victim) {
   const bool any_free = live_ < std::min(owned_, slots());
   // Keys are uniform, so a fair share for each region; dirty rows may go beyond it while there is
-  // room.
-  if (any_free && region.rows < arena_->region_share) return true;
-  if (++region.crowded > kHalveAfter * arena_->region_share) Halve(number);
-  *victim = Evict(number, dirty ? MemBucket::kMaxUses : uses);
+  // room, and no row goes far from its home as long as it can push out another.
+  if (any_free && RegionAt(home).rows < arena_->region_share) {
+    size_t bucket = home;
+    for (size_t i = 0; i < kNear; ++i, bucket = Next(bucket)) {
+      if (table_[bucket].Empty() != 0) return true;
+    }
+  }
+  *victim = EvictNear(home);
   if (victim->found() || (dirty && any_free)) return true;
   if (!dirty) return false;
   *victim = EvictAny();
   return victim->found();
 }
 
-template <typename Visit>
-void MemRange::Walk(size_t region, size_t from, const Visit& visit) const {
-  const size_t first = region * MemArena::kRegionBuckets;
-  const size_t size = std::min(MemArena::kRegionBuckets, buckets_ - first);
-  for (size_t at = from; at < buckets_; ++at) {
-    // Behind the region's own buckets lie those that its last keys went on to.
-    if (at >= size && !table_[(first + at - 1) % buckets_].passed()) return;
-    const size_t bucket = (first + at) % buckets_;
-    if (visit(at, bucket)) return;
-  }
-}
-
-MemRange::Spot MemRange::Victim(size_t number, unsigned uses) {
-  Region& region = regions_[number];
-  Spot victim;
-  const auto look = [&](size_t at, size_t bucket, uint64_t among) {
-    const MemBucket& line = table_[bucket];
-    for (uint64_t mask = line.Clean() & line.UsesAtMost(uses) & among; mask != 0;
-         mask &= mask - 1) {
-      const unsigned slot = MemBucket::First(mask);
-      if (Home(line.keys[slot]) / MemArena::kRegionBuckets != number) continue;
-      region.hand = static_cast<uint32_t>(at * MemBucket::kSlots + slot + 1);
-      victim = {bucket, slot};
-      return true;
+MemRange::Spot MemRange::EvictNear(size_t home) {
+  for (unsigned level = 0; level <= MemBucket::kLevel; ++level) {
+    size_t bucket = home;
+    for (size_t i = 0; i < kNear; ++i, bucket = Next(bucket)) {
+      const uint64_t mask = table_[bucket].Clean() & table_[bucket].AtMost(level);
+      if (mask == 0) continue;
+      const Spot victim = {bucket, MemBucket::First(mask)};
+      Evict(victim);
+      return victim;
     }
-    return false;
-  };
-  const size_t begin = region.hand / MemBucket::kSlots;
-  const unsigned slot = region.hand % MemBucket::kSlots;
-  Walk(number, begin, [&](size_t at, size_t bucket) {
-    return look(at, bucket, at == begin ? ~(MemBucket::Bit(slot) - 1) : MemBucket::kAll);
-  });
-  if (victim.found()) return victim;
-  Walk(number, 0, [&](size_t at, size_t bucket) { return look(at, bucket, MemBucket::kAll); });
-  return victim;
-}
-
-unsigned MemRange::LeastUses(size_t number) const {
-  unsigned least = kNoUses;
-  Walk(number, 0, [&](size_t, size_t bucket) {
-    const MemBucket& line = table_[bucket];
-    for (uint64_t mask = line.Clean(); mask != 0; mask &= mask - 1) {
-      const unsigned slot = MemBucket::First(mask);
-      if (line.uses(slot) >= least) continue;
-      if (Home(line.keys[slot]) / MemArena::kRegionBuckets == number) least = line.uses(slot);
-    }
-    return least == 0;
-  });
-  return least;
-}
-
-MemRange::Spot MemRange::Evict(size_t number, unsigned uses) {
-  Region& region = regions_[number];
-  if (region.rows == 0 || region.least > uses) return {};
-  Spot victim = Victim(number, region.least);
-  if (!victim.found()) {
-    region.least = LeastUses(number);
-    if (region.least > uses) return {};
-    victim = Victim(number, region.least);
   }
-  Erase(victim, Home(table_[victim.bucket].keys[victim.slot]));
-  ++evicted_;
-  return victim;
+  return {};
 }
 
 MemRange::Spot MemRange::EvictAny() {
   if (live_ == dirty_) return {};
   while (table_[any_hand_].Clean() == 0) any_hand_ = Next(any_hand_);
   const Spot victim = {any_hand_, MemBucket::First(table_[any_hand_].Clean())};
-  Erase(victim, Home(table_[victim.bucket].keys[victim.slot]));
-  ++evicted_;
+  Evict(victim);
   return victim;
 }
 
-void MemRange::Halve(size_t number) {
-  Region& region = regions_[number];
-  const size_t first = number * MemArena::kRegionBuckets;
+void MemRange::Evict(Spot spot) {
+  Erase(spot, Home(table_[spot.bucket].keys[spot.slot]));
+  ++evicted_;
+}
+
+void MemRange::Age(size_t home) {
+  Region& region = RegionAt(home);
+  if (++region.came < arena_->region_share / kSteps) return;
+  region.came = 0;
+  const size_t first = home / MemArena::kRegionBuckets * MemArena::kRegionBuckets;
   const size_t end = std::min(first + MemArena::kRegionBuckets, buckets_);
-  for (size_t bucket = first; bucket < end; ++bucket) table_[bucket].Halve();
-  region.crowded = 0;
-  region.least = region.least / 2;
+  for (size_t bucket = first; bucket < end; ++bucket) table_[bucket].Age();
 }
 
 // Every row number that the range owns is in a slot, or lent, or was never used.
@@ -286,7 +206,7 @@ void MemRange::Lend(size_t count, MemRange* to) {
 size_t MemRange::Needed(const uint64_t* keys, size_t n) const {
   size_t needed = dirty_;
   for (size_t i = 0; i < n; ++i) {
-    const Spot spot = Search(keys[i], Home(keys[i]), nullptr);
+    const Spot spot = Search(keys[i], Home(keys[i]));
     const bool dirty = spot.found() && (table_[spot.bucket].state(spot.slot) & MemBucket::kDirty);
     needed += dirty ? 0 : 1;
   }
@@ -321,16 +241,6 @@ PBX_INLINE void MemRange::PrefetchRow(uint32_t row) const {
   __builtin_prefetch(at + arena_->row_bytes - 1);
 }
 
-// A region that is full evicts where its hand stands.
-PBX_INLINE void MemRange::PrefetchHand(uint64_t key) const {
-  const size_t number = Home(key) / MemArena::kRegionBuckets;
-  const Region& region = regions_[number];
-  if (region.rows < arena_->region_share) return;
-  const size_t hand = number * MemArena::kRegionBuckets + region.hand / MemBucket::kSlots;
-  __builtin_prefetch(table_ + hand);
-  __builtin_prefetch(row_numbers_ + hand * 8);
-}
-
 void MemRange::Find(const uint64_t* keys, size_t n, uint8_t* found) const {
   for (size_t i = 0; i < n; ++i) {
     if (i + kAhead < n) __builtin_prefetch(table_ + Home(keys[i + kAhead]));
@@ -338,7 +248,7 @@ void MemRange::Find(const uint64_t* keys, size_t n, uint8_t* found) const {
       const size_t home = Home(keys[i + kAhead / 2]);
       __builtin_prefetch(table_ + home + (table_[home].passed() ? 1 : 0));
     }
-    found[i] = Search(keys[i], Home(keys[i]), nullptr).found();
+    found[i] = Search(keys[i], Home(keys[i])).found();
   }
 }
 
@@ -351,7 +261,7 @@ size_t MemRange::Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* fou
     if (i + kAhead / 2 < n) PrefetchNext(keys[i + kAhead / 2], false);
     if (found[i] != 0) continue;
     const size_t home = Home(keys[i]);
-    const Spot spot = Search(keys[i], home, nullptr);
+    const Spot spot = Search(keys[i], home);
     if (!spot.found()) continue;
     found[i] = 1;
     const uint32_t row = RowNumber(spot);
@@ -372,10 +282,7 @@ void MemRange::Insert(const uint64_t* keys, MemRows rows, size_t n, bool dirty) 
   Copies copies(arena_->row_bytes);
   for (size_t i = 0; i < n; ++i) {
     if (i + kAhead < n) PrefetchHome(keys[i + kAhead]);
-    if (i + kAhead / 2 < n) {
-      PrefetchNext(keys[i + kAhead / 2], true);
-      PrefetchHand(keys[i + kAhead / 2]);
-    }
+    if (i + kAhead / 2 < n) PrefetchNext(keys[i + kAhead / 2], true);
     const uint32_t row = Place(keys[i], Home(keys[i]), dirty);
     if (row == kNoRow) continue;
     PrefetchRow(row);

@@ -140,7 +140,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
       if (holder != nullptr) CopyExisting(*holder, wanted, rows, &found);
     }
     MarkOrigin(found, Origin::kHbm, &pass->origin);
-    PBX_RETURN_IF_ERROR(train ? mem_->Take(keys, n, stored, found.data())
+    PBX_RETURN_IF_ERROR(train ? mem_->Take(keys, n, stored, found.data(), mem_pool_.get())
                               : mem_->Read(keys, n, stored, found.data()));
     MarkOrigin(found, Origin::kMem, &pass->origin);
     pass->stamp = next_stamp_++;
@@ -287,7 +287,7 @@ Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTab
   }
   const auto packed = PackRows(&rows);
   PBX_RETURN_IF_ERROR(packed.status());
-  return mem_->Insert(back.data(), rows.data(), back.size(), ssd_ != nullptr);
+  return mem_->Insert(back.data(), rows.data(), back.size(), ssd_ != nullptr, mem_pool_.get());
 }
 
 // Packs rows where the tiers hold packed ones: the pointers then lead into what is returned.

@@ -15,7 +15,8 @@ constexpr size_t kRowsPerTask = 4096;
 Table::Table(TableConfig config)
     : config_(std::move(config)),
       pool_(std::make_unique<ThreadPool>(config_.threads)),
-      staging_pool_(std::make_unique<ThreadPool>(config_.threads)) {
+      staging_pool_(std::make_unique<ThreadPool>(config_.threads)),
+      mem_pool_(std::make_unique<ThreadPool>(config_.threads)) {
   config_.events.clear();  // AppendEvents takes them
 }
 

@@ -238,6 +238,8 @@ class Table {
   RowCodec codec_;
   std::unique_ptr<ThreadPool> pool_;          // pull, push: the training thread's
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
+  // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
+  std::unique_ptr<ThreadPool> mem_pool_;
   std::unique_ptr<MemTier> mem_;
   std::unique_ptr<SsdTier> ssd_;  // null without a folder
 
