@@ -56,7 +56,7 @@ class Store(Protocol):
 
 class Own:
     def __init__(self, keys: int) -> None:
-        # A row of 16 bytes takes 32.5 with its place in the index, at the load that the tier keeps.
+        # A row of 16 bytes takes 34 with its place in the index, at the load that the tier keeps.
         self.tier = core.MemTier(ROW_BYTES, (keys + BATCH) * 34 + (64 << 20))
         self.rows = np.zeros((BATCH, ROW_BYTES), np.uint8)
 

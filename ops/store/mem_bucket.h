@@ -3,7 +3,7 @@
 //
 // A key lies in its home bucket or, where that was full, in a later one. Each bucket counts the
 // keys that had to pass it: a lookup goes on while that count is not zero, so there are no
-// tombstones, and absent keys cost one line (7 keys a bucket and 0.83 full: 1.2 lines).
+// tombstones, and absent keys cost one line (or two, where the tier is full).
 #pragma once
 
 #include <algorithm>

@@ -54,7 +54,9 @@ MemRange::MemRange(const MemArena* arena, size_t first_bucket, size_t buckets, s
       first_row_(first_row),
       next_row_(first_row),
       end_row_(end_row),
-      owned_(end_row - first_row) {}
+      owned_(end_row - first_row) {
+  free_rows_.reserve(kFreeRows);
+}
 
 // ---- The index
 
@@ -176,11 +178,11 @@ void MemRange::Age(size_t home) {
   for (size_t bucket = first; bucket < end; ++bucket) table_[bucket].Age();
 }
 
-// Every row number that the range owns is in a slot, or lent, or was never used.
+// Every row number that the range owns is in a slot, or in free_rows_, or was never used.
 uint32_t MemRange::FreeRow() {
-  if (!lent_.empty()) {
-    const uint32_t row = lent_.back();
-    lent_.pop_back();
+  if (!free_rows_.empty()) {
+    const uint32_t row = free_rows_.back();
+    free_rows_.pop_back();
     return row;
   }
   if (next_row_ < end_row_) return next_row_++;
@@ -197,7 +199,7 @@ uint32_t MemRange::Detach(Spot spot) {
 void MemRange::Lend(size_t count, MemRange* to) {
   for (; count > 0; --count) {
     if (live_ == owned_) EvictAny();
-    to->lent_.push_back(FreeRow());
+    to->free_rows_.push_back(FreeRow());
     --owned_;
     ++to->owned_;
   }
@@ -268,8 +270,11 @@ size_t MemRange::Lookup(const uint64_t* keys, size_t n, char* rows, uint8_t* fou
     PrefetchRow(row);
     copies.Add(rows + i * arena_->row_bytes, arena_->Row(row));
     if (kRemove) {
-      if (hits == 0) spare_hand_ = spot.bucket;
       Erase(spot, home);
+      if (free_rows_.size() < kFreeRows) {
+        free_rows_.push_back(Detach(spot));
+        spare_hand_ = spot.bucket;  // the first that keeps its row is behind it
+      }
     }
     ++hits;
   }

@@ -63,6 +63,11 @@ struct MemRows {
 
 class alignas(64) MemRange {
  public:
+  // Of the rows that are taken so many are kept at hand; those of the others stay with their slots.
+  // Looking for them there costs a miss of the cache each.
+  static constexpr size_t kFreeRows = 4096;
+  static constexpr size_t kBytes = kFreeRows * sizeof(uint32_t) + 320;  // of the range itself
+
   // Over the arena's buckets from first_bucket on, and rows [first_row, end_row).
   MemRange(const MemArena* arena, size_t first_bucket, size_t buckets, size_t first_region,
            uint32_t first_row, uint32_t end_row);
@@ -131,10 +136,12 @@ class alignas(64) MemRange {
   uint32_t* row_numbers_;
   Region* regions_;
   uint32_t first_row_, next_row_, end_row_;  // rows from next_row_ on were never used
-  std::vector<uint32_t> lent_;               // free rows that came from other ranges
+  std::vector<uint32_t> free_rows_;          // that no slot holds
   size_t owned_, live_ = 0, dirty_ = 0;
   size_t spare_hand_ = 0, any_hand_ = 0;  // buckets
   uint64_t evicted_ = 0, not_admitted_ = 0;
 };
+
+static_assert(sizeof(MemRange) <= 320, "see kBytes");
 
 }  // namespace pbx

@@ -17,7 +17,7 @@ struct Shape {
   Shape(size_t wanted_rows, size_t row_bytes)
       : ranges(std::clamp<size_t>(wanted_rows / kMinRangeRows, 1, kMaxRanges)),
         range_rows(wanted_rows / ranges),
-        range_buckets(range_rows * 6 / 5 / MemBucket::kSlots + 1),
+        range_buckets(range_rows * 13 / 10 / MemBucket::kSlots + 1),
         range_regions(MemArena::RegionsOf(range_buckets)),
         numbers_at(ranges * range_buckets * sizeof(MemBucket)),
         regions_at(numbers_at + ranges * range_buckets * 8 * sizeof(uint32_t)),
@@ -25,7 +25,7 @@ struct Shape {
         end(rows_at + ranges * range_rows * row_bytes) {}
 
   // In whole pages, and the ranges themselves.
-  size_t bytes() const { return RoundUp(end, Buffer::kSmallPage) + ranges * sizeof(MemRange); }
+  size_t bytes() const { return RoundUp(end, Buffer::kSmallPage) + ranges * MemRange::kBytes; }
 
   size_t ranges, range_rows, range_buckets, range_regions;
   size_t numbers_at, regions_at, rows_at, end;
@@ -241,7 +241,7 @@ size_t MemTier::bytes() const {
   const size_t page = size < Buffer::kHugePage ? Buffer::kSmallPage : Buffer::kHugePage;
   const size_t index = static_cast<size_t>(arena_.rows - memory_.data());
   size_t end = std::min(size, RoundUp(index, page));
-  size_t bytes = end + ranges_.size() * sizeof(MemRange);
+  size_t bytes = end + ranges_.size() * MemRange::kBytes;
   for (const MemRange& range : ranges_) {
     const size_t first = index + range.first_row() * arena_.row_bytes;
     const size_t last = index + range.next_row() * arena_.row_bytes;

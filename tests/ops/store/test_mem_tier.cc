@@ -88,9 +88,9 @@ TEST(the_budget_is_never_passed_and_nearly_used) {
         CHECK(tier->bytes() <= budget);
       }
       CHECK(tier->rows() * row_bytes <= tier->bytes());
-      // What the budget is for are rows: 16.5 bytes a row go to the index, and some to regions that
+      // What the budget is for are rows: 17.9 bytes a row go to the index, and some to regions that
       // are not quite full.
-      const double usable = static_cast<double>(budget) * row_bytes / (row_bytes + 16.5);
+      const double usable = static_cast<double>(budget) * row_bytes / (row_bytes + 17.9);
       if (enough == budget / row_bytes + budget / row_bytes / 4 && row_bytes < 1000) {
         CHECK(static_cast<double>(tier->rows()) * row_bytes >= 0.95 * usable);
       }
@@ -444,7 +444,7 @@ TEST(a_tier_for_a_range_of_keys_holds_as_many_of_them) {
   CHECK_OK(made.status());
   MemTier* tier = made.value().get();
   const Batch batch(own, 0);
-  CHECK(own.size() > 95000 && own.size() * (kRowBytes + 17) < budget);
+  CHECK(own.size() > 95000 && own.size() * (kRowBytes + 18) < budget);
   CHECK_OK(tier->Write(own.data(), batch.rows.data(), own.size()));
   CHECK_EQ(CountHere(tier, own, 0), own.size());
   // Keys outside are legal.
