@@ -49,9 +49,10 @@ def train_main(argv: Sequence[str] | None = None) -> int:
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
         _prepare(config)
-        from paddlebox.train import session
+        from paddlebox.train import interrupt, session
 
-        summary = session.train(config, run_dir)
+        with interrupt.remembered():
+            summary = session.train(config, run_dir)
         log.info(
             "%d samples in %.1f s; version %d in %s",
             summary["samples"],

@@ -14,6 +14,7 @@ from paddlebox import ops
 from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
+from paddlebox.train import interrupt
 from paddlebox.train.metrics import PassMetrics, sigmoid
 
 # One step: takes a feed, returns the loss before the update and the logits (B, 1), or None without.
@@ -51,6 +52,7 @@ def run_pass(
     feeds = dataset.batches()
     try:
         for feed in feeds:
+            interrupt.check()
             size = instances_of(feed)
             batches += 1
             try:
