@@ -188,7 +188,7 @@ class Column {
       fits = large_ ? ListRows<int64_t>(first, n, items) : ListRows<int32_t>(first, n, items);
     }
     if (!fits) return Broken("the offsets of its lists leave their values");
-    std::memset(is_null, 0, static_cast<size_t>(n));
+    if (n > 0) std::memset(is_null, 0, static_cast<size_t>(n));
     if (!HasNulls(array_)) return Status::Ok();
     for (int64_t i = 0; i < n; ++i) {
       if (Valid(array_, first + i)) continue;

@@ -203,8 +203,9 @@ TEST(a_damaged_plan_is_refused_or_walked_within_bounds) {
       const uint64_t kind = random.Below(4);
       int32_t& word = plan[random.Below(plan.size())];
       if (kind == 0) word = static_cast<int32_t>(random.Next());
-      if (kind == 1) word += static_cast<int32_t>(random.Below(5)) - 2;
-      if (kind == 2) word = -word;
+      const auto bits = static_cast<uint32_t>(word);  // which wrap around
+      if (kind == 1) word = static_cast<int32_t>(bits + static_cast<uint32_t>(random.Below(5)) - 2);
+      if (kind == 2) word = static_cast<int32_t>(0 - bits);
       if (kind == 3) plan.resize(1 + random.Below(plan.size()));
     }
     const Status status = open.PushPooled(open.ids, open.batch().offsets, plan);
