@@ -1,8 +1,8 @@
 // A range of the MEM tier's keys: a hash table with rows and an eviction of its own, so that
 // threads that work on different ranges share nothing, and results do not depend on their number.
 //
-// Room is kept region by region (32 buckets, 224 slots): where a region has its share of the rows, a
-// row that comes in pushes out a clean one. Batches come sorted and can be far larger than the
+// Room is kept region by region (32 buckets, 224 slots): where a region has its share of the rows,
+// a row that comes in pushes out a clean one. Batches come sorted and can be far larger than the
 // budget, so without shares the rows gather where the batch stands.
 //
 // Who is evicted: of the clean rows in the eight buckets from the home on the oldest, to a quarter

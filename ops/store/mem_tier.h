@@ -7,8 +7,8 @@
 // where it lies in that range: the index is in hash order, and a sorted batch walks through it
 // forwards. It is cut into up to 64 ranges of keys, each with its own rows (mem_range.h): threads
 // take whole ranges. Index and rows are one block of memory, reserved when the tier is opened and
-// taken from the system as it is used. Overhead: 13.7 bytes a slot (a key, a state, a row number) at
-// a load of at most 0.77, 17.9 bytes a row with what eviction needs. A load of 0.83 saves 1.4
+// taken from the system as it is used. Overhead: 13.7 bytes a slot (a key, a state, a row number)
+// at a load of at most 0.77, 17.9 bytes a row with what eviction needs. A load of 0.83 saves 1.4
 // bytes a row and costs a third of the speed of erasing and of finding that a key is absent.
 #pragma once
 
