@@ -107,7 +107,9 @@ class _Pass:
     open: _Staged | None = None  # the last of them
     trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
     feeding: bool = False  # batches() is being gone through
-    counted: int | None = None  # of Table.count_keys, where feasigns are admitted by it
+    # Where feasigns are admitted by their counts: those of this pass, and then Table.count_keys's.
+    to_count: tuple[np.ndarray, np.ndarray] | None = None
+    counted: int | None = None
     views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
     replacements: int = 0  # calls of slots_shuffle
 
@@ -396,7 +398,7 @@ class InMemoryDataset(Surface):
         made = _Pass(loaded, train, day, stats, self._passes_loaded, free_ns=time.perf_counter_ns())
         if train and self._table.config.admission.min_count > 1:
             with times.time("key"):
-                made.counted = self._table.count_keys(*loaded.key_counts())
+                made.to_count = loaded.key_counts()
         with self._lock:
             self._next = made
             self._stage_when_free()
@@ -419,6 +421,10 @@ class InMemoryDataset(Surface):
         started, times = time.perf_counter_ns(), owner.stats.times
         times.count("key", AFTER, owner.free_ns, started)
         with times.time("stage"):
+            if owner.to_count is not None:
+                # Not sooner: the parts of the pass before it are staged without these counts.
+                owner.counted = self._table.count_keys(*owner.to_count)
+                owner.to_count = None
             part = owner.loaded.part(number)
             staged = self._table.stage(part.keys, part.slots, train=owner.train, day=owner.day)
             row_of_position = np.full(owner.loaded.instances.unique_keys, -1, np.int32)

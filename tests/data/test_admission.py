@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -82,7 +84,10 @@ def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path, files):
         dataset.init(slots=SLOTS, batch_size=16)
         dataset.set_filelist(files[:1])
         dataset.load_into_memory()
-        assert table._native.admission_state() != before
+        deadline = time.monotonic() + 60
+        while table._native.admission_state() == before:  # until it is staged, in the background
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         dataset.close()
         assert table._native.admission_state() == before
 
