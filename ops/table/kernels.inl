@@ -8,7 +8,7 @@
 constexpr int kMaxDim = 253;
 constexpr size_t kTile = 16;           // rows or segments whose scalars are computed together
 constexpr size_t kAheadRows = 64;      // rows prefetched before they are used: 32 is a third slower
-constexpr size_t kAheadSegments = 24;  // gradients of segments
+constexpr size_t kAheadSegments = 64;  // gradients of occurrences: 24 is a fifth slower
 
 // kDim floats as vectors of the compiler's, which become registers of whatever width there is.
 template <int kDim>
@@ -173,42 +173,78 @@ struct Pooling {
   int64_t last;  // of the ids, exclusive
   int dim;
   int embedx_at;
-  int weights_at;    // column of embed_w in the output
   size_t last_byte;  // of a row that is read
+  size_t width;      // of a segment of the output
+};
 
-  PBX_INLINE const float* Row(int64_t i) const {
-    return ids[i] < 0 ? kNoRow : RowOf(block, ids[i]);
-  }
-  template <int kDim>
-  PBX_INLINE void Prefetch(int64_t i) const {
-    const int64_t ahead = i + static_cast<int64_t>(kAheadRows);
-    PrefetchRow<kDim>(block, ids[ahead < last ? ahead : i], 4, last_byte);
+// Segments one after another; before the one numbered `next` there are `extra` floats.
+struct Places {
+  float* first;
+  size_t next;
+  size_t extra;
+
+  PBX_INLINE float* At(size_t t, size_t width) const {
+    return first + t * width + (t >= next ? extra : 0);
   }
 };
 
-// A whole tile of segments of one id each, as most slots of most models are: nothing to sum.
-template <int kDim>
-PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, float* const* targets, float* shows,
+PBX_INLINE void LogsOfCvm(const float* shows, const float* clicks, float* log_shows,
+                          float* log_ctrs) {
+  for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
+  for (size_t t = 0; t < kTile; ++t) log_ctrs[t] = Log(clicks[t] + 1.0f) - log_shows[t];
+}
+
+// Whether the tile's segments have one id each, and each id a row, as most slots of most models do.
+PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
+  int others = 0;
+  for (size_t t = 0; t < kTile; ++t) others |= (offsets[t + 1] - offsets[t]) ^ 1;
+  if (others != 0) return false;
+  const int32_t* const here = ids + offsets[0];
+  for (size_t t = 0; t < kTile; ++t) others |= here[t] < 0 ? 1 : 0;
+  return others == 0;
+}
+
+template <int kDim, bool kCvm>
+PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places& places, float* shows,
                          float* clicks) {
+  constexpr size_t kWeights = kCvm ? 2 : 0;  // column of embed_w in the output
+  const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
   const int64_t first = pooling.offsets[tile];
+  const int32_t* const ids = pooling.ids + first;
+  constexpr int64_t kAhead = kAheadRows;
+  const int32_t* const later = ids + (first + int64_t{kTile} + kAhead <= pooling.last ? kAhead : 0);
+  const RowBlock block = pooling.block;  // a copy: writing the output cannot change it
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
   for (size_t t = 0; t < kTile; ++t) {
-    float* const target = targets[t];
-    const int64_t i = first + static_cast<int64_t>(t);
-    pooling.Prefetch<kDim>(i);
-    const float* row = pooling.Row(i);
-    shows[t] = row[RowLayout::kShow];
-    clicks[t] = row[RowLayout::kClick];
-    target[pooling.weights_at] = row[RowLayout::kEmbed];
+    PrefetchRow<kDim>(block, later[t], 4, pooling.last_byte);
+    const float* row = RowOf(block, ids[t]);
+    float* const target = places.At(t, width);
+    if (kCvm) {
+      shows[t] = row[RowLayout::kShow];
+      clicks[t] = row[RowLayout::kClick];
+    }
+    target[kWeights] = row[RowLayout::kEmbed];
     embedx.Load(row + pooling.embedx_at);
-    embedx.Store(target + pooling.weights_at + 1);
+    embedx.Store(target + kWeights + 1);
   }
 }
 
-template <int kDim>
-PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float* const* targets,
-                        float* shows, float* clicks) {
+PBX_INLINE void WriteCvm(const float* shows, const float* clicks, const Places& places,
+                         size_t width) {
+  alignas(64) float log_shows[kTile], log_ctrs[kTile];
+  LogsOfCvm(shows, clicks, log_shows, log_ctrs);
+  for (size_t t = 0; t < kTile; ++t) {
+    float* const target = places.At(t, width);
+    target[0] = log_shows[t];
+    target[1] = log_ctrs[t];
+  }
+}
+
+template <int kDim, bool kCvm>
+PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float* const* targets) {
+  constexpr size_t kWeights = kCvm ? 2 : 0;
+  alignas(64) float shows[kTile] = {}, clicks[kTile] = {}, log_shows[kTile], log_ctrs[kTile];
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
   for (size_t t = 0; t < count; ++t) {
@@ -217,8 +253,11 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float
     embedx.Zero();
     const int64_t stop = pooling.offsets[tile + t + 1];
     for (int64_t i = pooling.offsets[tile + t]; i < stop; ++i) {
-      pooling.Prefetch<kDim>(i);
-      const float* row = pooling.Row(i);
+      const int64_t later = i + static_cast<int64_t>(kAheadRows);
+      PrefetchRow<kDim>(pooling.block, pooling.ids[later < pooling.last ? later : i], 4,
+                        pooling.last_byte);
+      const int32_t id = pooling.ids[i];
+      const float* row = id < 0 ? kNoRow : RowOf(pooling.block, id);
       show += row[RowLayout::kShow];
       click += row[RowLayout::kClick];
       weight += row[RowLayout::kEmbed];
@@ -226,62 +265,81 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float
     }
     shows[t] = show;
     clicks[t] = click;
-    target[pooling.weights_at] = weight;
-    embedx.Store(target + pooling.weights_at + 1);
+    target[kWeights] = weight;
+    embedx.Store(target + kWeights + 1);
   }
+  if (!kCvm) return;
+  LogsOfCvm(shows, clicks, log_shows, log_ctrs);
+  for (size_t t = 0; t < count; ++t) {
+    targets[t][0] = log_shows[t];
+    targets[t][1] = log_ctrs[t];
+  }
+}
+
+template <int kDim, bool kCvm>
+PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
+                             size_t begin, size_t end, const PooledOutput& output) {
+  const RowLayout& layout = block.config->layout;
+  const int dim = kDim != 0 ? kDim : layout.embedx_dim;
+  const size_t width = static_cast<size_t>((kCvm ? 3 : 1) + dim);
+  const size_t last_byte = static_cast<size_t>(layout.embedx_at() + dim) * 4 - 1;
+  const Pooling pooling{block,     ids,  offsets, offsets[end], dim, layout.embedx_at(),
+                        last_byte, width};
+  const size_t slots = output.slots;
+  const bool often = output.extra != 0 && slots < kTile;  // more than one instance ends in a tile
+  size_t slot = begin % slots;
+  float* next = output.out + begin * width + begin / slots * output.extra;
+  // The logs of a tile are computed when the next one has been copied: what was stored float by
+  // float can be loaded as a vector only once those stores are done, and they wait for their rows.
+  alignas(64) float shows[2][kTile], clicks[2][kTile];
+  size_t odd = 0;
+  Places before{nullptr, 0, 0};
+  for (size_t tile = begin; tile < end; tile += kTile) {
+    const size_t count = end - tile < kTile ? end - tile : kTile;
+    if (count == kTile && !often && NothingToSum(ids, offsets + tile)) {
+      const Places places{next, slots - slot, output.extra};
+      CopyTile<kDim, kCvm>(pooling, tile, places, shows[odd], clicks[odd]);
+      odd ^= 1;
+      if (kCvm && before.first != nullptr) WriteCvm(shows[odd], clicks[odd], before, width);
+      before = places;
+      next = places.At(kTile, width);
+      slot += kTile;
+      if (slot >= slots) slot %= slots;
+      continue;
+    }
+    float* targets[kTile];
+    for (size_t t = 0; t < count; ++t) {
+      targets[t] = next;
+      next += width;
+      if (++slot != slots) continue;
+      slot = 0;
+      next += output.extra;
+    }
+    SumTile<kDim, kCvm>(pooling, tile, count, targets);
+  }
+  odd ^= 1;
+  if (kCvm && before.first != nullptr) WriteCvm(shows[odd], clicks[odd], before, width);
 }
 
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, bool use_cvm, const PooledOutput& output) {
-  const RowLayout& layout = block.config->layout;
-  const int dim = kDim != 0 ? kDim : layout.embedx_dim;
-  const int weights_at = use_cvm ? 2 : 0;
-  const size_t width = static_cast<size_t>(weights_at + 1 + dim);
-  const Pooling pooling{block,      ids,
-                        offsets,    offsets[end],
-                        dim,        layout.embedx_at(),
-                        weights_at, static_cast<size_t>(layout.embedx_at() + dim) * 4 - 1};
-  alignas(64) float shows[kTile] = {}, clicks[kTile] = {}, log_shows[kTile], log_clicks[kTile];
-  size_t slot = begin % output.slots;
-  float* next = output.out + begin * width + begin / output.slots * output.extra;
-  float* targets[kTile];
-  for (size_t tile = begin; tile < end; tile += kTile) {
-    const size_t count = end - tile < kTile ? end - tile : kTile;
-    for (size_t t = 0; t < count; ++t) {
-      targets[t] = next;
-      next += width;
-      if (++slot != output.slots) continue;
-      slot = 0;
-      next += output.extra;
-    }
-    int others = count == kTile ? 0 : 1;
-    if (others == 0) {
-      for (size_t t = 0; t < kTile; ++t) others |= (offsets[tile + t + 1] - offsets[tile + t]) ^ 1;
-    }
-    if (others == 0) {
-      CopyTile<kDim>(pooling, tile, targets, shows, clicks);
-    } else {
-      SumTile<kDim>(pooling, tile, count, targets, shows, clicks);
-    }
-    if (!use_cvm) continue;
-    for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
-    for (size_t t = 0; t < kTile; ++t) log_clicks[t] = Log(clicks[t] + 1.0f) - log_shows[t];
-    for (size_t t = 0; t < count; ++t) {
-      targets[t][0] = log_shows[t];
-      targets[t][1] = log_clicks[t];
-    }
-  }
+  if (use_cvm) return PullPooledAs<kDim, true>(block, ids, offsets, begin, end, output);
+  return PullPooledAs<kDim, false>(block, ids, offsets, begin, end, output);
 }
 
-// The merged push of a tile of rows.
+// The merged push of a tile of rows, and what AdaGrad reads of these rows.
 template <int kDim>
 struct Merged {
   static constexpr int kRoom = kDim != 0 ? kDim : kMaxDim;
+  size_t tile = 0, count = 0;  // rows [tile, tile + count) of the plan
   alignas(64) float embedx[kTile][kRoom];
   alignas(64) float weight[kTile] = {};   // embed_w
   alignas(64) float squares[kTile] = {};  // of embedx
   alignas(64) float show[kTile] = {}, click[kTile] = {};
+  alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
+  alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
+  alignas(64) float row_rate[kTile] = {};
   bool skip[kTile];
 };
 
@@ -300,13 +358,13 @@ PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segmen
          gradient.weights_at;
 }
 
-// Sums the gradients of the tile's `count` rows, whose occurrences are segments[begin, end).
-// Occurrence by occurrence, and not row by row: a row's sum is written each time, and the last
-// stays.
+// Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). Occurrence by
+// occurrence, and not row by row: a row's sum is written each time, and the last stays. later: rows
+// to prefetch, as many as the tile's.
 template <int kDim>
-PBX_INLINE void Merge(const int32_t* segments, int64_t begin, int64_t end, int64_t last,
-                      size_t count, int dim, const GradientView& gradient, uint64_t reciprocal,
-                      Merged<kDim>* merged) {
+PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* segments,
+                      int64_t begin, int64_t end, int64_t last, int dim,
+                      const GradientView& gradient, uint64_t reciprocal, Merged<kDim>* merged) {
   typedef float Four __attribute__((vector_size(16)));
   typedef int32_t FourInts __attribute__((vector_size(16)));
   alignas(64) float counts[kTile][4];  // show, click, embed_w
@@ -324,6 +382,7 @@ PBX_INLINE void Merge(const int32_t* segments, int64_t begin, int64_t end, int64
     }
     const int32_t keep = ~(segments[i] >> 31);  // 0 where a row begins, else all ones
     t += static_cast<size_t>(1 + keep);
+    PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
     const uint64_t segment = static_cast<uint32_t>(segments[i] & INT32_MAX);
     const uint64_t instance = InstanceOf(segment, reciprocal);
     const float* show_click = gradient.show_click + instance * gradient.show_click_stride;
@@ -334,7 +393,7 @@ PBX_INLINE void Merge(const int32_t* segments, int64_t begin, int64_t end, int64
     __builtin_memcpy(counts[t], &sums, sizeof(sums));
     embedx.Store(merged->embedx[t]);
   }
-  for (t = 0; t < count; ++t) {
+  for (t = 0; t < merged->count; ++t) {
     merged->show[t] = counts[t][0];
     merged->click[t] = counts[t][1];
     merged->weight[t] = counts[t][2] * gradient.scale;
@@ -368,45 +427,50 @@ bool Mend(const GradientView& gradient, size_t row, int dim, size_t t, Merged<kD
   return true;
 }
 
+template <int kDim>
+PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
+                            const int32_t* rows, int dim, Merged<kDim>* merged) {
+  constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
+  for (size_t t = 0; t < merged->count; ++t) {
+    const float* row = RowOf(block, rows[t]);
+    merged->row_show[t] = row[RowLayout::kShow];
+    merged->row_click[t] = row[RowLayout::kClick];
+    merged->row_delta[t] = row[RowLayout::kDeltaScore];
+    merged->row_weight[t] = row[RowLayout::kEmbed];
+    merged->row_g2sum[t] = row[kState];
+    merged->row_x_g2sum[t] = row[kEmbedx + dim];
+    merged->row_rate[t] = accessor::RateOf(config, row);
+  }
+}
+
 // AdaGrad on both parts, as is the default: the rows' scalars are computed side by side, which is
 // worth a third of the push. The same operations as accessor::PushWeights, in the same order.
 template <int kDim>
-PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t count,
-                             const int32_t* ahead, const Merged<kDim>& merged, uint32_t day) {
-  const AccessorConfig config = *block.config;  // a copy: writing a row cannot change it
+PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config,
+                             const int32_t* rows, int dim, const Merged<kDim>& merged,
+                             uint32_t day) {
   constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
-  const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
-  alignas(64) float show[kTile] = {}, click[kTile] = {}, delta[kTile] = {}, w[kTile] = {},
-                    g2sum[kTile] = {}, x_g2sum[kTile] = {}, step[kTile], score[kTile],
-                    rate[kTile] = {};
-  for (size_t t = 0; t < count; ++t) {
-    const float* row = RowOf(block, rows[t]);
-    show[t] = row[RowLayout::kShow];
-    click[t] = row[RowLayout::kClick];
-    delta[t] = row[RowLayout::kDeltaScore];
-    w[t] = row[RowLayout::kEmbed];
-    g2sum[t] = row[kState];
-    x_g2sum[t] = row[kEmbedx + dim];
-    rate[t] = accessor::RateOf(config, row);
-  }
+  alignas(64) float show[kTile], click[kTile], delta[kTile], w[kTile], g2sum[kTile], x_g2sum[kTile],
+      step[kTile], score[kTile];
   for (size_t t = 0; t < kTile; ++t) {
-    show[t] += merged.show[t];
-    click[t] += merged.click[t];
-    delta[t] += accessor::Score(config, merged.show[t], merged.click[t]);
+    show[t] = merged.row_show[t] + merged.show[t];
+    click[t] = merged.row_click[t] + merged.click[t];
+    delta[t] = merged.row_delta[t] + accessor::Score(config, merged.show[t], merged.click[t]);
     score[t] = accessor::Score(config, show[t], click[t]);
     const float scale = accessor::ScaleOf(config, merged.show[t]);
-    const float w_step = rule::AdaGradStep(config.embed.learning_rate * rate[t],
-                                           config.embed.initial_g2sum, g2sum[t], scale);
-    w[t] = rule::Clip(config.embed, w[t] - w_step * merged.weight[t]);
-    g2sum[t] = rule::AdaGradGrown(g2sum[t], merged.weight[t] * merged.weight[t], scale, 1);
-    step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate[t], config.embedx.initial_g2sum,
-                                x_g2sum[t], scale);
-    x_g2sum[t] = rule::AdaGradGrown(x_g2sum[t], merged.squares[t], scale, dim);
+    const float rate = merged.row_rate[t];
+    const float w_step = rule::AdaGradStep(config.embed.learning_rate * rate,
+                                           config.embed.initial_g2sum, merged.row_g2sum[t], scale);
+    w[t] = rule::Clip(config.embed, merged.row_weight[t] - w_step * merged.weight[t]);
+    g2sum[t] =
+        rule::AdaGradGrown(merged.row_g2sum[t], merged.weight[t] * merged.weight[t], scale, 1);
+    step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate, config.embedx.initial_g2sum,
+                                merged.row_x_g2sum[t], scale);
+    x_g2sum[t] = rule::AdaGradGrown(merged.row_x_g2sum[t], merged.squares[t], scale, dim);
   }
   Vectors<kDim> gradient;
   SetDim(&gradient, dim);
-  for (size_t t = 0; t < count; ++t) {
-    PrefetchRow<0>(block, ahead[t], 0, block.row_bytes - 1);
+  for (size_t t = 0; t < merged.count; ++t) {
     if (merged.skip[t]) continue;
     float* row = RowOf(block, rows[t]);
     row[RowLayout::kShow] = show[t];
@@ -427,6 +491,39 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const int32_t* rows, size_t 
 }
 
 template <int kDim>
+PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, const int32_t* rows,
+                           int dim, Merged<kDim>* merged, uint32_t day) {
+  for (size_t t = 0; t < merged->count; ++t) {
+    if (merged->skip[t]) continue;
+    float* row = RowOf(block, rows[t]);
+    SetFlag(row, kTouched);
+    if (accessor::PushWeights(config, dim, merged->show[t], merged->click[t], &merged->weight[t],
+                              merged->embedx[t], day, row)) {
+      accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
+    }
+  }
+}
+
+// Which rows of the tile are left as they are, because their sums are not finite.
+template <int kDim>
+PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, int dim,
+                            Merged<kDim>* merged) {
+  float worst = 0.0f;  // becomes NaN
+  for (size_t t = 0; t < kTile; ++t) {
+    worst += (merged->squares[t] + merged->weight[t] + merged->show[t] + merged->click[t]) * 0.0f;
+  }
+  for (size_t t = 0; t < kTile; ++t) merged->skip[t] = false;
+  if (worst == 0.0f) return;
+  for (size_t t = 0; t < merged->count; ++t) {
+    const float any = merged->squares[t] + merged->weight[t] + merged->show[t] + merged->click[t];
+    if (Finite(any)) continue;
+    merged->skip[t] = !Mend<kDim>(gradient, static_cast<size_t>(rows[t]), dim, t, merged);
+  }
+}
+
+// A tile's gradients are merged while the tile before it is applied: what was stored float by float
+// can be loaded as a vector only once those stores are done, and they wait for gradients and rows.
+template <int kDim>
 void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
             uint32_t day) {
@@ -437,36 +534,31 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
   const int64_t last = starts[end];
   const uint64_t reciprocal =
       gradient.segments_per_instance == 1 ? 0 : UINT64_MAX / gradient.segments_per_instance + 1;
-  Merged<kDim> merged;
-  for (size_t tile = begin; tile < end; tile += kTile) {
-    const size_t count = end - tile < kTile ? end - tile : kTile;
-    Merge<kDim>(segments, starts[tile], starts[tile + count], last, count, dim, gradient,
-                reciprocal, &merged);
-    for (size_t t = 0; t < count; ++t) {
-      merged.skip[t] = false;
-      const float any = merged.squares[t] + merged.weight[t] + merged.show[t] + merged.click[t];
-      if (Finite(any)) continue;
-      merged.skip[t] = !Mend<kDim>(gradient, static_cast<size_t>(rows[tile + t]), dim, t, &merged);
+  Merged<kDim> both[2];
+  const auto apply = [&](Merged<kDim>* merged) {
+    const int32_t* const here = rows + merged->tile;
+    CheckFinite<kDim>(gradient, here, dim, merged);
+    if (adagrad) {
+      ApplyAdaGrad<kDim>(block, config, here, dim, *merged, day);
+    } else {
+      ApplyRules<kDim>(block, config, here, dim, merged, day);
     }
+  };
+  size_t odd = 0;
+  for (size_t tile = begin; tile < end; tile += kTile, odd ^= 1) {
+    Merged<kDim>& merged = both[odd];
+    merged.tile = tile;
+    merged.count = end - tile < kTile ? end - tile : kTile;
     // Rows are asked for one by one between the work on others: all of a tile at once would fill
     // the processor's queue of misses and stop it.
-    const int32_t* const ahead =
+    const int32_t* const later =
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
-    if (adagrad) {
-      ApplyAdaGrad<kDim>(block, rows + tile, count, ahead, merged, day);
-    } else {
-      for (size_t t = 0; t < count; ++t) {
-        PrefetchRow<0>(block, ahead[t], 0, block.row_bytes - 1);
-        if (merged.skip[t]) continue;
-        float* row = RowOf(block, rows[tile + t]);
-        SetFlag(row, kTouched);
-        if (accessor::PushWeights(config, dim, merged.show[t], merged.click[t], &merged.weight[t],
-                                  merged.embedx[t], day, row)) {
-          accessor::CreateEmbedx(*block.config, block.keys[rows[tile + t]], row);
-        }
-      }
-    }
+    Merge<kDim>(block, later, segments, starts[tile], starts[tile + merged.count], last, dim,
+                gradient, reciprocal, &merged);
+    if (adagrad) ReadAdaGrad<kDim>(block, config, rows + tile, dim, &merged);
+    if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
   }
+  if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
 }
 
 #define PBX_FOR_DIM(function, ...)             \
