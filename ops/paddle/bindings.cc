@@ -96,6 +96,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("inject_write_fault", &pbx::InjectWriteFault);
   pbx::BindMetric(module);
   pbx::BindTable(module);
+  pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);
   pbx::BindSegment(module);
