@@ -121,7 +121,7 @@ Result<ImportResult> ImportRows(Table* source, const Table& target, const Import
   std::vector<float> row(static_cast<size_t>(accessor.layout.words()));
   std::vector<char> packed(target.stored_row_bytes());
   uint64_t read = 0;
-  PBX_RETURN_IF_ERROR(source->Visit([&](uint64_t key, const char* bytes) -> Status {
+  const Status visited = source->Visit([&](uint64_t key, const char* bytes) -> Status {
     if (++read % kRowsPerGlance == 0) PBX_RETURN_IF_ERROR(progress(read));
     const float* from = reinterpret_cast<const float*>(bytes);
     if (!converter.Convert(from, &key, row.data())) {
@@ -133,7 +133,8 @@ Result<ImportResult> ImportRows(Table* source, const Table& target, const Import
     target.codec().Round(accessor.seed, key, 0, row.data());
     target.codec().Pack(row.data(), packed.data());
     return sorts ? sorter.Append(key, packed.data()) : run.Append(key, packed.data());
-  }));
+  });
+  PBX_RETURN_IF_ERROR(visited);
   PBX_RETURN_IF_ERROR(sorter.Flush());
   PBX_RETURN_IF_ERROR(run.Finish());
   PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));

@@ -63,7 +63,7 @@ def find_source(text: str, run_dir: Path) -> Source:
             slots = validate(Slots, json.loads(slots_file.read_text()), str(slots_file))
         else:
             slots = load_slots(config["data"]["slots"])
-        config["data"]["key_space"], config["optimizer"]["type"]  # noqa: B018  must be there
+        config["data"]["key_space"], config["optimizer"]["type"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(
             f"--init-from {text}: {path} does not say what the run was: {error!r}; a run's "
@@ -296,24 +296,21 @@ def carry_dense(
     """
     names = {*old, *fresh}
     out = CarriedDense(dict(fresh))
-    # In dygraph an optimizer makes its state in its first step: there is none to compare with yet.
-    lazily = not any(_owner(name, names) for name in fresh)
     for name in sorted(names):
         owner = _owner(name, names)
         before, now = old.get(name), fresh.get(name)
-        made_later = lazily and owner is not None and owner in fresh
         why = ""
         if name.startswith(_RATE):
             why = "the config's"
         elif before is None:
             why = "not in the source"
-        elif now is None and not made_later:
+        elif now is None:
             why = "not in the model"
         elif owner is not None and not same_optimizer:
             why = "of another optimizer"
         elif owner is not None and not _same(old.get(owner), fresh.get(owner)):
             why = f"{owner} is not carried"
-        elif now is not None and not _same(before, now):
+        elif not _same(before, now):
             why = f"was {before.dtype} {list(before.shape)}"
         if not why:
             assert before is not None

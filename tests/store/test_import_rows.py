@@ -94,7 +94,7 @@ def convert(open_table: Any, tmp_path: Path) -> Any:
                 table,
                 slots=slots,
                 keyed_by_slot=keyed_by_slot,
-                progress=lambda rows: None,
+                progress=lambda _: None,
                 sort_bytes=sort_bytes,
             )
             table.commit_initial(
@@ -298,7 +298,7 @@ with open_source(folder / "old", int(sys.argv[2])) as old:
     config = old.config.model_copy(update={"name": "new"})
     with Table(config, folder=folder / "new") as new:
         imported = import_rows(
-            old, new, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda rows: None
+            old, new, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda _: None
         )
         new.commit_initial(
             imported.segments, dense={}, admission=None, day=old.day, events=old.events,
@@ -327,7 +327,7 @@ def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
     source()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")
     with open_source(tmp_path / "old", None) as old:
-        import_rows(old, table, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda rows: None)
+        import_rows(old, table, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda _: None)
     assert table.head is None  # nothing is named before the commit
     table.close()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")
@@ -336,6 +336,6 @@ def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
 
 def test_a_disk_without_room_is_said_before_anything_is_written(source, convert, tmp_path):
     source()
-    with pytest.raises(OutOfSpaceError, match="3000 rows of .* need [0-9]+ bytes, [0-9]+ are free"):
+    with pytest.raises(OutOfSpaceError, match=r"3000 rows of .* need \d+ bytes, \d+ are free"):
         convert({}, disk_budget_bytes=1 << 16)
     assert not list((tmp_path / "new" / "ssd").iterdir())
