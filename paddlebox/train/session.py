@@ -37,6 +37,7 @@ from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table
 from paddlebox.train.init_from import find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
+from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
 from paddlebox.train.program import Runner, build_runner
 
@@ -257,7 +258,7 @@ def _train_pass(
     stats = dataset.stats
     dataset.cursor = {"pass": planned.number, "epoch": planned.epoch}
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch)
+        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
     dataset.end_pass()
     dataset.release_memory()
     seconds = time.perf_counter() - started
@@ -387,7 +388,7 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step)
+        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
@@ -429,6 +430,7 @@ def _slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    check_columns(config.metrics, slots)
     return slots
 
 
