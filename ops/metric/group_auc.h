@@ -1,6 +1,6 @@
 // GroupAuc: the AUC inside each group (a user, a page view), averaged over groups: PaddleBox's
-// WuAUC, with ties counted half. It keeps what it was given, 16 bytes an instance, since a group may
-// be spread over all batches and ranks; the result does not depend on the order.
+// WuAUC, with ties counted half. It keeps what it was given, 16 bytes an instance, since a group
+// may be spread over all batches and ranks; the result does not depend on the order.
 #pragma once
 
 #include <cstddef>

@@ -132,7 +132,7 @@ def init_from(
             "rows": _rows(imported, source.slots),
             "slots": chosen.report(slots),
             "parts": _parts(old.config, table.config),
-            "admission_counts": "carried" if admission is not None else "start anew",
+            "admission_counts": _what_of_counts(table, admission),
             "dense": dense.report(),
         }
         runner.load_dense_state(dense.state)
@@ -231,6 +231,12 @@ def _admission(old: Table, new: Table, slots: _SlotMap) -> bytes | None:
     if slots.moved:
         return None  # with key_space per_slot they are counts of other keys
     return bytes(old._native.admission_state())
+
+
+def _what_of_counts(new: Table, admission: bytes | None) -> str:
+    if new.config.admission.min_count == 1:
+        return "none"
+    return "carried" if admission is not None else "start anew"
 
 
 def _rows(imported: Imported, slots: Slots) -> dict[str, Any]:
