@@ -72,12 +72,9 @@ Status BucketAuc::Add(const float* predictions, const float* labels, size_t n) {
     const bool click = labels[i] == 1;
     const size_t bucket = static_cast<size_t>(p * static_cast<double>(negative_.size()));
     ++(click ? positive_ : negative_)[std::min(bucket, last)];
-    const double error = p - (click ? 1.0 : 0.0);
-    abs_error_ += std::fabs(error);
-    squared_error_ += error * error;
-    predicted_sum_ += p;
+    errors_.AddOne(p, click ? 1.0 : 0.0);
     const double clipped = std::min(std::max(p, kClip), 1 - kClip);
-    log_loss_ -= std::log(click ? clipped : 1 - clipped);
+    log_loss_.Add(-std::log(click ? clipped : 1 - clipped));
   }
   return Status::Ok();
 }
@@ -91,10 +88,8 @@ Status BucketAuc::Merge(const BucketAuc& other) {
     negative_[i] += other.negative_[i];
     positive_[i] += other.positive_[i];
   }
-  abs_error_ += other.abs_error_;
-  squared_error_ += other.squared_error_;
-  predicted_sum_ += other.predicted_sum_;
-  log_loss_ += other.log_loss_;
+  errors_.Merge(other.errors_);
+  log_loss_.Merge(other.log_loss_);
   return Status::Ok();
 }
 
@@ -115,13 +110,98 @@ MetricValues BucketAuc::Compute() const {
   }
   const double n = static_cast<double>(values.size);
   values.bucket_error = BucketError(negative_, positive_);
-  values.mae = abs_error_ / n;
-  values.rmse = std::sqrt(squared_error_ / n);
+  values.mae = errors_.mae();
+  values.rmse = errors_.rmse();
   values.actual_ctr = static_cast<double>(positives) / n;
-  values.predicted_ctr = predicted_sum_ / n;
-  values.copc = predicted_sum_ > 0 ? static_cast<double>(positives) / predicted_sum_ : 0;
-  values.logloss = log_loss_ / n;
+  values.predicted_ctr = errors_.predicted();
+  const double predicted = errors_.predicted_sum();
+  values.copc = predicted > 0 ? static_cast<double>(positives) / predicted : 0;
+  values.logloss = log_loss_.value() / n;
   return values;
+}
+
+BucketAuc::State BucketAuc::state() const {
+  State state;
+  state.buckets = negative_.size();
+  for (size_t i = 0; i < negative_.size(); ++i) {
+    if (negative_[i] + positive_[i] == 0) continue;
+    state.bucket.push_back(i);
+    state.negative.push_back(negative_[i]);
+    state.positive.push_back(positive_[i]);
+  }
+  state.sums = errors_.state();
+  const auto log_loss = log_loss_.state();
+  state.sums.insert(state.sums.end(), log_loss.begin(), log_loss.end());
+  return state;
+}
+
+Status BucketAuc::SetState(const State& state) {
+  const size_t n = state.bucket.size();
+  bool fits = state.buckets == negative_.size() && state.negative.size() == n &&
+              state.positive.size() == n &&
+              state.sums.size() == (ErrorSums::kSums + 1) * ExactSum::kChunks;
+  for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < negative_.size();
+  if (!fits) {
+    return Error(Code::kInvalidArgument,
+                 "the state is of a metric with %zu buckets and %zu sums, expected %zu and %zu",
+                 static_cast<size_t>(state.buckets), state.sums.size(), negative_.size(),
+                 (ErrorSums::kSums + 1) * ExactSum::kChunks);
+  }
+  Reset();
+  uint64_t size = 0;
+  for (size_t i = 0; i < n; ++i) {
+    negative_[state.bucket[i]] = state.negative[i];
+    positive_[state.bucket[i]] = state.positive[i];
+    size += state.negative[i] + state.positive[i];
+  }
+  errors_.SetState(size, state.sums.data());
+  log_loss_.SetState(state.sums.data() + ErrorSums::kSums * ExactSum::kChunks);
+  return Status::Ok();
+}
+
+// ---- Any number as target
+
+void ErrorSums::AddOne(double p, double y) {
+  const double error = p - y;
+  sums_[0].Add(std::fabs(error));
+  sums_[1].Add(error * error);
+  sums_[2].Add(p);
+  sums_[3].Add(y);
+  ++size_;
+}
+
+Status ErrorSums::Add(const float* predictions, const float* targets, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (std::isfinite(predictions[i]) && std::isfinite(targets[i])) continue;
+    return Error(Code::kInvalidArgument,
+                 "prediction %zu is %g and its target %g, expected finite numbers", i,
+                 static_cast<double>(predictions[i]), static_cast<double>(targets[i]));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    AddOne(static_cast<double>(predictions[i]), static_cast<double>(targets[i]));
+  }
+  return Status::Ok();
+}
+
+void ErrorSums::Merge(const ErrorSums& other) {
+  for (size_t i = 0; i < kSums; ++i) sums_[i].Merge(other.sums_[i]);
+  size_ += other.size_;
+}
+
+double ErrorSums::rmse() const { return std::sqrt(Mean(1)); }
+
+std::vector<int64_t> ErrorSums::state() const {
+  std::vector<int64_t> chunks;
+  for (const ExactSum& sum : sums_) {
+    const auto of_sum = sum.state();
+    chunks.insert(chunks.end(), of_sum.begin(), of_sum.end());
+  }
+  return chunks;
+}
+
+void ErrorSums::SetState(uint64_t size, const int64_t* chunks) {
+  for (size_t i = 0; i < kSums; ++i) sums_[i].SetState(chunks + i * ExactSum::kChunks);
+  size_ = size;
 }
 
 }  // namespace pbx

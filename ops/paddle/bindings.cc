@@ -2,12 +2,9 @@
 // works.
 #include "paddle/bindings.h"
 
-#include <pybind11/stl.h>
-
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/threads.h"
-#include "metric/bucket_auc.h"
 #include "paddle/arrays.h"
 #include "paddle/operator_error.h"
 #include "row/feasign.h"
@@ -36,41 +33,6 @@ void Translate(const std::exception_ptr& thrown) {
   }
 }
 
-void BindMetric(py::module_& module) {
-  py::class_<BucketAuc>(module, "BucketAuc")
-      .def(py::init<size_t>(), py::arg("buckets") = 1000000)
-      .def("add",
-           [](BucketAuc& self, const Array<float>& predictions, const Array<float>& labels) {
-             if (predictions.size() != labels.size()) {
-               ThrowIfError(Error(Code::kInvalidArgument, "%zd predictions and %zd labels",
-                                  static_cast<ssize_t>(predictions.size()),
-                                  static_cast<ssize_t>(labels.size())));
-             }
-             const float* p = predictions.data();
-             const float* y = labels.data();
-             const size_t n = SizeOf(labels);
-             const py::gil_scoped_release release;
-             ThrowIfError(self.Add(p, y, n));
-           })
-      .def("merge",
-           [](BucketAuc& self, const BucketAuc& other) { ThrowIfError(self.Merge(other)); })
-      .def("reset", &BucketAuc::Reset)
-      .def("compute", [](const BucketAuc& self) {
-        const MetricValues v = self.Compute();
-        py::dict out;
-        out["auc"] = v.auc;
-        out["bucket_error"] = v.bucket_error;
-        out["mae"] = v.mae;
-        out["rmse"] = v.rmse;
-        out["actual_ctr"] = v.actual_ctr;
-        out["predicted_ctr"] = v.predicted_ctr;
-        out["copc"] = v.copc;
-        out["logloss"] = v.logloss;
-        out["size"] = v.size;
-        return out;
-      });
-}
-
 }  // namespace
 }  // namespace pbx
 
@@ -96,6 +58,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("inject_write_fault", &pbx::InjectWriteFault);
   pbx::BindMetric(module);
   pbx::BindTable(module);
+  pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);
   pbx::BindSegment(module);

@@ -19,4 +19,12 @@ inline uint64_t FeasignInSlot(uint64_t feasign, uint32_t slot) {
   return mixed == 0 ? 1 : mixed;
 }
 
+// FeasignInSlot(x, to) of what is FeasignInSlot(x, from), without knowing x.
+inline uint64_t FeasignMoved(uint64_t feasign, uint32_t from, uint32_t to) {
+  if (feasign == 0) return 0;
+  const uint64_t mixed =
+      feasign ^ Mix(0x5107000000000000ULL + from) ^ Mix(0x5107000000000000ULL + to);
+  return mixed == 0 ? 1 : mixed;
+}
+
 }  // namespace pbx

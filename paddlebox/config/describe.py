@@ -38,7 +38,7 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
         if section is not None:
             yield from describe(section, f"{prefix}{name}.")
         else:
-            default = "required" if field.is_required() else _show(field.default, name)
+            default = "required" if field.is_required() else _show(_default(field), name)
             yield Key(prefix + name, _type(name, field), default, field.description or "")
 
 
@@ -47,6 +47,10 @@ def markdown() -> str:
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     lines += [f"| `{k.path}` | {k.type} | {k.default} | {k.meaning} |" for k in describe()]
     return "\n".join(lines) + "\n"
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True)
 
 
 def _type(name: str, field: FieldInfo) -> str:
@@ -58,6 +62,8 @@ def _type(name: str, field: FieldInfo) -> str:
         return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(of_lists)])
     if annotation in (int, float, bool, str):
         text = "bytes" if name.endswith("_bytes") else str(annotation.__name__)
+    elif get_origin(annotation) is dict:
+        text = "map"
     else:
         text = _list_of(annotation)
     bounds = [
@@ -81,6 +87,8 @@ def _show(value: Any, name: str) -> str:
         return f"`{value.value}`"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return ""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     if name.endswith("_bytes"):

@@ -118,6 +118,13 @@ class OptimizerType(StrEnum):
     ADAGRAD = "adagrad"
 
 
+class MetricMethod(StrEnum):
+    AUC = "auc"
+    WUAUC = "wuauc"
+    CONTINUOUS = "continuous"
+    NAN_INF = "nan_inf"
+
+
 class Program(StrEnum):
     PIR = "pir"
     OLD_IR = "old_ir"
@@ -136,6 +143,12 @@ _RULE_FIELDS = {
 }
 _ADAGRADS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2)
 _ADAM_LEARNING_RATE = 0.001
+# Of PaddleBox's set, which every pass has.
+USUAL_METRICS = (
+    *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss"),
+    "size",
+)
+CMATCH_RANK = "box_cmatch_rank"  # the column of cmatch << 32 | rank, where log keys are parsed
 
 
 class RuleConfig(Section):
@@ -481,6 +494,53 @@ class CheckpointConfig(Section):
     keep_versions: int = Field(default=2, ge=1, description="committed versions that are kept")
 
 
+class MetricConfig(Section):
+    """A metric beside the usual ones (docs/metrics.md). Columns are slots of which an instance's
+    first value counts, `box_search_id`, `box_cmatch_rank`, or variables of a program of one's
+    own."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = Field(
+        description="key in metrics.jsonl"
+    )
+    method: Choice[MetricMethod] = Field(
+        default=MetricMethod.AUC, description="auc, wuauc, continuous or nan_inf"
+    )
+    label: str = Field(default="", description="column of the target; empty: the label")
+    prediction: str = Field(
+        default="", description="column of the prediction; empty: the model's probability"
+    )
+    group: str = Field(default="", description="wuauc: column whose equal values are a group")
+    mask: dict[str, ListOf[float]] = Field(
+        default_factory=dict, description="column: values of it; other instances do not count"
+    )
+    cmatch_rank: ListOf[Text] = Field(
+        default=(), description="222_1 (cmatch 222, rank 1) or 222 (any rank): others do not count"
+    )
+
+    @model_validator(mode="after")
+    def _fields_fit_the_method(self) -> MetricConfig:
+        if (self.method is MetricMethod.WUAUC) != bool(self.group):
+            raise ValueError(
+                f"metric {self.name!r}: group is for wuauc, which needs it; method is "
+                f"{self.method.value}, group {self.group!r}"
+            )
+        for text in self.cmatch_rank:
+            if not re.fullmatch(r"[0-9]{1,9}(_[0-9]{1,9})?", text):
+                raise ValueError(
+                    f"metric {self.name!r}: cmatch_rank: expected CMATCH_RANK or CMATCH, "
+                    f"found {text!r}"
+                )
+        if self.name in USUAL_METRICS:
+            raise ValueError(f"metric name {self.name!r} is one of the usual metrics'")
+        return self
+
+    @property
+    def columns(self) -> set[str]:
+        """What an instance must have beside the model's probability and the label."""
+        named = {self.label, self.prediction, self.group, *self.mask}
+        return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}
+
+
 class Config(Section):
     """All of it. Made by `paddlebox.config.load_config`."""
 
@@ -499,6 +559,9 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    metrics: ListOf[MetricConfig] = Field(
+        default=(), description="metrics beside the usual ones: docs/metrics.md"
+    )
     security: SecurityConfig = Field(default_factory=SecurityConfig)
 
     @model_validator(mode="after")
@@ -509,6 +572,14 @@ class Config(Section):
                 f"data.{wanted[0]} runs code, which is off: set security.allow_commands: true if "
                 "you trust whoever wrote it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _metric_names_once(self) -> Config:
+        names = [metric.name for metric in self.metrics]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"metrics: names are given twice: {', '.join(twice)}")
         return self
 
     @model_validator(mode="after")

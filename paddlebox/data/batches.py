@@ -29,12 +29,21 @@ LOG_KEYS = ("box_search_id", "box_cmatch_rank")
 
 Feed = dict[str, Any]
 
+# In front of the names of columns that metrics ask for, (B): they are not for the program.
+METRIC_COLUMN = "metric:"
+
 _FLAT = ("box_ids", "box_offsets", "box_plan")  # the packed inputs without a dimension B
 
 
 def instances_of(feed: Feed) -> int:
     """B of a feed."""
     return next(len(array) for name, array in feed.items() if name not in _FLAT)
+
+
+def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
+    """Takes what is for metrics out of a feed: (B) by name."""
+    names = [name for name in feed if name.startswith(METRIC_COLUMN)]
+    return {name[len(METRIC_COLUMN) :]: feed.pop(name) for name in names}
 
 
 def check_use_var(variables: Sequence[Any], slots: Slots, rank_offset: str = "") -> None:
@@ -85,6 +94,7 @@ class BatchPacker:
         stamp: of the pass table.
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
+        metric_columns: slots, or LOG_KEYS, of which each instance's first value is wanted too.
     """
 
     def __init__(
@@ -94,8 +104,10 @@ class BatchPacker:
         stamp: int,
         use_var: Sequence[Any] | None,
         rank_offset: str = "",
+        metric_columns: Sequence[str] = (),
     ) -> None:
         self._rank_offset = rank_offset
+        self._metric_columns = metric_columns
         self._loaded = loaded
         self._rows = row_of_position
         self._stamp = stamp
@@ -111,18 +123,37 @@ class BatchPacker:
 
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
-        feed = self._pack(begin, end)
+        feed, packed = self._pack(begin, end)
         if self._rank_offset:
             feed[self._rank_offset] = self._loaded.instances.rank_offsets(begin, end)
+        for name in self._metric_columns:
+            feed[METRIC_COLUMN + name] = self._first_values(name, packed, begin, end)
         return feed
 
-    def _pack(self, begin: int, end: int) -> Feed:
+    def _first_values(self, name: str, packed: Feed, begin: int, end: int) -> np.ndarray:
+        """(B) of a slot: uint64 feasigns, 0 where there is none, or float32."""
+        instances = self._loaded.instances
+        if name in LOG_KEYS:
+            keys: np.ndarray = instances.log_keys(begin, end)[LOG_KEYS.index(name)]
+            return keys
+        if name in self._sparse:
+            feasigns, offsets = instances.pack_feasigns(begin, end)
+            slot, count = self._sparse[name], len(self._sparse)
+            starts, ends = offsets[:-1][slot::count], offsets[1:][slot::count]
+            padded = np.append(feasigns, np.uint64(0))
+            return np.where(ends > starts, padded[starts], np.uint64(0))
+        if name == self._slots.label.name:
+            return np.asarray(packed["box_label"]).reshape(-1)
+        return np.ascontiguousarray(packed["box_dense"][:, self._dense_at[name][0]])
+
+    def _pack(self, begin: int, end: int) -> tuple[Feed, Feed]:
+        """The feed, and all packed inputs."""
         native = self._loaded.instances.pack_batch(
             begin, end, self._rows, self._stamp, self._slots.dense_width
         )
         packed = {f"box_{name}": array for name, array in native.items()}
         if self._use_var is None:
-            return packed
+            return dict(packed), packed
         feed: Feed = {}
         feasigns: np.ndarray | None = None
         for var in self._use_var:
@@ -145,7 +176,7 @@ class BatchPacker:
                     feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
-        return feed
+        return feed, packed
 
     def _slot(
         self, var: Any, slot: int, feasigns: np.ndarray, offsets: np.ndarray, instances: int

@@ -142,6 +142,7 @@ class InMemoryDataset(Surface):
 
     def __init__(self, table: Table, *, seed: int = 0) -> None:
         super().__init__(seed)
+        self.metric_columns: Sequence[str] = ()  # that batches have too: see BatchPacker
         self._table = table
         self._use_var: Sequence[Any] | None = None
         self._filelist: list[str] = []
@@ -285,6 +286,10 @@ class InMemoryDataset(Surface):
         if self._loading is not None or self._next is not None or self._current is not None:
             raise PassError(f"{table}: a pass is loaded or open: end_pass is missing")
         self._side_tables.add(table)
+
+    @property
+    def slot_names(self) -> list[str]:
+        return [slot.name for slot in self._initialised().slots.slots]
 
     @property
     def label_variable(self) -> str | None:
@@ -538,6 +543,7 @@ class InMemoryDataset(Surface):
             staged.pass_table.stamp,
             self._use_var,
             self._rank_offset if current.views is not None else "",
+            self.metric_columns,
         )
         spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times

@@ -37,6 +37,12 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="write what every thread did, for ui.perfetto.dev; -o trainer.trace=FILE",
     )
+    parser.add_argument(
+        "--init-from",
+        metavar="RUN[@VERSION]",
+        default="",
+        help="start from the rows and dense parameters of another run (docs/warm_start.md)",
+    )
     arguments = parser.parse_args(argv)
 
     def run() -> None:
@@ -52,7 +58,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         from paddlebox.train import interrupt, session
 
         with interrupt.remembered():
-            summary = session.train(config, run_dir)
+            summary = session.train(config, run_dir, source=arguments.init_from)
         log.info(
             "%d samples in %.1f s; version %d in %s",
             summary["samples"],

@@ -380,6 +380,51 @@ class Table:
         self._head = record
         return version
 
+    def commit_initial(
+        self,
+        segments: Sequence[Mapping[str, Any]],
+        *,
+        dense: Mapping[str, np.ndarray],
+        admission: bytes | None,
+        day: int,
+        events: Sequence[Mapping[str, Any]],
+        cursor: Mapping[str, Any],
+        config_hash: str,
+    ) -> int:
+        """Makes rows that were imported (store/import_rows.py) the first version of a new store.
+
+        Args:
+            segments: in no two of which a key is. admission: counts of feasigns without a row.
+            day, events: that the rows have seen, of the store they came from.
+
+        Raises: StoreError, OutOfSpaceError: the store is as empty as before.
+        """
+        assert self._manifest is not None
+        assert self.folder is not None
+        if admission is not None:
+            self._native.set_admission_state(admission)
+        if self.config.admission.min_count > 1:
+            dense = {**dense, _ADMISSION: self._counts_after(None)}
+        with self._committing:
+            record = self._empty_record()
+            record = record.following(
+                "init",
+                segments=list(segments),
+                live_rows=sum(s["rows"] for s in segments),
+                bytes_written={"init": sum(s["bytes"] for s in segments)},
+                dense=write_dense(Path(files.dense_folder(str(self.folder), 1)), dense),
+                dense_version=1,
+                day=day,
+                events=list(events),
+                cursor=dict(cursor),
+                config_hash=config_hash,
+            )
+            self._manifest.commit(record)
+            self._head = record
+            self._native.append_events(list(events))
+            self._native.replace_segments([], list(segments))
+        return record.version
+
     def _empty_record(self) -> VersionRecord:
         return VersionRecord(version=0, parent=0, segments=[], layout=self._layout, pass_number=0)
 

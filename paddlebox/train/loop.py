@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.data.batches import Feed, instances_of
+from paddlebox.config.schema import MetricConfig
+from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
+from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, sigmoid
 
 # One step: takes a feed, returns the loss before the update and the logits (B, 1), or None without.
@@ -31,20 +33,33 @@ class PassResult:
     samples: int
     mean_loss: float  # over samples
     seconds: float
-    metrics: dict[str, float]  # empty without logits
+    metrics: dict[str, Any]  # empty without logits; of metrics that were asked for, by name
 
 
 def run_pass(
-    dataset: InMemoryDataset, step: Step, watch: Watcher | None = None, *, label: str | None = None
+    dataset: InMemoryDataset,
+    step: Step,
+    watch: Watcher | None = None,
+    *,
+    label: str | None = None,
+    metrics: Sequence[MetricConfig] = (),
+    outputs: Mapping[str, np.ndarray] | None = None,
 ) -> PassResult:
     """Runs step over every batch of the open pass.
+
+    Args:
+        metrics: what to measure beside the usual metrics.
+        outputs: filled anew by each step: columns for them that the program computes, by name.
 
     Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
         open, or it has been trained already; that changes nothing.
     """
     label = label or dataset.label_variable
-    metrics = PassMetrics()
+    usual, named = PassMetrics(), MetricSet(metrics)
+    wanted = set[str]().union(*(spec.columns for spec in metrics))
+    known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
+    dataset.metric_columns = sorted(wanted & known)
     batches = samples = 0
     loss_sum = 0.0
     scored = False
@@ -54,6 +69,7 @@ def run_pass(
         for feed in feeds:
             interrupt.check()
             size = instances_of(feed)
+            columns = take_metric_columns(feed)
             batches += 1
             try:
                 with ops.raising_own_errors():
@@ -70,10 +86,16 @@ def run_pass(
             samples += size
             loss_sum += loss * size
             if logits is not None and label is not None:
-                metrics.add(sigmoid(logits), feed[label])
+                usual.add(sigmoid(logits), feed[label])
                 scored = True
+            if metrics:
+                named.add(
+                    sigmoid(logits).reshape(-1) if logits is not None else None,
+                    np.asarray(feed[label]).reshape(-1) if label in feed else None,
+                    {**_first_columns({**feed, **(outputs or {})}, size), **columns},
+                )
             if watch is not None:
-                watch(batches, samples, loss, metrics)
+                watch(batches, samples, loss, usual)
     except BaseException:
         dataset.abandon_pass()
         raise
@@ -82,8 +104,18 @@ def run_pass(
         samples,
         loss_sum / samples if samples else 0.0,
         time.perf_counter() - started,
-        metrics.compute() if scored else {},
+        {**(usual.compute() if scored else {}), **named.compute()},
     )
+
+
+def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
+    """What has a value for each instance, its first one."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return {
+        name: array.reshape(size, -1)[:, 0]
+        for name, array in arrays.items()
+        if array.ndim >= 1 and len(array) == size and array.size > 0
+    }
 
 
 def train_from_dataset(
@@ -97,6 +129,8 @@ def train_from_dataset(
     fetch_handler: Callable[[list[np.ndarray]], None] | None = None,
     label: str | None = None,
     watch: Watcher | None = None,
+    metrics: Sequence[MetricConfig] = (),
+    outputs: Mapping[str, Any] | None = None,
 ) -> PassResult:
     """Trains a static program, PIR or old IR, over the open pass of a dataset.
 
@@ -107,6 +141,9 @@ def train_from_dataset(
         logits: (B, 1) variable; with it the result has metrics.
         fetch_list, fetch_handler: what else to fetch, and who gets it every step.
         label: name of the variable that is fed the label, where `dataset.label_variable` is not it.
+        metrics: what to measure beside the usual metrics (docs/metrics.md); they may name slots,
+            variables that are fed, and outputs.
+        outputs: name: variable with a value for each instance, as predictions of other tasks.
 
     Returns: PassResult.
 
@@ -117,12 +154,16 @@ def train_from_dataset(
             "train_from_dataset: logits are given for metrics, but use_var has no label: add its "
             "variable, or leave logits out"
         )
-    fetched = [loss, *([logits] if logits is not None else []), *fetch_list]
+    outputs = dict(outputs or {})
+    computed: dict[str, np.ndarray] = {}
+    fetched = [loss, *([logits] if logits is not None else []), *outputs.values(), *fetch_list]
 
     def step(feed: Feed) -> tuple[float, np.ndarray | None]:
         values = exe.run(program, feed=feed, fetch_list=fetched)
+        behind = 1 if logits is None else 2
+        computed.update(zip(outputs, values[behind:], strict=False))
         if fetch_handler is not None:
             fetch_handler(values[len(values) - len(fetch_list) :])
         return float(np.asarray(values[0]).reshape(())), values[1] if logits is not None else None
 
-    return run_pass(dataset, step, watch, label=label)
+    return run_pass(dataset, step, watch, label=label, metrics=metrics, outputs=computed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from paddlebox import _native
@@ -31,8 +34,20 @@ class PassMetrics:
         copc, logloss, size."""
         return dict(self._auc.compute())
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Plain arrays: `load_state` of another goes on from them."""
+        return dict(self._auc.state())
 
-def format_metrics(metrics: dict[str, float]) -> str:
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """Raises: ValueError when it is not a state of this metric."""
+        self._auc.load_state(dict(state))
+
+    def merge(self, other: PassMetrics) -> None:
+        """Adds what the other has seen: in any order the result is the same."""
+        self._auc.merge(other._auc)
+
+
+def format_metrics(metrics: Mapping[str, Any]) -> str:
     """One line in PaddleBox's words."""
     return (
         f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} "

@@ -93,7 +93,11 @@ class _Dygraph:
         paddle.disable_static()
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
-        self._optimizer = _create_optimizer(config, self._model.parameters())
+            self._optimizer = _create_optimizer(config, self._model.parameters())
+            # Paddle would make the optimizer's state in the first step, too late to load some of it
+            # before, and under names that depend on what else the process has made.
+            block = paddle.static.default_main_program().global_block()
+            self._optimizer._create_accumulators(block, self._model.parameters())
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}

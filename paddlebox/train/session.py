@@ -1,6 +1,8 @@
 """A training run and an evaluation, from a config and a run folder.
 
 RUN_DIR/config.json     the config, every value
+RUN_DIR/slots.json      the slots of that moment
+RUN_DIR/init.json       with --init-from: what was carried, reset and dropped
 RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
 RUN_DIR/summary.json    written at the end
@@ -33,7 +35,9 @@ from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table
+from paddlebox.train.init_from import find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
+from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
 from paddlebox.train.program import Runner, build_runner
 
@@ -143,8 +147,12 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
     return dataset
 
 
-def train(config: Config, run_dir: Path) -> dict[str, Any]:
+def train(config: Config, run_dir: Path, *, source: str = "") -> dict[str, Any]:
     """Trains every pass of the config and commits each. Returns what summary.json holds.
+
+    Args:
+        source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
+            from (docs/warm_start.md).
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
@@ -152,19 +160,23 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
     passes = plan_passes(config)
     evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
     tests = expand(evaluated, config.data.retries)
+    start = find_source(source, run_dir) if source else None
     _make_run_dir(run_dir, config)
+    write_slots(run_dir, slots)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
         open_table(config, run_dir / "store", slots=slots) as table,
     ):
-        if table.head is not None:
+        if table.head is not None and start is None:
             raise StoreError(
                 f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
                 "taken up yet: choose another --run-dir"
             )
         runner = build_runner(config, slots)
+        if start is not None:
+            init_from(start, config, slots, table, runner, run_dir)
         log.info(
             "%s: %d passes, %d sparse slots, rows of %d bytes, vector path %s",
             config.name,
@@ -246,7 +258,7 @@ def _train_pass(
     stats = dataset.stats
     dataset.cursor = {"pass": planned.number, "epoch": planned.epoch}
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch)
+        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
     dataset.end_pass()
     dataset.release_memory()
     seconds = time.perf_counter() - started
@@ -376,7 +388,7 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step)
+        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
@@ -418,6 +430,7 @@ def _slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    check_columns(config.metrics, slots)
     return slots
 
 

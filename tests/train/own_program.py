@@ -13,6 +13,7 @@ import paddle
 
 import paddlebox
 from paddlebox.config import Slots, TableConfig
+from paddlebox.config.schema import MetricConfig
 
 folder, file, case = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 DIM = 4
@@ -73,6 +74,8 @@ with paddlebox.Table(config, folder=folder, mem_budget_bytes=1 << 20) as table:
     dataset.init(slots=slots, batch_size=32)
     fetched = []
     options = {"logits": logits, "fetch_list": [logits], "fetch_handler": fetched.append}
+    metric = MetricConfig(name="task", method="continuous", prediction="score", label="click")
+    options |= {"metrics": [metric], "outputs": {"score": logits}}
     results = [run(program, variables, loss, **options) for _ in range(2)]
     assert len(fetched) == sum(result.batches for result in results)
     assert fetched[-1][0].shape[1] == 1
@@ -81,6 +84,8 @@ with paddlebox.Table(config, folder=folder, mem_budget_bytes=1 << 20) as table:
         "losses": [result.mean_loss for result in results],
         "aucs": [result.metrics["auc"] for result in results],
         "samples": [result.samples for result in results],
+        "task": [result.metrics["task"] for result in results],
+        "mean_logit": float(np.concatenate([f[0] for f in fetched[-results[1].batches :]]).mean()),
         "feasigns": len(feasigns),
         "digest": table.digest(),
     }

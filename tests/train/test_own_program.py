@@ -27,6 +27,8 @@ def test_it_trains_and_evaluates_with_metrics(run, pir):
     assert report["losses"][1] < report["losses"][0]
     assert report["aucs"][1] > report["aucs"][0] + 0.05  # it has seen these samples
     assert report["test_auc"] > report["aucs"][1]
+    assert report["task"][1]["predicted_value"] == pytest.approx(report["mean_logit"], rel=1e-4)
+    assert report["task"][1]["size"] == 500
     assert report["feasigns"] > 500
     assert report["reopened"] == [2, report["digest"]]
 

@@ -1,0 +1,47 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <utility>
+
+#include "paddle/arrays.h"
+#include "paddle/bindings.h"
+#include "paddle/segment_dicts.h"
+#include "table/import.h"
+
+namespace pbx {
+namespace {
+
+// progress(rows read so far) is called now and then; what it raises ends the import.
+py::dict Import(Table& source, const Table& target, std::vector<int32_t> slots, bool in_feasigns,
+                uint64_t sort_bytes, const py::function& progress) {
+  ImportOptions options;
+  options.map.slots = std::move(slots);
+  options.map.in_feasigns = in_feasigns;
+  options.sort_bytes = sort_bytes;
+  ImportResult result;
+  {
+    const py::gil_scoped_release release;
+    result = ValueOrThrow(ImportRows(&source, target, options, [&](uint64_t rows) {
+      const py::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      progress(rows);
+      return Status::Ok();
+    }));
+  }
+  py::dict out;
+  out["segments"] = ToDicts(result.segments);
+  out["runs"] = result.runs;
+  out["rows"] = result.rows;
+  out["with_embedx"] = result.with_embedx;
+  out["dropped"] = result.dropped;
+  return out;
+}
+
+}  // namespace
+
+void BindImport(py::module_& module) {
+  module.def("import_rows", &Import, py::arg("source"), py::arg("target"), py::arg("slots"),
+             py::arg("in_feasigns"), py::arg("sort_bytes"), py::arg("progress"));
+}
+
+}  // namespace pbx

@@ -1,0 +1,93 @@
+// RowConverter: a row of one table as a row of another, whose slots, widths or rules differ. What a
+// row has learned is kept wherever the other layout has a place for it; the rest is as in a new row
+// of the other table: a function of (its seed, feasign).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "row/feasign.h"
+#include "rule/accessor.h"
+
+namespace pbx {
+
+// Where the slots of a row's table are in the other one.
+struct SlotMap {
+  static constexpr int32_t kDropped = -1;
+  std::vector<int32_t> slots;  // of slot 0, 1, ...: its new index or kDropped; beyond: unchanged
+  bool in_feasigns = false;    // key_space: per_slot. A slot that moves moves its feasigns
+
+  int32_t Of(uint16_t slot) const { return slot < slots.size() ? slots[slot] : slot; }
+  // True: keys of rows change, and their order with them.
+  bool MovesKeys() const {
+    if (!in_feasigns) return false;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i] != kDropped && slots[i] != static_cast<int32_t>(i)) return true;
+    }
+    return false;
+  }
+};
+
+class RowConverter {
+ public:
+  RowConverter(const AccessorConfig& from, const AccessorConfig& to, SlotMap map)
+      : from_(from), to_(to), map_(std::move(map)) {}
+
+  bool keeps_embedx() const { return from_.layout.embedx_dim == to_.layout.embedx_dim; }
+  bool keeps_expand() const {
+    return to_.layout.expand_dim != 0 && from_.layout.expand_dim == to_.layout.expand_dim;
+  }
+
+  // False: the row's slot was dropped. row: (words of from), up to date with its life events; out:
+  // (words of to). *key: in as of the one table, out as of the other.
+  bool Convert(const float* row, uint64_t* key, float* out) const {
+    const uint16_t old_slot = SlotOf(row);
+    const int32_t slot = map_.Of(old_slot);
+    if (slot == SlotMap::kDropped) return false;
+    if (map_.in_feasigns && slot != old_slot) {
+      *key = KeyOf(FeasignMoved(FeasignOf(*key), old_slot, static_cast<uint32_t>(slot)));
+    }
+    const RowLayout& a = from_.layout;
+    const RowLayout& b = to_.layout;
+    accessor::Create(to_, *key, static_cast<uint16_t>(slot), out);
+    std::copy(row + RowLayout::kShow, row + RowLayout::kEmbed + 1, out + RowLayout::kShow);
+    State(from_.embed, to_.embed, 1, row + a.embed_state_at(), out + RowLayout::kEmbed,
+          out + b.embed_state_at());
+    if (!HasEmbedx(row)) return true;
+    SetFlag(out, kHasEmbedx);
+    if (!keeps_embedx() || (b.expand_dim != 0 && !keeps_expand())) {
+      accessor::CreateEmbedx(to_, *key, out);
+    }
+    if (keeps_embedx()) {
+      Part(from_.embedx, to_.embedx, b.embedx_dim, row + a.embedx_at(), out + b.embedx_at());
+    }
+    if (keeps_expand()) {
+      Part(from_.expand, to_.expand, b.expand_dim, row + a.expand_at(), out + b.expand_at());
+    }
+    return true;
+  }
+
+ private:
+  // The state of another rule means something else: it begins anew, from the weights as they are.
+  static void State(const RuleConfig& from, const RuleConfig& to, int dim, const float* state,
+                    const float* weights, float* out) {
+    if (from.kind == to.kind) {
+      std::copy_n(state, rule::StateSize(to.kind, dim), out);
+    } else {
+      rule::InitState(to, dim, weights, out);
+    }
+  }
+  // Weights and, behind them, their state.
+  static void Part(const RuleConfig& from, const RuleConfig& to, int dim, const float* in,
+                   float* out) {
+    std::copy_n(in, dim, out);
+    State(from, to, dim, in + dim, out, out + dim);
+  }
+
+  AccessorConfig from_, to_;
+  SlotMap map_;
+};
+
+}  // namespace pbx

@@ -1,0 +1,144 @@
+#include "table/import.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "base/file.h"
+#include "store/cuts.h"
+#include "store/segment_writer.h"
+
+namespace pbx {
+namespace {
+
+constexpr uint64_t kRowsPerGlance = 1 << 17;
+constexpr uint32_t kFilterBits = 8;  // of a base, as the SSD tier has it
+
+// Rows in ascending order of key to range files, as a merge cuts them.
+class Run {
+ public:
+  Run(const Table& target, uint64_t expected_rows, uint64_t sequence, ImportResult* result)
+      : folder_(target.config().ssd_folder), result_(result) {
+    spec_.row_bytes = target.stored_row_bytes();
+    spec_.layout_fingerprint = target.codec().Fingerprint();
+    spec_.filter_bits = kFilterBits;
+    spec_.sequence = sequence;
+    const uint64_t most_bytes = target.config().max_segment_bytes;
+    most_ = SegmentWriter::RowsWithin(most_bytes, spec_.row_bytes, kFilterBits);
+    const uint64_t bytes = expected_rows * (8ull + spec_.row_bytes);
+    bits_ = CutBits(bytes, 0, UINT64_MAX, RangeBits(bytes, most_bytes));
+  }
+
+  Status Append(uint64_t key, const char* row) {
+    const uint64_t range = RangeOf(key, bits_);
+    if (writer_ != nullptr && (range != range_ || in_file_ == most_)) PBX_RETURN_IF_ERROR(Finish());
+    if (writer_ == nullptr) {
+      spec_.id = result_->segments.size() + 1;
+      auto created = SegmentWriter::Create(folder_, spec_);
+      if (!created.ok()) return created.status();
+      writer_ = std::move(created.value());
+      range_ = range;
+      in_file_ = 0;
+    }
+    ++in_file_;
+    return writer_->Append(key, row);
+  }
+
+  Status Finish() {
+    if (writer_ == nullptr) return Status::Ok();
+    auto descriptor = writer_->Finish();
+    writer_ = nullptr;
+    if (!descriptor.ok()) return descriptor.status();
+    result_->segments.push_back(descriptor.value());
+    return Status::Ok();
+  }
+
+ private:
+  std::string folder_;
+  SegmentSpec spec_;
+  uint64_t most_ = 1;
+  int bits_ = 0;
+  uint64_t range_ = 0, in_file_ = 0;
+  std::unique_ptr<SegmentWriter> writer_;
+  ImportResult* result_;
+};
+
+// Rows with changed keys: gathered, sorted and written run by run.
+class Sorter {
+ public:
+  Sorter(const Table& target, uint64_t bytes, ImportResult* result)
+      : target_(target), row_bytes_(target.stored_row_bytes()), result_(result) {
+    most_ = std::max<uint64_t>(1, bytes / (8ull + row_bytes_));
+  }
+
+  Status Append(uint64_t key, const char* row) {
+    keys_.push_back(key);
+    rows_.insert(rows_.end(), row, row + row_bytes_);
+    return keys_.size() < most_ ? Status::Ok() : Flush();
+  }
+
+  Status Flush() {
+    if (keys_.empty()) return Status::Ok();
+    std::vector<size_t> order(keys_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keys_[a] < keys_[b]; });
+    Run run(target_, keys_.size(), ++result_->runs, result_);
+    for (const size_t i : order) {
+      PBX_RETURN_IF_ERROR(run.Append(keys_[i], rows_.data() + i * row_bytes_));
+    }
+    keys_.clear();
+    rows_.clear();
+    return run.Finish();
+  }
+
+ private:
+  const Table& target_;
+  size_t row_bytes_;
+  uint64_t most_;
+  ImportResult* result_;
+  std::vector<uint64_t> keys_;
+  std::vector<char> rows_;
+};
+
+}  // namespace
+
+Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
+                                const std::function<Status(uint64_t rows)>& progress) {
+  if (target.config().ssd_folder.empty() || target.pairs_upper_bound() != 0) {
+    return Error(Code::kFailedPrecondition,
+                 "import: table '%s' holds %zu rows, expected an empty one with an SSD tier",
+                 target.config().name.c_str(), target.pairs_upper_bound());
+  }
+  const AccessorConfig& accessor = target.config().accessor;
+  const RowConverter converter(source->config().accessor, accessor, options.map);
+  const bool sorts = options.map.MovesKeys();
+  ImportResult result;
+  result.dropped.resize(options.map.slots.size());
+  result.runs = sorts ? 0 : 1;
+  Run run(target, source->pairs_upper_bound(), 1, &result);
+  Sorter sorter(target, options.sort_bytes, &result);
+  std::vector<float> row(static_cast<size_t>(accessor.layout.words()));
+  std::vector<char> packed(target.stored_row_bytes());
+  uint64_t read = 0;
+  const Status visited = source->Visit([&](uint64_t key, const char* bytes) -> Status {
+    if (++read % kRowsPerGlance == 0) PBX_RETURN_IF_ERROR(progress(read));
+    const float* from = reinterpret_cast<const float*>(bytes);
+    if (!converter.Convert(from, &key, row.data())) {
+      ++result.dropped[SlotOf(from)];
+      return Status::Ok();
+    }
+    ++result.rows;
+    result.with_embedx += HasEmbedx(from) ? 1 : 0;
+    target.codec().Round(accessor.seed, key, 0, row.data());
+    target.codec().Pack(row.data(), packed.data());
+    return sorts ? sorter.Append(key, packed.data()) : run.Append(key, packed.data());
+  });
+  PBX_RETURN_IF_ERROR(visited);
+  PBX_RETURN_IF_ERROR(sorter.Flush());
+  PBX_RETURN_IF_ERROR(run.Finish());
+  PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));
+  return result;
+}
+
+}  // namespace pbx

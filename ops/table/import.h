@@ -1,0 +1,36 @@
+// ImportRows: the rows of one table as the first segments of another, empty one, whose layout,
+// rules or slots differ (rule/convert.h). One walk in the order of keys, in the memory of one
+// segment file; where keys change (SlotMap::MovesKeys) rows are sorted in runs, which the caller
+// merges.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/status.h"
+#include "rule/convert.h"
+#include "table/table.h"
+
+namespace pbx {
+
+struct ImportOptions {
+  SlotMap map;
+  uint64_t sort_bytes = 256ull << 20;  // of rows that are sorted at a time
+};
+
+struct ImportResult {
+  std::vector<SegmentDescriptor> segments;  // durable, named by nothing yet
+  size_t runs = 0;                          // each in order; above 1: segments overlap
+  uint64_t rows = 0;                        // written
+  uint64_t with_embedx = 0;                 // of those
+  std::vector<uint64_t> dropped;            // rows left out, by their slot in the source
+};
+
+// source: idle. target: with an SSD tier that holds nothing; the segments are not published.
+// progress: called now and then with the rows read so far; its error ends the import. On an error
+// files may be left, which nothing names.
+Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
+                                const std::function<Status(uint64_t rows)>& progress);
+
+}  // namespace pbx

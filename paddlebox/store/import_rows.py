@@ -1,0 +1,94 @@
+"""Rows of one store as the first rows of another (ops/table/import.h)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paddlebox import _native
+from paddlebox.config import TableConfig
+from paddlebox.errors import OutOfSpaceError
+from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.table import Table
+
+_SORT_BYTES = 256 << 20  # of rows in memory, where their keys change
+_MEM_BYTES = 1 << 20  # of a table that is only walked through
+
+
+@dataclass(frozen=True)
+class Imported:
+    segments: list[dict[str, Any]]  # durable, named by nothing yet; no key in two of them
+    rows: int
+    with_embedx: int  # rows
+    dropped: list[int]  # rows left out, by their slot in the source
+
+
+def open_source(folder: Path, version: int | None) -> Table:
+    """A store's newest version, or the one that is named, to read: it stays until the table is
+    closed, also while the store is trained.
+
+    Raises: StoreError, CorruptionError.
+    """
+    with Manifest.open_reader(folder) as manifest:
+        record = manifest.head() if version is None else manifest.version(version)
+    record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table says what is missing
+    layout = dict(record.layout)
+    seed = int(layout.pop("seed"))
+    config = TableConfig.model_validate(layout, strict=False)
+    # Tables of one process go by their names.
+    config = config.model_copy(update={"name": f"{config.name} of {folder}"})
+    return Table(
+        config,
+        seed=seed,
+        folder=folder,
+        mem_budget_bytes=_MEM_BYTES,
+        read_only=True,
+        version=version,
+    )
+
+
+def import_rows(
+    source: Table,
+    target: Table,
+    *,
+    slots: Sequence[int],
+    keyed_by_slot: bool,
+    progress: Callable[[int], None],
+    sort_bytes: int = _SORT_BYTES,
+) -> Imported:
+    """Writes the rows of source as segments of target, a new store: see Table.commit_initial.
+
+    Args:
+        slots: of slot 0, 1, ... of source: its index in target, or -1: its rows are left out.
+        keyed_by_slot: data.key_space is per_slot, so a slot that moves moves its feasigns.
+        progress: called now and then with the rows read so far.
+        sort_bytes: of rows in memory where keys change.
+
+    Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
+    """
+    assert source.head is not None
+    assert target.folder is not None
+    native = target._native
+    moves = keyed_by_slot and any(new not in (-1, old) for old, new in enumerate(slots))
+    needed = source.head.live_rows * (native.stored_row_bytes + 8) * 11 // 10 * (2 if moves else 1)
+    free = target._free_bytes()
+    if needed > free:
+        raise OutOfSpaceError(
+            f"{target.folder}: {source.head.live_rows} rows of {source.folder} need {needed} "
+            f"bytes, {free} are free"
+        )
+    found = _native.core.import_rows(
+        source._native, native, list(slots), keyed_by_slot, sort_bytes, progress
+    )
+    segments = found["segments"]
+    if found["runs"] > 1:
+        runs = {segment["id"]: segment["file"] for segment in segments}
+        native.replace_segments([], segments)
+        segments = native.merge(list(runs), True)["segments"]
+        native.replace_segments(list(runs), [])
+        for name in runs.values():
+            os.unlink(target.folder / "ssd" / name)
+    return Imported(segments, found["rows"], found["with_embedx"], found["dropped"])

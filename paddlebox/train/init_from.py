@@ -1,0 +1,374 @@
+"""Warm start: a new run from the rows and dense parameters of another (docs/warm_start.md).
+
+What the two have in common is carried, the rest is as in a run that starts from nothing. All of it
+becomes version 1 of the new store, in one commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.config.check import validate
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.files import write_durably
+from paddlebox.store.import_rows import Imported, import_rows, open_source
+from paddlebox.store.table import Table
+from paddlebox.train.program import Runner
+
+log = logging.getLogger("paddlebox")
+
+SLOTS_FILE = "slots.json"  # RUN/slots.json: the slots that its rows' numbers stand for
+# Paddle's variable of the dense optimizer's rate. It is the new config's, whatever was trained.
+_RATE = "learning_rate_"
+# What decides which feasign a value of a slot becomes.
+_MEANING = ("hash", "bucket", "cross")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run to start from."""
+
+    run: Path
+    version: int | None  # None: the newest
+    config: Mapping[str, Any]  # of the run, as it was written down
+    slots: Slots
+
+
+def find_source(text: str, run_dir: Path) -> Source:
+    """RUN or RUN@VERSION, checked before anything is written.
+
+    Raises: StoreError when there is no such run; ConfigError when it is run_dir itself.
+    """
+    run, mark, name = text.rpartition("@")
+    if not mark or Path(text).is_dir():
+        run, name = text, ""
+    folder = Path(run)
+    if not (folder / "store").is_dir():
+        raise StoreError(f"--init-from {text}: {folder} holds no store; expected a run's folder")
+    if folder.resolve() == run_dir.resolve():
+        raise ConfigError(f"--init-from {text}: is the --run-dir itself; choose another --run-dir")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+        slots_file = folder / SLOTS_FILE
+        if slots_file.is_file():
+            slots = validate(Slots, json.loads(slots_file.read_text()), str(slots_file))
+        else:
+            slots = load_slots(config["data"]["slots"])
+        config["data"]["key_space"], config["optimizer"]["type"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(
+            f"--init-from {text}: {path} does not say what the run was: {error!r}; a run's "
+            "config.json is needed to understand its rows"
+        ) from error
+    return Source(folder, resolve_version(folder, name), config, slots)
+
+
+def resolve_version(run: Path, name: str) -> int | None:
+    """The version that a text names; None: the newest.
+
+    Raises: StoreError.
+    """
+    if not name:
+        return None
+    if not name.isdecimal():
+        raise StoreError(
+            f"--init-from {run}@{name}: expected the number of a version after @; "
+            f"tools/store.py stat {run} lists them"
+        )
+    return int(name)
+
+
+def write_slots(run_dir: Path, slots: Slots) -> None:
+    """Keeps the slots of a run beside its config, whose file of slots may change later."""
+    text = json.dumps(slots.model_dump(mode="json"), indent=1)
+    write_durably(str(run_dir / SLOTS_FILE), text.encode())
+
+
+def init_from(
+    source: Source, config: Config, slots: Slots, table: Table, runner: Runner, run_dir: Path
+) -> dict[str, Any]:
+    """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
+    carried, reset and dropped. A run that was filled already but has trained no pass is taken as it
+    is.
+
+    Raises: StoreError when the store holds more than that, or the source cannot be read;
+        CorruptionError; OutOfSpaceError; ConfigError when the rows mean nothing to this config.
+        Nothing is committed then.
+    """
+    if table.head is not None:
+        return _already(source, config, table, runner, run_dir)
+    _check_keys(source, config)
+    chosen = _map_slots(source.slots, slots)
+    with open_source(source.run / "store", source.version) as old:
+        assert old.head is not None
+        log.info(
+            "init from %s, version %d: %d rows",
+            source.run,
+            old.head.version,
+            old.head.live_rows,
+        )
+        imported = import_rows(
+            old,
+            table,
+            slots=chosen.indices,
+            keyed_by_slot=config.data.key_space.value == "per_slot",
+            progress=_progress(old.head.live_rows),
+        )
+        same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
+        dense = carry_dense(old.load_dense(), runner.dense_state(), same_optimizer)
+        admission = _admission(old, table, chosen)
+        report = {
+            "run": str(source.run),
+            "version": old.head.version,
+            "rows": _rows(imported, source.slots),
+            "slots": chosen.report(slots),
+            "parts": _parts(old.config, table.config),
+            "admission_counts": _what_of_counts(table, admission),
+            "dense": dense.report(),
+        }
+        runner.load_dense_state(dense.state)
+        write_durably(str(run_dir / "init.json"), json.dumps(report, indent=1).encode())
+        table.commit_initial(
+            imported.segments,
+            dense=dense.state,
+            admission=admission,
+            day=old.day,
+            events=old.events,
+            cursor={"pass": 0, "epoch": 0, "init_from": [str(source.run), old.head.version]},
+            config_hash=config.fingerprint(),
+        )
+    for line in format_report(report):
+        log.info("init: %s", line)
+    return report
+
+
+def _already(
+    source: Source, config: Config, table: Table, runner: Runner, run_dir: Path
+) -> dict[str, Any]:
+    head = table.head
+    assert head is not None
+    run, version = head.cursor.get("init_from", ["", 0])
+    asked = source.version or version
+    if head.pass_number != 0 or (run, version) != (str(source.run), asked):
+        raise StoreError(
+            f"{run_dir} holds version {head.version} already; --init-from fills an empty run: "
+            "choose another --run-dir"
+        )
+    if head.config_hash != config.fingerprint():
+        raise StoreError(
+            f"{run_dir} was filled from {run}@{version} for another config: choose another "
+            "--run-dir, or that config"
+        )
+    runner.load_dense_state(table.load_dense())
+    log.info("init: %s was filled from %s@%d before", run_dir, run, version)
+    report: dict[str, Any] = json.loads((run_dir / "init.json").read_text())
+    return report
+
+
+def _check_keys(source: Source, config: Config) -> None:
+    found, wanted = source.config["data"]["key_space"], config.data.key_space.value
+    if found != wanted:
+        raise ConfigError(
+            f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: a "
+            f"feasign of one means nothing in the other; set data.key_space: {found}, or start "
+            "without --init-from"
+        )
+
+
+@dataclass(frozen=True)
+class _SlotMap:
+    indices: list[int]  # of the source's slots in the new run, -1: dropped
+    kept: list[str]
+    dropped: list[str]
+    changed: list[str]  # kept, but their values become other feasigns
+
+    def report(self, slots: Slots) -> dict[str, list[str]]:
+        added = [slot.name for slot in slots.sparse if slot.name not in self.kept]
+        return {
+            "kept": self.kept,
+            "added": added,
+            "dropped": self.dropped,
+            "changed_meaning": self.changed,
+        }
+
+    @property
+    def moved(self) -> bool:
+        return any(new not in (-1, old) for old, new in enumerate(self.indices))
+
+
+def _map_slots(old: Slots, new: Slots) -> _SlotMap:
+    places = {slot.name: (index, slot) for index, slot in enumerate(new.sparse)}
+    kept = [slot for slot in old.sparse if slot.name in places]
+    changed = [
+        slot.name
+        for slot in kept
+        if any(getattr(slot, name) != getattr(places[slot.name][1], name) for name in _MEANING)
+    ]
+    if changed:
+        log.warning("init: slots make other feasigns than they did: %s", ", ".join(changed))
+    return _SlotMap(
+        [places[slot.name][0] if slot.name in places else -1 for slot in old.sparse],
+        [slot.name for slot in kept],
+        [slot.name for slot in old.sparse if slot.name not in places],
+        changed,
+    )
+
+
+def _admission(old: Table, new: Table, slots: _SlotMap) -> bytes | None:
+    """The counts of feasigns without a row, where the new filter can hold them."""
+    before, after = old.config.admission, new.config.admission
+    if before.min_count == 1 or after.min_count == 1 or before.filter_bytes != after.filter_bytes:
+        return None
+    if slots.moved:
+        return None  # with key_space per_slot they are counts of other keys
+    return bytes(old._native.admission_state())
+
+
+def _what_of_counts(new: Table, admission: bytes | None) -> str:
+    if new.config.admission.min_count == 1:
+        return "none"
+    return "carried" if admission is not None else "start anew"
+
+
+def _rows(imported: Imported, slots: Slots) -> dict[str, Any]:
+    names = [slot.name for slot in slots.sparse]
+    dropped = {name: rows for name, rows in zip(names, imported.dropped, strict=True) if rows > 0}
+    return {
+        "carried": imported.rows,
+        "with_embedx": imported.with_embedx,
+        "dropped": sum(dropped.values()),
+        "dropped_by_slot": dropped,
+    }
+
+
+def _parts(old: TableConfig, new: TableConfig) -> dict[str, str]:
+    """What became of each part of a row."""
+
+    def state(name: str) -> str:
+        rules = [getattr(config, name).rule.value for config in (old, new)]
+        return "carried" if rules[0] == rules[1] else f"reset ({rules[0]} -> {rules[1]})"
+
+    parts = {"show, click, embed_w": "carried", "embed state": state("embed")}
+    for name, widths in (
+        ("embedx", (old.embedx_dim, new.embedx_dim)),
+        ("expand", (old.expand_dim, new.expand_dim)),
+    ):
+        if widths == (0, 0):
+            continue
+        if widths[0] == widths[1]:
+            parts[f"{name}_w"], parts[f"{name} state"] = "carried", state(name)
+        elif widths[1] == 0:
+            parts[f"{name}_w"] = "dropped"
+        else:
+            parts[f"{name}_w"] = f"made anew ({widths[0]} -> {widths[1]} floats)"
+    return parts
+
+
+@dataclass
+class CarriedDense:
+    """The dense state of a new run. `fresh` and `dropped`: (name, shape, why)."""
+
+    state: dict[str, np.ndarray]
+    carried: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    fresh: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
+    dropped: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "carried": [{"name": name, "shape": list(shape)} for name, shape in self.carried],
+            **{
+                kind: [{"name": name, "shape": list(shape), "why": why} for name, shape, why in of]
+                for kind, of in (("fresh", self.fresh), ("dropped", self.dropped))
+            },
+        }
+
+
+def carry_dense(
+    old: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], same_optimizer: bool
+) -> CarriedDense:
+    """Takes from `old` what `fresh`, the state of the new model, has a place for.
+
+    A parameter is carried where name, shape and dtype are the same; the optimizer's state of a
+    parameter (its name begins with the parameter's) goes with it where the optimizer is the same.
+    """
+    names = {*old, *fresh}
+    out = CarriedDense(dict(fresh))
+    for name in sorted(names):
+        owner = _owner(name, names)
+        before, now = old.get(name), fresh.get(name)
+        why = ""
+        if name.startswith(_RATE):
+            why = "the config's"
+        elif before is None:
+            why = "not in the source"
+        elif now is None:
+            why = "not in the model"
+        elif owner is not None and not same_optimizer:
+            why = "of another optimizer"
+        elif owner is not None and not _same(old.get(owner), fresh.get(owner)):
+            why = f"{owner} is not carried"
+        elif not _same(before, now):
+            why = f"was {before.dtype} {list(before.shape)}"
+        if not why:
+            assert before is not None
+            out.state[name] = before
+            out.carried.append((name, before.shape))
+        elif now is not None:
+            out.fresh.append((name, now.shape, why))
+        else:
+            assert before is not None
+            out.dropped.append((name, before.shape, why))
+    return out
+
+
+def _owner(name: str, names: set[str]) -> str | None:
+    """The parameter whose optimizer state has this name: the longest that it begins with."""
+    parts = name.split("_")
+    prefixes = ("_".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    return next((prefix for prefix in prefixes if prefix in names), None)
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
+
+
+def _progress(rows: int) -> Any:
+    step = max(1 << 20, rows // 20)
+    said = 0
+
+    def tell(done: int) -> None:
+        nonlocal said
+        if done - said >= step:
+            said = done
+            log.info("init: %d of %d rows", done, rows)
+
+    return tell
+
+
+def format_report(report: Mapping[str, Any]) -> list[str]:
+    """init.json as lines to read."""
+    rows, slots, dense = report["rows"], report["slots"], report["dense"]
+
+    def listed(names: Sequence[str]) -> str:
+        return ", ".join(names) if names else "none"
+
+    lines = [
+        f"rows: {rows['carried']} carried, {rows['dropped']} dropped",
+        f"slots: {len(slots['kept'])} kept; added: {listed(slots['added'])}; "
+        f"dropped: {listed(slots['dropped'])}",
+        *(f"{part}: {what}" for part, what in report["parts"].items()),
+        f"admission counts: {report['admission_counts']}",
+        f"dense: {len(dense['carried'])} tensors carried",
+    ]
+    for kind in ("fresh", "dropped"):
+        lines += [f"dense, {kind}: {t['name']} {t['shape']} ({t['why']})" for t in dense[kind]]
+    return lines

@@ -1,0 +1,245 @@
+"""The metrics that a config names, beside the usual ones: docs/metrics.md has their formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.config import Slots
+from paddlebox.config.schema import CMATCH_RANK, MetricConfig, MetricMethod
+from paddlebox.data.batches import LOG_KEYS
+from paddlebox.errors import ConfigError
+
+State = dict[str, np.ndarray]
+Columns = Mapping[str, np.ndarray]  # (B) of each name
+
+
+class Metric(Protocol):
+    """One accumulator. Adding in another order, or merging parts, gives the same state."""
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
+        """(n) float32, float32, and uint64 where the method has groups."""
+
+    def compute(self) -> dict[str, float]: ...
+
+    def merge(self, other: Any) -> None: ...
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class _Native:
+    """One of ops/metric."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
+        if groups is None:
+            self._native.add(predictions, labels)
+        else:
+            self._native.add(groups, predictions, labels)
+
+    def compute(self) -> dict[str, float]:
+        return dict(self._native.compute())
+
+    def merge(self, other: _Native) -> None:
+        self._native.merge(other._native)
+
+    def state(self) -> State:
+        return dict(self._native.state())
+
+    def load_state(self, state: State) -> None:
+        self._native.load_state(dict(state))
+
+
+class Auc(_Native):
+    """PaddleBox's set, and the normalised entropy."""
+
+    def __init__(self) -> None:
+        super().__init__(_native.core.BucketAuc())
+
+    def compute(self) -> dict[str, float]:
+        values = super().compute()
+        return {**values, "ne": normalised_entropy(values["logloss"], values["actual_ctr"])}
+
+
+class NanInf:
+    """How many predictions are not numbers."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(3, np.int64)  # NaN, infinite, all
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
+        del labels, groups
+        found = (np.isnan(predictions).sum(), np.isinf(predictions).sum(), predictions.size)
+        self._counts += np.array(found, np.int64)
+
+    def compute(self) -> dict[str, float]:
+        nan, inf, size = (int(count) for count in self._counts)
+        return {"nan": nan, "inf": inf, "rate": (nan + inf) / max(1, size), "size": size}
+
+    def merge(self, other: NanInf) -> None:
+        self._counts += other._counts
+
+    def state(self) -> State:
+        return {"counts": self._counts.copy()}
+
+    def load_state(self, state: State) -> None:
+        if "counts" not in state or np.shape(state["counts"]) != (3,):
+            raise ValueError(f"the state of nan_inf: expected counts (3), found {sorted(state)}")
+        self._counts = np.array(state["counts"], np.int64)
+
+
+def normalised_entropy(logloss: float, ctr: float) -> float:
+    """The log loss divided by that of predicting the mean click rate always; -1 when one class is
+    missing (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014)."""
+    if not 0 < ctr < 1:
+        return -1.0
+    return -logloss / (ctr * math.log(ctr) + (1 - ctr) * math.log1p(-ctr))
+
+
+def create_metric(method: MetricMethod) -> Metric:
+    if method is MetricMethod.AUC:
+        return Auc()
+    if method is MetricMethod.WUAUC:
+        return _Native(_native.core.GroupAuc())
+    if method is MetricMethod.CONTINUOUS:
+        return _Native(_native.core.ErrorSums())
+    return NanInf()
+
+
+class MetricSet:
+    """The metrics of some specs. Feed it batch by batch."""
+
+    def __init__(self, specs: Sequence[MetricConfig]) -> None:
+        self._metrics = {spec.name: (spec, create_metric(spec.method)) for spec in specs}
+
+    def add(
+        self, predictions: np.ndarray | None, labels: np.ndarray | None, columns: Columns
+    ) -> None:
+        """Adds a batch. B = instances.
+
+        Args:
+            predictions: (B) probabilities. labels: (B). None where the program has none.
+            columns: what specs name.
+
+        Raises: ConfigError when a column is missing; ValueError for a value that a method does not
+            take.
+        """
+        for name, (spec, metric) in self._metrics.items():
+            p = _column(spec.prediction, predictions, columns, name, "prediction")
+            y = _column(spec.label, labels, columns, name, "label")
+            chosen = self._chosen(spec, columns, len(p))
+            groups = None
+            if spec.group:
+                groups = _as_groups(_named(spec.group, columns, name))[chosen]
+            try:
+                metric.add(
+                    np.ascontiguousarray(p[chosen], np.float32),
+                    np.ascontiguousarray(y[chosen], np.float32),
+                    groups,
+                )
+            except ValueError as error:
+                raise ValueError(f"metric {name!r}: {error}") from error
+
+    @staticmethod
+    def _chosen(spec: MetricConfig, columns: Columns, size: int) -> np.ndarray:
+        chosen = np.ones(size, bool)
+        for name, values in spec.mask.items():
+            chosen &= np.isin(_named(name, columns, spec.name), np.array(values))
+        if spec.cmatch_rank:
+            chosen &= _matches(_named(CMATCH_RANK, columns, spec.name), spec.cmatch_rank)
+        return chosen
+
+    def compute(self) -> dict[str, dict[str, float]]:
+        """{name: {what: value}}."""
+        return {name: metric.compute() for name, (_, metric) in self._metrics.items()}
+
+    def merge(self, other: MetricSet) -> None:
+        """Adds what another set of the same specs has seen."""
+        for name, (_, metric) in self._metrics.items():
+            metric.merge(other._metrics[name][1])
+
+    def state(self) -> State:
+        """Plain arrays, by "<metric>/<part>"."""
+        return {
+            f"{name}/{part}": array
+            for name, (_, metric) in self._metrics.items()
+            for part, array in metric.state().items()
+        }
+
+    def load_state(self, state: State) -> None:
+        """The reverse of `state`, in place of what was added.
+
+        Raises: ValueError when it is not a state of these metrics.
+        """
+        for name, (_, metric) in self._metrics.items():
+            prefix = f"{name}/"
+            parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
+            metric.load_state(parts)
+
+
+def check_columns(specs: Sequence[MetricConfig], slots: Slots) -> None:
+    """For a run from a config, whose program is the zoo's.
+
+    Raises: ConfigError naming a column that no slot gives.
+    """
+    names = [slot.name for slot in slots.slots]
+    for spec in specs:
+        if spec.prediction:
+            raise ConfigError(
+                f"metric {spec.name!r}: prediction {spec.prediction!r}: a model of the zoo has one "
+                "prediction; leave it out"
+            )
+        for name in sorted(spec.columns):
+            if name in LOG_KEYS:
+                raise ConfigError(
+                    f"metric {spec.name!r}: {name} needs log keys, which a program of your own "
+                    "can ask for (set_parse_logkey); a config cannot yet"
+                )
+            if name not in names:
+                raise ConfigError(
+                    f"metric {spec.name!r}: no slot {name!r}; there are: {', '.join(names)}"
+                )
+
+
+def _named(name: str, columns: Columns, metric: str) -> np.ndarray:
+    if name not in columns:
+        raise ConfigError(
+            f"metric {metric!r}: the batch has no {name!r}; it has: "
+            f"{', '.join(sorted(columns)) or 'none'}"
+        )
+    return columns[name]
+
+
+def _column(
+    name: str, usual: np.ndarray | None, columns: Columns, metric: str, what: str
+) -> np.ndarray:
+    if name:
+        return _named(name, columns, metric)
+    if usual is None:
+        raise ConfigError(f"metric {metric!r}: the program has no {what}; name one")
+    return usual
+
+
+def _as_groups(values: np.ndarray) -> np.ndarray:
+    """Equal values as equal uint64: integers by value, floats by their bits."""
+    if values.dtype.kind == "f":
+        return np.ascontiguousarray(values + np.float32(0), np.float32).view(np.uint32).astype("u8")
+    return np.ascontiguousarray(values).astype(np.uint64)
+
+
+def _matches(cmatch_rank: np.ndarray, wanted: Sequence[str]) -> np.ndarray:
+    packed = cmatch_rank.astype(np.uint64)
+    cmatch, rank = packed >> np.uint64(32), packed & np.uint64(0xFF)
+    chosen = np.zeros(len(packed), bool)
+    for text in wanted:
+        first, _, second = text.partition("_")
+        chosen |= (cmatch == int(first)) & ((rank == int(second)) if second else True)
+    return chosen

@@ -1,0 +1,297 @@
+"""--init-from: a new run from another one's rows and dense parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.train.init_from import carry_dense, find_source, resolve_version
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOTS = ("user", "item", "query")
+
+# Trains runs one after another: [config file, overrides, run dir, source, what to die of] each. An
+# error is given back as its class and text.
+SCRIPT = """
+import json, os, pathlib, sys
+from paddlebox.config import load_config
+from paddlebox.errors import PaddleBoxError
+from paddlebox.launch import cpu
+jobs = json.loads(sys.argv[1])
+cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
+from paddlebox.store.table import Table
+from paddlebox.train import init_from, session
+answers = []
+for file, overrides, run_dir, source, death in jobs:
+    if death == "before the commit":
+        Table.commit_initial = lambda *args, **kwargs: os._exit(9)
+    if death == "after the commit":
+        init_from.format_report = lambda report: os._exit(9)
+    try:
+        done = session.train(load_config(file, overrides), pathlib.Path(run_dir), source=source)
+        answers.append({k: done[k] for k in ("sparse_digest", "dense_digest", "version")})
+    except PaddleBoxError as error:
+        answers.append({"error": type(error).__name__, "text": str(error)})
+print(json.dumps(answers))
+"""
+
+
+def write_slots(path: Path, names: tuple[str, ...]) -> Path:
+    lines = ["slots:", "  - {name: click, type: label}", "  - {name: age, type: dense, dim: 2}"]
+    path.write_text("\n".join([*lines, *(f"  - {{name: {n}, type: sparse}}" for n in names)]))
+    return path
+
+
+def write_data(path: Path, names: tuple[str, ...], seed: int) -> str:
+    """600 instances; a slot's tokens are its own, whatever slots stand beside it."""
+    rng = np.random.default_rng(seed)
+    columns = {n: (i + 1) * 10_000 + rng.integers(1, 400, 600) for i, n in enumerate(SLOTS)}
+    columns["city"] = 90_000 + rng.integers(1, 50, 600)
+    clicks = (columns["user"] + columns["item"]) % 3 == 0
+    with open(path, "w") as file:
+        for row in range(600):
+            values = " ".join(f"1 {columns[name][row]}" for name in names)
+            file.write(f"1 {int(clicks[row])} 2 {row % 7} 0.5 {values}\n")
+    return str(path)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Any:
+    """Describes runs and trains them: runs.train([runs.job(...), ...])."""
+
+    class Runs:
+        config = tmp_path / "config.yaml"
+
+        def __init__(self) -> None:
+            slots = write_slots(tmp_path / "slots.yaml", SLOTS)
+            self.files = [write_data(tmp_path / f"{n}.txt", SLOTS, n) for n in range(4)]
+            self.config.write_text(
+                "name: warm\n"
+                "table: {embedx_dim: 4, embedx_threshold: 2.0}\n"
+                "mem: {budget_bytes: 1MiB}\nhbm: {budget_bytes: 16MiB}\n"
+                f"data: {{format: multislot, slots: {slots}, train_files: [x],\n"
+                "  files_per_pass: 1, batch_size: 64}\n"
+                "model: {type: deepfm, hidden: [8, 8]}\n"
+                "optimizer: {learning_rate: 0.01}\n"
+                "trainer: {dense_threads: 1}\nstore: {threads: 1}\n"
+            )
+
+        def job(
+            self, name: str, files: list[str], *more: str, source: str = "", death: str = ""
+        ) -> list[Any]:
+            overrides = [f"data.train_files={json.dumps(files)}", *more]
+            return [str(self.config), overrides, str(tmp_path / name), source, death]
+
+        def train(self, *jobs: list[Any], code: int = 0) -> Any:
+            done = subprocess.run(
+                [sys.executable, "-c", SCRIPT, json.dumps(jobs)],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                check=False,
+            )
+            assert done.returncode == code, done.stderr[-3000:]
+            return json.loads(done.stdout.splitlines()[-1]) if code == 0 else done.stderr
+
+        def report(self, name: str) -> dict[str, Any]:
+            found: dict[str, Any] = json.loads((tmp_path / name / "init.json").read_text())
+            return found
+
+    return Runs()
+
+
+@pytest.mark.parametrize(
+    ("program", "optimizer"),
+    [("pir", "adam"), ("old_ir", "adagrad"), ("dygraph", "adam"), ("pir", "sgd")],
+)
+def test_a_run_in_two_steps_is_the_run_in_one(runs, tmp_path, program, optimizer):
+    """Rows, dense parameters and the dense optimizer's state; also over a day's end, and with
+    admission."""
+    same = [f"trainer.program={program}", f"optimizer.type={optimizer}"]
+    same += ["table.admission.min_count=2", "table.admission.filter_bytes=64KiB"]
+    same += ["table.life.delete_threshold=0.15", "table.life.show_click_decay_rate=0.9"]
+    days = [*same, "data.files_per_day=1"]
+    one, first, second = runs.train(
+        runs.job("one", runs.files, *days, "data.date=20240101"),
+        runs.job("first", runs.files[:2], *days, "data.date=20240101"),
+        runs.job(
+            "second",
+            runs.files[2:],
+            *days,
+            "data.date=20240103",
+            source=str(tmp_path / "first"),
+        ),
+    )
+    assert second["sparse_digest"] == one["sparse_digest"] != first["sparse_digest"]
+    assert second["dense_digest"] == one["dense_digest"] != first["dense_digest"]
+    report = runs.report("second")
+    assert report["dense"]["dropped"] == []
+    assert {tensor["name"] for tensor in report["dense"]["fresh"]} <= {"learning_rate_0"}
+    assert report["admission_counts"] == "carried"
+
+
+@pytest.mark.parametrize("program", ["pir", "dygraph"])
+def test_slots_widths_and_rules_may_change(runs, tmp_path, program):
+    names = ("city", "item", "user")
+    slots = write_slots(tmp_path / "new_slots.yaml", names)
+    files = [write_data(tmp_path / f"new{n}.txt", names, n) for n in (2, 3)]
+    changed = [f"data.slots={slots}", "table.embedx_dim=6", "table.embed.rule=adam"]
+    changed += [
+        "model.hidden=[16, 8]",
+        "optimizer.type=adagrad",
+        "seed=5",
+        f"trainer.program={program}",
+    ]
+    _, answer = runs.train(
+        runs.job("old", runs.files[:2]),
+        runs.job("new", files, *changed, source=f"{tmp_path / 'old'}@2"),
+    )
+    assert answer["version"] >= 3  # the first version is what was carried
+    report = runs.report("new")
+    assert report["version"] == 2
+    assert report["slots"] == {
+        "kept": ["user", "item"],
+        "added": ["city"],
+        "dropped": ["query"],
+        "changed_meaning": [],
+    }
+    assert set(report["rows"]["dropped_by_slot"]) == {"query"}
+    assert report["rows"]["carried"] > 600
+    assert report["parts"] == {
+        "show, click, embed_w": "carried",
+        "embed state": "reset (adagrad -> adam)",
+        "embedx_w": "made anew (4 -> 6 floats)",
+    }
+    dense = {tensor["name"]: tensor for tensor in report["dense"]["carried"]}
+    fresh = {tensor["name"]: tensor for tensor in report["dense"]["fresh"]}
+    assert dense["linear_2.w_0"]["shape"] == [8, 1]
+    assert fresh["linear_0.w_0"]["why"].startswith("was float32")
+    assert all("moment" not in name for name in dense)  # of adam, and this is adagrad
+
+
+def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
+    """The same data with the slots in another order: no feasign of it is new."""
+    names = ("query", "user", "item")
+    slots = write_slots(tmp_path / "turned.yaml", names)
+    keyed = "data.key_space=per_slot"
+    turned = write_data(tmp_path / "turned.txt", names, 0)
+    runs.train(
+        runs.job("old", runs.files[:1], keyed),
+        runs.job("new", [turned], keyed, f"data.slots={slots}", source=str(tmp_path / "old")),
+    )
+    line = json.loads((tmp_path / "new" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["hits"]["new"] == 0
+    assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
+
+
+def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(runs, tmp_path):
+    old = str(tmp_path / "old")
+    second = runs.files[2:]
+    (whole, expected) = runs.train(
+        runs.job("old", runs.files[:2]), runs.job("whole", second, source=old)
+    )
+    assert whole["version"] == 2
+    for death in ("before the commit", "after the commit"):
+        name = death.replace(" ", "-")
+        runs.train(runs.job(name, second, source=old, death=death), code=9)
+        (again,) = runs.train(runs.job(name, second, source=old))
+        assert again["sparse_digest"] == expected["sparse_digest"]
+        assert again["dense_digest"] == expected["dense_digest"]
+
+
+def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_path):
+    old = str(tmp_path / "old")
+    files = runs.files[:1]
+    damaged = tmp_path / "damaged"
+    runs.train(runs.job("old", files))
+    shutil.copytree(old, damaged)
+    segment = next((damaged / "store" / "ssd").iterdir())
+    segment.write_bytes(segment.read_bytes()[:100] + b"?" + segment.read_bytes()[101:])
+    config = (tmp_path / "old" / "config.json").read_text()
+    cases = [
+        (runs.job("new", files, source=str(tmp_path / "none")), "StoreError", "holds no store"),
+        (runs.job("old", files, source=old), "ConfigError", "is the --run-dir itself"),
+        (runs.job("new", files, source=f"{old}@7"), "StoreError", "version 7 is not kept"),
+        (runs.job("new", files, source=f"{old}@x"), "StoreError", "expected the number"),
+        (
+            runs.job("new", files, "data.key_space=per_slot", source=old),
+            "ConfigError",
+            "its data.key_space is shared, the config's per_slot",
+        ),
+        (runs.job("new", files, source=str(damaged)), "CorruptionError", segment.name),
+    ]
+    answers = runs.train(*(job for job, _, _ in cases))
+    for answer, (_, error, text) in zip(answers, cases, strict=True):
+        assert answer["error"] == error
+        assert text in answer["text"]
+    assert (tmp_path / "old" / "config.json").read_text() == config
+    # None of it has filled the new run's store; a run that has trained is not filled.
+    good, again = runs.train(runs.job("new", files, source=old), runs.job("new", files, source=old))
+    assert good["version"] == 2
+    assert again["error"] == "StoreError"
+    assert "--init-from fills an empty run" in again["text"]
+
+
+def state(**arrays: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Tensors of these shapes, of one value each that tells them apart."""
+    names = {name: name.replace("__", ".") for name in arrays}
+    return {
+        names[name]: np.full(shape, index + 1, np.float32)
+        for index, (name, shape) in enumerate(arrays.items())
+    }
+
+
+def test_dense_tensors_are_matched_by_name_and_shape():
+    old = state(a__w_0=(2,), a__w_0_moment1_0=(2,), b__w_0=(3,), b__w_0_moment1_0=(3,), c__w_0=(1,))
+    new = state(b__w_0=(4,), b__w_0_moment1_0=(4,), a__w_0=(2,), a__w_0_moment1_0=(2,), d__w_0=(1,))
+    found = carry_dense(old, new, same_optimizer=True)
+    assert [name for name, _ in found.carried] == ["a.w_0", "a.w_0_moment1_0"]
+    assert {name: why for name, _, why in found.fresh} == {
+        "b.w_0": "was float32 [3]",
+        "b.w_0_moment1_0": "b.w_0 is not carried",
+        "d.w_0": "not in the source",
+    }
+    assert [name for name, _, _ in found.dropped] == ["c.w_0"]
+    assert found.state.keys() == new.keys()
+    for name, array in found.state.items():
+        expected = old[name] if name.startswith("a.") else new[name]
+        assert (array == expected).all()
+
+
+def test_the_state_of_another_optimizer_begins_anew():
+    old = state(a__w_0=(2,), a__w_0_moment1_0=(2,))
+    new = state(a__w_0_moment1_0=(2,), a__w_0=(2,))
+    found = carry_dense(old, new, same_optimizer=False)
+    assert (found.state["a.w_0"] == old["a.w_0"]).all()
+    assert (found.state["a.w_0_moment1_0"] == new["a.w_0_moment1_0"]).all()
+
+
+def test_the_learning_rate_is_the_new_configs():
+    old, new = state(learning_rate_0=()), {"learning_rate_0": np.float32(0.5)}
+    assert carry_dense(old, new, same_optimizer=True).state["learning_rate_0"] == 0.5
+
+
+def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path):
+    run = tmp_path / "run@3"
+    (run / "store").mkdir(parents=True)
+    slots = write_slots(tmp_path / "slots.yaml", SLOTS)
+    config = {"data": {"key_space": "shared", "slots": str(slots)}, "optimizer": {"type": "sgd"}}
+    (run / "config.json").write_text(json.dumps(config))
+    assert find_source(str(run), tmp_path).version is None
+    assert find_source(f"{run}@12", tmp_path).version == 12
+    (run / "config.json").unlink()
+    with pytest.raises(StoreError, match="does not say what the run was"):
+        find_source(str(run), tmp_path)
+    with pytest.raises(ConfigError, match="run-dir itself"):
+        find_source(str(run), run)
+    assert resolve_version(run, "") is None

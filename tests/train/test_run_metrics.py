@@ -1,0 +1,106 @@
+"""Metrics that a config or a program names, over the batches of a pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox.config.schema import MetricConfig
+from paddlebox.train.loop import run_pass
+from tests.data.conftest import open_dataset, write_lines  # noqa: F401  # fixtures
+from tests.data.test_protocol import load, push_ones
+from tests.train.test_init_from import runs  # noqa: F401  # fixture
+
+
+@pytest.fixture
+def named() -> list[dict[str, Any]]:
+    return [
+        {"name": "by_user", "method": "wuauc", "group": "user"},
+        {"name": "some_items", "mask": {"item": [20001, 20002, 20003]}},
+        {"name": "age", "method": "continuous", "label": "age"},
+        {"name": "bad", "method": "nan_inf"},
+    ]
+
+
+def line_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("program", ["pir", "dygraph"])
+def test_a_config_names_slots(runs, named, tmp_path, program):  # noqa: F811
+    metrics = f"metrics={json.dumps(named)}"
+    files = runs.files[:1]
+    usual, more = runs.train(
+        runs.job("usual", files, f"trainer.program={program}"),
+        runs.job("more", files, f"trainer.program={program}", metrics),
+    )
+    assert more["sparse_digest"] == usual["sparse_digest"]
+    assert more["dense_digest"] == usual["dense_digest"]
+    before, after = line_of(tmp_path / "usual")["metrics"], line_of(tmp_path / "more")["metrics"]
+    assert after.keys() == {*before, *(metric["name"] for metric in named)}
+    assert {name: after[name] for name in before} == before
+    rows = np.loadtxt(files[0])  # 1 click 2 age age 1 user 1 item 1 query
+    _, counts = np.unique(rows[:, 6], return_counts=True)
+    clicked = {u: set(rows[rows[:, 6] == u, 1]) for u in rows[:, 6]}
+    assert after["by_user"]["groups"] == sum(len(labels) == 2 for labels in clicked.values())
+    assert 0 <= after["by_user"]["wuauc"] <= 1
+    assert after["some_items"]["size"] == np.isin(rows[:, 8], [20001, 20002, 20003]).sum()
+    assert after["age"]["actual_value"] == rows[:, 3].sum() / 600
+    assert after["bad"] == {"nan": 0, "inf": 0, "rate": 0.0, "size": 600}
+    assert counts.sum() == 600
+
+
+def test_a_config_that_names_no_slot_is_refused_before_anything_starts(
+    runs,  # noqa: F811
+    tmp_path,
+):
+    def answer(metric: dict[str, Any]) -> str:
+        (found,) = runs.train(runs.job("new", runs.files[:1], f"metrics={json.dumps([metric])}"))
+        assert found["error"] == "ConfigError"
+        return str(found["text"])
+
+    assert "no slot 'usr'" in answer({"name": "m", "method": "wuauc", "group": "usr"})
+    assert "needs log keys" in answer({"name": "m", "cmatch_rank": ["222"]})
+    assert "one prediction" in answer({"name": "m", "prediction": "p"})
+    assert not (tmp_path / "new").exists()
+
+
+def tagged_lines() -> list[str]:
+    """Three page views of four instances, cmatch 222, ranks 1 and 2, every other one clicked."""
+    keys = [f"{'k' * 11}{222:03x}{row // 2 % 2 + 1:02x}{row // 4:016x}" for row in range(12)]
+    return [f"1 {key} 1 {row % 2} 2 0.5 0.5 1 {row + 1} 1 7" for row, key in enumerate(keys)]
+
+
+def test_log_keys_and_outputs_of_a_program_can_be_named(
+    open_dataset,  # noqa: F811
+    write_lines,  # noqa: F811
+):
+    dataset = open_dataset()
+    file = write_lines("a.txt", tagged_lines())
+    dataset.set_parse_logkey(True)
+    load(dataset, file)
+    outputs: dict[str, np.ndarray] = {}
+    specs = [
+        MetricConfig(name="one", cmatch_rank=("222_1",)),
+        MetricConfig(name="task", prediction="second"),
+        MetricConfig.model_validate({"name": "page", "method": "wuauc", "group": "box_search_id"}),
+    ]
+
+    def step(feed: dict[str, Any]) -> tuple[float, np.ndarray]:
+        assert not any(name.startswith("metric:") for name in feed)
+        push_ones(dataset, feed)
+        size = len(feed["box_label"])
+        outputs["second"] = feed["box_label"].copy()
+        return 0.5, np.zeros((size, 1), np.float32)
+
+    result = run_pass(dataset, step, metrics=specs, outputs=outputs)
+    assert result.metrics["size"] == 12
+    assert result.metrics["one"]["size"] == 6
+    assert result.metrics["task"]["auc"] == 1.0
+    assert result.metrics["page"]["groups"] == 3
+    assert result.metrics["page"]["uauc"] == 0.5
