@@ -199,18 +199,18 @@ def _remote_names(record: VersionRecord) -> list[str]:
 
 
 def _find(source: Any, base: str, uri: str, label: str) -> VersionRecord:
-    found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
-    labels = sorted(info.base_name for info in found if not info.base_name.endswith(".tmp"))
-    if not labels or (label and label not in labels):
-        raise StoreError(
-            f"{uri}: holds no copy {label!r}; there are: {', '.join(labels[-10:]) or 'none'}"
-        )
+    infos = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
+    copied_at = {i.base_name: i.mtime_ns or 0 for i in infos if not i.base_name.endswith(".tmp")}
+    if not copied_at or (label and label not in copied_at):
+        there = ", ".join(sorted(copied_at)[-10:]) or "none"
+        raise StoreError(f"{uri}: holds no copy {label!r}; there are: {there}")
     records = []
-    for name in [label] if label else labels:
+    for name in [label] if label else sorted(copied_at):
         where = f"{uri}/checkpoints/{name}"
         with source.open_input_stream(f"{base}/checkpoints/{name}") as stream:
-            records.append(VersionRecord.from_payload(unframe(stream.read(), where), where))
-    return max(records, key=lambda record: (record.created_at, record.version))
+            record = VersionRecord.from_payload(unframe(stream.read(), where), where)
+        records.append((record.created_at, copied_at[name], record))
+    return max(records, key=lambda found: found[:2])[2]
 
 
 def _check(folder: str, record: VersionRecord, uri: str) -> None:
