@@ -172,9 +172,11 @@ class TestGoingBack:
         names.unname(str(store), "good")
         pid, ready, done = _reader(store)
         try:
-            with Manifest.open_writer(store) as manifest:
-                with pytest.raises(StoreError, match=f"process {pid} reads"):
-                    manifest.go_back(2)
+            with (
+                Manifest.open_writer(store) as manifest,
+                pytest.raises(StoreError, match=f"process {pid} reads"),
+            ):
+                manifest.go_back(2)
         finally:
             os.close(done)
             os.waitpid(pid, 0)
@@ -190,7 +192,7 @@ class TestGoingBack:
             }
             assert found == {"3": 3, "20240102": 3, "20240102/2": 2, "20240103": 4, "good": 1}
             for what in ("5", "20240102/4", "bad", ""):
-                with pytest.raises(StoreError, match="there are: 1 .*and the names good"):
+                with pytest.raises(StoreError, match=r"there are: 1 .*and the names good"):
                     find_version(manifest, what)
 
 

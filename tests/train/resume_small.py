@@ -23,7 +23,7 @@ run_dir = Path(options["folder"])
 train_pass = session._train_pass
 
 
-class BrokenOff(Exception):
+class BrokenOffError(Exception):
     pass
 
 
@@ -34,7 +34,7 @@ def failing(config, table, dataset, runner, passes, *rest):
         def broken(feed):
             feeds.append(feed)
             if len(feeds) == 3:
-                raise BrokenOff
+                raise BrokenOffError
             return step(feed)
 
         runner.train_step = broken
@@ -45,7 +45,7 @@ session._train_pass = failing
 error = ""
 try:
     session.train(config, run_dir, **options.get("train", {}))
-except (BrokenOff, PaddleBoxError) as raised:
+except (BrokenOffError, PaddleBoxError) as raised:
     error = f"{type(raised).__name__}: {raised}"
 lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 summary = run_dir / "summary.json"
