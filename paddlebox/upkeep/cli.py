@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0; 1 where damage was found; 2 where the store cannot be used."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.run is _restore:
+        if "store" not in arguments:  # `restore` makes one
             return _restore(arguments)
         return int(arguments.run(store_folder(arguments.store), arguments))
     except (PaddleBoxError, ValueError) as error:
@@ -95,7 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     command.add_argument("--version", default="", metavar="LABEL", help="default: the newest")
     command.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    command.set_defaults(run=_restore)
     return parser
 
 
@@ -378,7 +377,7 @@ def _copy(folder: Path, arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> int:
     record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
     store = arguments.run_dir / "store"
-    found = verify(store, lambda done, total: None)
+    found = verify(store)
     value = {"version": record.version, "pass": record.pass_number, **found.as_dict()}
     lines = [f"damaged: {damage.message}" for damage in found.damage]
     lines.append(f"{store}: version {record.version}, pass {record.pass_number}")

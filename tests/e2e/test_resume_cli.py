@@ -200,8 +200,8 @@ def test_killed_at_twenty_moments_it_ends_as_unbroken(data, tmp_path):
     while killed < 20:
         trainer = start(data, run_dir, *more)
         try:
-            trainer.communicate(timeout=random_.uniform(0.3, 1.0) * whole)
-            assert trainer.returncode == 0
+            _, stderr = trainer.communicate(timeout=random_.uniform(0.3, 1.0) * whole)
+            assert trainer.returncode == 0, stderr
         except subprocess.TimeoutExpired:
             trainer.kill()
             trainer.communicate()
