@@ -406,11 +406,13 @@ class Table:
             dense = {**(dense or {}), _ADMISSION: self._counts_after(counted)}
         version = 0
         if self._manifest is not None and self.folder is not None:
-            with self._committing, self._given_back(parts):
-                version = self._commit_pass([*parts, written], dense or {}, **fields)
+            with self._committing:  # until published: no merge may be planned of what is not there
+                with self._given_back(parts):
+                    version = self._commit_pass([*parts, written], dense or {}, **fields)
+                self._native.publish(written["segments"])
         else:
             self._day = fields["day"]
-        self._native.publish(written["segments"])
+            self._native.publish(written["segments"])
         self._after_commit()
         return version
 
@@ -682,7 +684,8 @@ class Table:
         return len(old)
 
     def _plan_merges(self, limit: int) -> list[Merge]:
-        head = self._head
+        with self._committing:
+            head = self._head
         if head is None:
             return []
         return compaction.plan(head.segments, head.live_rows, self.policy or Policy(), limit)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +385,33 @@ def test_the_tool_names_copies_and_restores(store, tmp_path, capsys):
     assert run("unname", run_dir, "good") == {"name": "good", "version": 2}
     assert main(["name", run_dir, "9", "other"]) == 2
     assert "no version '9'" in capsys.readouterr().err
+
+
+def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
+    """A version that names segments is seen by compaction only when they can be read."""
+    with open_store(tmp_path / "store") as table:
+        native, seen = table._native, []
+
+        class Publishing:
+            published = False
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(native, name)
+
+            def publish(self, segments: Any) -> None:
+                planner.start()
+                planner.join(0.2)
+                native.publish(segments)
+                self.published = True
+
+        held = table._native = Publishing()
+
+        def plan() -> None:
+            table._plan_merges(1 << 62)
+            seen.append(held.published)
+
+        planner = threading.Thread(target=plan)
+        push(table, 1)
+        table.commit(**fields(1))
+        planner.join()
+        assert seen == [True]
