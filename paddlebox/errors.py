@@ -41,3 +41,7 @@ class StoreLockedError(StoreError):
 
 class TrainingError(PaddleBoxError, RuntimeError):
     """Training cannot go on, as with a non-finite loss. The store stays at its last commit."""
+
+
+class GuardError(TrainingError):
+    """A pass was trained but may not be committed: `checkpoint.guard` says so."""

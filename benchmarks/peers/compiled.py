@@ -17,9 +17,7 @@ from peers.turns import UnavailableError
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 
-def compiled(
-    source: str, folder: Path, flags: Sequence[str] = (), name: str = ""
-) -> ctypes.CDLL:
+def compiled(source: str, folder: Path, flags: Sequence[str] = (), name: str = "") -> ctypes.CDLL:
     """The library of benchmarks/native/<source>; UnavailableError with what the compiler said."""
     # A name of its own for each process: several may compile the same source.
     library = folder / f"{name or Path(source).stem}-{os.getpid()}.so"

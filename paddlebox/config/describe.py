@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -58,8 +58,10 @@ def _type(name: str, field: FieldInfo) -> str:
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return ", ".join(f"`{choice.value}`" for choice in annotation)
     if get_origin(annotation) is UnionType or get_origin(annotation) is Union:
-        words, of_lists = get_args(annotation)
-        return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(of_lists)])
+        words, other = get_args(annotation)
+        return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(other)])
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(annotation))
     if annotation in (int, float, bool, str):
         text = "bytes" if name.endswith("_bytes") else str(annotation.__name__)
     elif get_origin(annotation) is dict:
@@ -78,6 +80,8 @@ def _type(name: str, field: FieldInfo) -> str:
 def _list_of(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
+    if annotation is int:
+        return "int"
     item = get_args(annotation)[0]
     return f"list of {(get_args(item) or (item,))[0].__name__}"
 

@@ -473,6 +473,11 @@ class TrainerConfig(Section):
         le=1024,
         description="OpenMP threads; 0: half the cores, at most 4",
     )
+    grace_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="seconds that SIGTERM or SIGINT leave the open pass to end and be committed",
+    )
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
         default=False, description="evaluate data.test_files after each pass"
@@ -490,8 +495,50 @@ class SecurityConfig(Section):
     )
 
 
+class GuardAction(StrEnum):
+    STOP = "stop"
+    WARN = "warn"
+    OFF = "off"
+
+
+class GuardConfig(Section):
+    """What a pass must fulfil to be committed."""
+
+    non_finite: Choice[GuardAction] = Field(
+        default=GuardAction.STOP,
+        description="NaN or infinity in the dense state: stop (keep the last commit), warn, or off",
+    )
+    max_auc_drop: float = Field(
+        default=0.0, ge=0, lt=1, description="AUC below that of the pass before by more; 0: off"
+    )
+    max_copc_drift: float = Field(
+        default=0.0, ge=0, description="distance of a pass's COPC from 1; 0: off"
+    )
+    action: Literal["stop", "warn"] = Field(
+        default="stop", description="where a metric is beyond its bound"
+    )
+
+
 class CheckpointConfig(Section):
-    keep_versions: int = Field(default=2, ge=1, description="committed versions that are kept")
+    every: Literal["pass", "date", "never"] | Annotated[int, Field(ge=1)] = Field(
+        default="pass",
+        description="commit after each pass, so many passes, the last pass of each date, or only "
+        "at the end; always where training stops, and before a day ends by itself",
+    )
+    keep_versions: int = Field(
+        default=2, ge=1, description="committed passes that are kept, beside named ones"
+    )
+    keep_daily: int = Field(
+        default=0, ge=0, description="days of whose last version is kept as well; 0: none"
+    )
+    copy_to: str = Field(
+        default="",
+        description="folder or URI (hdfs://, s3://, gs://) that committed versions are copied to",
+    )
+    copy_every: int = Field(
+        default=1, ge=1, description="copy one of so many commits, and the last"
+    )
+    guard: GuardConfig = Field(default_factory=GuardConfig)
 
 
 class MetricConfig(Section):
@@ -588,6 +635,14 @@ class Config(Section):
             raise ValueError(
                 f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
                 f"{self.data.files_per_day}: with days the files are gone through once"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _commits_have_dates(self) -> Config:
+        if self.checkpoint.every == "date" and not self.data.date:
+            raise ValueError(
+                "checkpoint.every is date, but data.date, the day of the first files, is not set"
             )
         return self
 

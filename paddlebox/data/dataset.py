@@ -175,8 +175,14 @@ class InMemoryDataset(Surface):
         #: Written into each version: where in the data it stands.
         self.cursor: dict[str, Any] = {}
         self.config_hash = ""
+        self.config: dict[str, Any] = {}
 
     # ---- settings
+
+    def resume_after(self, passes: int) -> None:
+        """Says that so many passes were loaded before, in a run that is taken up again: the
+        shuffles of the next ones are those that they would have been."""
+        self._passes_loaded = passes
 
     def init(
         self,
@@ -671,11 +677,12 @@ class InMemoryDataset(Surface):
                 chosen.stats.parts = len(chosen.loaded.ranges)
             self._stage_when_free()
 
-    def end_pass(self, need_save_delta: bool = False) -> None:
+    def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.
 
         Args:
             need_save_delta: accepted as PaddleBox has it; every commit holds just what changed.
+            commit: False leaves the pass to the next commit, or `Table.commit_ended`.
 
         Raises: what went wrong in the commit of the pass before.
         """
@@ -703,12 +710,14 @@ class InMemoryDataset(Surface):
             return
         self._passes_committed += 1
         times, begin = current.stats.times, time.perf_counter_ns()
-        commit = self._table.commit_in_background(
+        take = self._table.commit_in_background if commit else self._table.keep_in_background
+        taken = take(
             dense=dict(self.dense_state()) if self.dense_state is not None else None,
             day=current.day,
             pass_number=self._passes_committed,
-            cursor={**self.cursor, "files": current.loaded.files},
+            cursor={"files": current.loaded.files, **self.cursor},
             config_hash=self.config_hash,
+            config=self.config,
             counted=current.counted,
         )
 
@@ -717,7 +726,7 @@ class InMemoryDataset(Surface):
             self._committed = (begin, end)
             times.trace("commit", WORK, begin, end)
 
-        commit.add_done_callback(committed)
+        taken.add_done_callback(committed)
 
     def abandon_pass(self) -> None:
         """Forgets the open pass: the store stays at its last commit. The table takes no more

@@ -107,8 +107,8 @@ class QueueDataset(InMemoryDataset):
     def begin_pass(self) -> None:
         raise self._no_pass("begin_pass")
 
-    def end_pass(self, need_save_delta: bool = False) -> None:
-        del need_save_delta
+    def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
+        del need_save_delta, commit
         raise self._no_pass("end_pass")
 
     def abandon_pass(self) -> None:

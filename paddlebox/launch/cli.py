@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
@@ -22,16 +23,50 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, load_config
-from paddlebox.errors import ConfigError, PaddleBoxError
+from paddlebox.errors import (
+    ConfigError,
+    DataError,
+    GuardError,
+    PaddleBoxError,
+    StoreError,
+    StoreLockedError,
+    TrainingError,
+)
 from paddlebox.launch import cpu
 
 log = logging.getLogger("paddlebox")
 
+# Tried in this order; docs/running.md has them. argparse has 2 as well.
+_EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
+    (ConfigError, 2),
+    (DataError, 3),
+    (StoreLockedError, 6),
+    (StoreError, 4),
+    (GuardError, 7),
+    (TrainingError, 5),
+)
+
 
 def train_main(argv: Sequence[str] | None = None) -> int:
-    """tools/train.py. Returns the exit code: 0, or 1 after one line that says what went wrong."""
-    parser = _parser("Trains a model of the zoo, pass by pass, and commits each pass.")
+    """tools/train.py. Returns the exit code (docs/running.md), after one line that says what went
+    wrong."""
+    parser = _parser(
+        "Trains a model of the zoo, pass by pass, and commits each pass. A run dir that holds a "
+        "run is taken up where its newest commit stands."
+    )
     parser.add_argument("--run-dir", type=Path, help="default: runs/<config name>-<time>")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--from",
+        dest="back_to",
+        default="",
+        metavar="VERSION",
+        help="go back first: a version's number, YYYYMMDD, YYYYMMDD/PASS or a checkpoint's name; "
+        "versions after it are dropped",
+    )
+    start.add_argument(
+        "--fresh", action="store_true", help="begin anew; the run dir is moved to RUN_DIR.old-N"
+    )
     parser.add_argument(
         "--trace",
         metavar="FILE",
@@ -58,7 +93,13 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         from paddlebox.train import interrupt, session
 
         with interrupt.remembered():
-            summary = session.train(config, run_dir, source=arguments.init_from)
+            summary = session.train(
+                config,
+                run_dir,
+                source=arguments.init_from,
+                back_to=arguments.back_to,
+                fresh=arguments.fresh,
+            )
         log.info(
             "%d samples in %.1f s; version %d in %s",
             summary["samples"],
@@ -141,13 +182,18 @@ def _guarded(run: Any) -> int:
         run()
     except PaddleBoxError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
         if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them
             raise
         print(f"ImportError: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("interrupted: the store is at its last commit", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        number = getattr(error, "signal", signal.SIGINT)
+        print(
+            f"{signal.Signals(number).name}: stopped; the store is at its last commit, and the "
+            "same command goes on from there",
+            file=sys.stderr,
+        )
+        return 128 + number
     return 0

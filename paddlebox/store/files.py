@@ -91,7 +91,7 @@ def _refused(path: str, action: str, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot {action}: {error}")
 
 
-def _named(folder: str, record: VersionRecord) -> dict[str, int]:
+def data_files(folder: str, record: VersionRecord) -> dict[str, int]:
     """Path inside the store → bytes, of every data file that a version names."""
     dense = os.path.relpath(dense_folder(folder, record.dense_version), folder)
     sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in record.segments}
@@ -105,25 +105,26 @@ def only_in(
     """Data files that a dropped version names and no kept one does, as paths inside the store."""
     names: set[str] = set()
     for record in dropped:
-        names |= _named(folder, record).keys()
+        names |= data_files(folder, record).keys()
     for record in kept:
-        names -= _named(folder, record).keys()
+        names -= data_files(folder, record).keys()
     return names
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes of all files of the store."""
-    total = 0
+    """Bytes of all files of the store; one that has several links counts once."""
+    sizes: dict[tuple[int, int], int] = {}
     for where, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                total += os.stat(os.path.join(where, name)).st_size
-    return total
+                stat = os.stat(os.path.join(where, name))
+                sizes[stat.st_dev, stat.st_ino] = stat.st_size
+    return sum(sizes.values())
 
 
 def first_missing(folder: str, record: VersionRecord) -> str | None:
     """What is wrong with the first data file that is not there with its size, or None."""
-    for name, expected in _named(folder, record).items():
+    for name, expected in data_files(folder, record).items():
         try:
             found = os.stat(os.path.join(folder, name)).st_size
         except FileNotFoundError:
@@ -137,7 +138,7 @@ def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
     """Files of the store that no kept version names, as sorted paths inside it."""
     named: set[str] = set()
     for record in kept:
-        named |= _named(folder, record).keys()
+        named |= data_files(folder, record).keys()
         named.add(os.path.basename(manifest_path(folder, record.version)))
     found = [name for name in os.listdir(folder) if name.startswith("MANIFEST-")]
     for top in ("ssd", "dense"):

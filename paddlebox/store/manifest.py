@@ -19,6 +19,7 @@ from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Held, Lease, held_leases
 from paddlebox.store.lock import StoreLock
+from paddlebox.store.names import checkpoints
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
 T = TypeVar("T")
@@ -250,11 +251,12 @@ class Manifest:
                 ]
             )
 
-    def prune(self, keep: int = 2) -> list[int]:
+    def prune(self, keep: int = 2, keep_daily: int = 0) -> list[int]:
         """Forgets old versions, with every file that only they name; returns them.
 
         Kept are the newest version of each of the newest ``keep`` passes (a compaction makes a
-        version of the pass that was there), and those that a reader holds a lease on.
+        version of the pass that was there) and of each of the newest ``keep_daily`` days, those
+        that have a name, and those that a reader holds a lease on.
         """
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
@@ -269,29 +271,65 @@ class Manifest:
                 if record.kind == "pass" or not of_pass:
                     of_pass.append(record.version)
                 of_pass[-1] = record.version
-            chosen = {*of_pass[-keep:], *pinned}
-            dropped = [record for record in records if record.version not in chosen]
-            kept = [record for record in records if record.version in chosen]
-            if not dropped:
-                return []
-            crcs = {record.version: self._crc_of(record.version) for record in kept}
-            self._put(
-                [
-                    *((_key(record.version), None) for record in dropped),
-                    (_HEAD, head_payload(records[-1].version, crcs)),
-                ]
-            )
-            with self._system("prune"):
-                # MANIFEST files first, durably: none may name a segment that is gone.
-                for record in dropped:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(files.manifest_path(self.folder, record.version))
-                files.sync_folder(self.folder)
-                for name in files.only_in(self.folder, dropped, kept):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(self.folder, name))
-                files.remove_empty_folders(os.path.join(self.folder, "dense"))
-            return [record.version for record in dropped]
+            of_day = {record.day: record.version for record in records if record.day > 0}
+            daily = [of_day[day] for day in sorted(of_day)[-keep_daily:]] if keep_daily else []
+            named = {checkpoint.version for checkpoint in checkpoints(self.folder)}
+            chosen = {*of_pass[-keep:], *daily, *named, *pinned}
+            return self._forget(records, [r for r in records if r.version not in chosen])
+
+    def go_back(self, version: int) -> list[int]:
+        """Makes a kept version the newest one again and forgets those after it; returns them. Their
+        numbers are given to other versions from here on.
+
+        Raises:
+            StoreError: the version is not kept, or one after it has a name or is being read.
+        """
+        with self._writing():
+            records = [self.version(number) for number in self.versions()]
+            self.version(version)
+            dropped = [record for record in records if record.version > version]
+            numbers = {record.version for record in dropped}
+            for checkpoint in checkpoints(self.folder):
+                if checkpoint.version in numbers:
+                    raise StoreError(
+                        f"{self.folder}: version {checkpoint.version}, after version {version}, "
+                        f"has the name {checkpoint.name!r} and would be lost: `tools/store.py "
+                        "unname` it first, or go back in a copy"
+                    )
+            for lease in held_leases(self.folder, remove_stale=True):
+                if lease.version is None or lease.version in numbers:
+                    raise StoreError(
+                        f"{self.folder}: process {lease.pid} reads a version after {version}: stop "
+                        "it first"
+                    )
+            return self._forget(records, dropped)
+
+    def _forget(self, records: list[VersionRecord], dropped: list[VersionRecord]) -> list[int]:
+        """Forgets some of all the versions, with every file that only they name."""
+        if not dropped:
+            return []
+        gone = {record.version for record in dropped}
+        kept = [record for record in records if record.version not in gone]
+        crcs = {record.version: self._crc_of(record.version) for record in kept}
+        newest = kept[-1].version
+        self._put(
+            [
+                *((_key(record.version), None) for record in dropped),
+                *((_journal_key(r.version), None) for r in dropped if r.version > newest),
+                (_HEAD, head_payload(newest, crcs)),
+            ]
+        )
+        with self._system("forget versions"):
+            # MANIFEST files first, durably: none may name a segment that is gone.
+            for record in dropped:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(files.manifest_path(self.folder, record.version))
+            files.sync_folder(self.folder)
+            for name in files.only_in(self.folder, dropped, kept):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.folder, name))
+            files.remove_empty_folders(os.path.join(self.folder, "dense"))
+        return [record.version for record in dropped]
 
     def unreferenced_segments(self) -> list[str]:
         """Files in ssd/ and dense/ and MANIFEST files that no kept version names, as paths inside

@@ -37,6 +37,7 @@ class VersionRecord:
     dense: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name -> {bytes, crc32c}
     dense_version: int = 0  # the files of dense/<dense_version>/
     config_hash: str = ""
+    config: dict[str, Any] = field(default_factory=dict)  # that trained it, every value
     digest: str | None = None
     created_at: str = field(default_factory=_now)
 
@@ -82,7 +83,6 @@ class VersionRecord:
             raise CorruptionError(f"{where}: not a version record: {error!r}") from error
         raise _later(where, found)
 
-
     def _checked(self) -> VersionRecord:
         """Itself, if its fields are of their types; ValueError otherwise."""
         for name, kind in _TYPES.items():
@@ -110,6 +110,8 @@ _TYPES = {
     "bytes_written": dict,
     "dense": dict,
     "dense_version": int,
+    "config": dict,
+    "cursor": dict,
 }
 _SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 

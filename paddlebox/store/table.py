@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Table:
         mem_budget_bytes: rows kept near between passes, at least 1 MiB.
         threads: of staging, pull and push.
         read_only: takes passes for evaluation only, and changes no byte of the store.
-        keep_versions: passes whose newest version is kept, besides versions that are being read.
+        keep_versions: passes whose newest version is kept, besides named versions and those that
+            are being read. keep_daily: days whose newest version is kept too.
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
@@ -84,6 +86,7 @@ class Table:
         threads: int = 1,
         read_only: bool = False,
         keep_versions: int = 2,
+        keep_daily: int = 0,
         compaction: Policy | None = Policy(),  # noqa: B008  frozen
         disk_budget_bytes: int = 0,
         version: int | None = None,
@@ -93,6 +96,7 @@ class Table:
         self.folder = Path(folder) if folder is not None else None
         self.read_only = read_only
         self.keep_versions = keep_versions
+        self.keep_daily = keep_daily
         self.disk_budget_bytes = disk_budget_bytes
         self.policy = compaction
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
@@ -102,8 +106,12 @@ class Table:
         self._manifest: Manifest | None = None
         self._abandoned = False
         self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
+        self._ended: list[dict[str, Any]] = []  # of passes that `keep` took, and what the last said
+        self._ended_fields: dict[str, Any] | None = None
+        #: Called after each commit of a pass, on its thread, with the version's record.
+        self.after_commit: Callable[[VersionRecord], None] | None = None
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
-        self._commit: Future[int] | None = None
+        self._commit: Future[int] | Future[None] | None = None
         self._counting = threading.Lock()
         self._counted = 0  # calls of count_keys
         self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
@@ -314,6 +322,54 @@ class Table:
         self._native.publish(written["segments"])
         self._unnamed.append(written)
 
+    def keep(self, **fields: Any) -> None:
+        """Takes the ended pass without a commit: its rows go to the SSD tier, and the next `commit`
+        names them, or `commit_ended` with these fields. After a crash the pass is lost.
+
+        Args: those of `commit`.
+        """
+        self._keep(self._take_parts(), fields)
+
+    def _keep(self, parts: list[dict[str, Any]], fields: dict[str, Any]) -> None:
+        fields = dict(fields)
+        counted, dense = fields.pop("counted", None), dict(fields.pop("dense", None) or {})
+        if self.config.admission.min_count > 1:
+            dense[_ADMISSION] = self._counts_after(counted)
+        with self._given_back(parts):
+            written = self._native.write_frozen()
+            self._native.publish(written["segments"])
+        self._ended += [*parts, written]
+        self._ended_fields = {**fields, "dense": dense}
+
+    def _take_parts(self) -> list[dict[str, Any]]:
+        """The parts of the pass that has ended: whoever commits it holds them, so that a later pass
+        which is abandoned meanwhile forgets only its own."""
+        parts, self._unnamed = self._unnamed, []
+        return parts
+
+    @contextmanager
+    def _given_back(self, parts: list[dict[str, Any]]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._unnamed = [*parts, *self._unnamed]  # the commit may be tried again
+            raise
+
+    def commit_ended(self) -> int:
+        """Commits the passes that `keep` took, also after `abandon`: they had ended. Returns the
+        version; 0 where there is nothing to commit.
+
+        Raises: as `commit`.
+        """
+        self.wait_commit()
+        fields = self._ended_fields
+        if fields is None or self._manifest is None:
+            return 0
+        with self._committing:
+            version = self._commit_pass([], **fields)
+        self._after_commit()
+        return version
+
     # ---- commit
 
     def commit(
@@ -324,6 +380,7 @@ class Table:
         pass_number: int = 0,
         cursor: Mapping[str, Any] | None = None,
         config_hash: str = "",
+        config: Mapping[str, Any] | None = None,
         counted: int | None = None,
     ) -> int:
         """Makes the ended pass durable, as one version, with the dense state of the same moment.
@@ -332,37 +389,61 @@ class Table:
 
         Raises: OutOfSpaceError, StoreError: the last version is untouched.
         """
-        written = self._native.write_frozen()
+        fields: dict[str, Any] = {"day": day, "pass_number": pass_number, "cursor": cursor}
+        fields |= {"config_hash": config_hash, "config": config}
+        return self._commit_frozen(self._take_parts(), dense, counted, fields)
+
+    def _commit_frozen(
+        self,
+        parts: list[dict[str, Any]],
+        dense: Mapping[str, np.ndarray] | None,
+        counted: int | None,
+        fields: Mapping[str, Any],
+    ) -> int:
+        with self._given_back(parts):
+            written = self._native.write_frozen()
         if self.config.admission.min_count > 1:
             dense = {**(dense or {}), _ADMISSION: self._counts_after(counted)}
         version = 0
         if self._manifest is not None and self.folder is not None:
-            with self._committing:
-                version = self._commit_pass(
-                    [*self._unnamed, written],
-                    dense or {},
-                    day=day,
-                    pass_number=pass_number,
-                    cursor=dict(cursor or {}),
-                    config_hash=config_hash,
-                )
-                self._unnamed = []
+            with self._committing:  # until published: no merge may be planned of what is not there
+                with self._given_back(parts):
+                    version = self._commit_pass([*parts, written], dense or {}, **fields)
+                self._native.publish(written["segments"])
         else:
-            self._day = day
-        self._native.publish(written["segments"])
-        if self._manifest is not None:
-            with self._committing:
-                self._manifest.prune(self.keep_versions)
-        if self._compactor is not None:
-            self._compactor.wake()
+            self._day = fields["day"]
+            self._native.publish(written["segments"])
+        self._after_commit()
         return version
 
+    def _after_commit(self) -> None:
+        if self._manifest is not None:
+            with self._committing:
+                assert self._head is not None
+                if self.after_commit is not None:
+                    self.after_commit(self._head)
+                self._prune()
+        if self._compactor is not None:
+            self._compactor.wake()
+
+    def _prune(self) -> None:
+        assert self._manifest is not None
+        self._manifest.prune(self.keep_versions, self.keep_daily)
+
     def _commit_pass(
-        self, parts: Sequence[Mapping[str, Any]], dense: Mapping[str, np.ndarray], **fields: Any
+        self,
+        parts: Sequence[Mapping[str, Any]],
+        dense: Mapping[str, np.ndarray],
+        *,
+        cursor: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> int:
+        """Names these parts, and those of the passes that `keep` took."""
         assert self._manifest is not None
         assert self.folder is not None
         head = self._head or self._empty_record()
+        parts = [*self._ended, *parts]
         written = [segment for part in parts for segment in part["segments"]]
         version = head.version + 1
         names = write_dense(Path(files.dense_folder(str(self.folder), version)), dense)
@@ -374,10 +455,13 @@ class Table:
             dense=names,
             dense_version=version,
             digest=None,
+            cursor=dict(cursor or {}),
+            config=dict(config or {}),
             **fields,
         )
         self._manifest.commit(record)
         self._head = record
+        self._ended, self._ended_fields = [], None
         return version
 
     def commit_initial(
@@ -390,6 +474,7 @@ class Table:
         events: Sequence[Mapping[str, Any]],
         cursor: Mapping[str, Any],
         config_hash: str,
+        config: Mapping[str, Any],
     ) -> int:
         """Makes rows that were imported (store/import_rows.py) the first version of a new store.
 
@@ -418,6 +503,7 @@ class Table:
                 events=list(events),
                 cursor=dict(cursor),
                 config_hash=config_hash,
+                config=dict(config),
             )
             self._manifest.commit(record)
             self._head = record
@@ -431,8 +517,19 @@ class Table:
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
         self.wait_commit()
-        self._commit = self._committer.submit(self.commit, **arguments)
-        return self._commit
+        parts, dense = self._take_parts(), arguments.pop("dense", None)
+        counted = arguments.pop("counted", None)
+        fields = {"day": 0, "pass_number": 0, **arguments}
+        future = self._committer.submit(self._commit_frozen, parts, dense, counted, fields)
+        self._commit = future
+        return future
+
+    def keep_in_background(self, **fields: Any) -> Future[None]:
+        """`keep`, while the next pass trains."""
+        self.wait_commit()
+        future = self._committer.submit(self._keep, self._take_parts(), fields)
+        self._commit = future
+        return future
 
     def wait_commit(self) -> float:
         """Waits for the commit in the background; returns the seconds that took."""
@@ -475,6 +572,8 @@ class Table:
         self.wait_commit()
         if self._native.training:
             raise PassError(f"table '{self.name}': a pass is open; end_pass it before a day ends")
+        # A day's end without its passes would, after a crash, come before them.
+        self.commit_ended()
         with self._committing:
             known = self.events
             added = life.numbered(events, len(known))
@@ -484,7 +583,7 @@ class Table:
                 )
                 self._manifest.commit(record)
                 self._head = record
-                self._manifest.prune(self.keep_versions)
+                self._prune()
             else:
                 self._events = [*known, *added]
             self._native.append_events(added)
@@ -496,7 +595,10 @@ class Table:
 
     @property
     def day(self) -> int:
-        """Of the training pass that was committed last, in days since 1970-01-01; 0: no date."""
+        """Of the training pass that was committed, or kept, last, in days since 1970-01-01; 0: no
+        date."""
+        if self._ended_fields is not None:
+            return int(self._ended_fields.get("day", 0))
         return self._head.day if self._head is not None else self._day
 
     def begin_day(self, day: int) -> bool:
@@ -629,7 +731,8 @@ class Table:
         return len(old)
 
     def _plan_merges(self, limit: int) -> list[Merge]:
-        head = self._head
+        with self._committing:
+            head = self._head
         if head is None:
             return []
         return compaction.plan(head.segments, head.live_rows, self.policy or Policy(), limit)
@@ -656,14 +759,12 @@ class Table:
                 "compaction",
                 segments=segments,
                 live_rows=compaction.live_rows_within(segments, live_rows),
-                bytes_written=_add(
-                    head.bytes_written, "compaction", sum(s["bytes"] for s in made)
-                ),
+                bytes_written=_add(head.bytes_written, "compaction", sum(s["bytes"] for s in made)),
             )
             self._manifest.commit(record)
             self._head = record
             self._native.replace_segments(sorted(gone), made)
-            self._manifest.prune(self.keep_versions)
+            self._prune()
 
     def _shape(self) -> compaction.Shape:
         if self._head is None:

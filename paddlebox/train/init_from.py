@@ -20,11 +20,15 @@ from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.files import write_durably
 from paddlebox.store.import_rows import Imported, import_rows, open_source
+from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table
+from paddlebox.store.versions import find_version
 from paddlebox.train.program import Runner
+from paddlebox.train.resume import description
 
 log = logging.getLogger("paddlebox")
 
+INIT_FILE = "init.json"  # RUN/init.json: what a filled run was filled from
 SLOTS_FILE = "slots.json"  # RUN/slots.json: the slots that its rows' numbers stand for
 # Paddle's variable of the dense optimizer's rate. It is the new config's, whatever was trained.
 _RATE = "learning_rate_"
@@ -73,18 +77,14 @@ def find_source(text: str, run_dir: Path) -> Source:
 
 
 def resolve_version(run: Path, name: str) -> int | None:
-    """The version that a text names; None: the newest.
+    """The version that a text names, as --from does; None: the newest.
 
     Raises: StoreError.
     """
     if not name:
         return None
-    if not name.isdecimal():
-        raise StoreError(
-            f"--init-from {run}@{name}: expected the number of a version after @; "
-            f"tools/store.py stat {run} lists them"
-        )
-    return int(name)
+    with Manifest.open_reader(run / "store") as manifest:
+        return find_version(manifest, name)
 
 
 def write_slots(run_dir: Path, slots: Slots) -> None:
@@ -97,15 +97,12 @@ def init_from(
     source: Source, config: Config, slots: Slots, table: Table, runner: Runner, run_dir: Path
 ) -> dict[str, Any]:
     """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
-    carried, reset and dropped. A run that was filled already but has trained no pass is taken as it
-    is.
+    carried, reset and dropped.
 
-    Raises: StoreError when the store holds more than that, or the source cannot be read;
+    Raises: StoreError when the source cannot be read;
         CorruptionError; OutOfSpaceError; ConfigError when the rows mean nothing to this config.
         Nothing is committed then.
     """
-    if table.head is not None:
-        return _already(source, config, table, runner, run_dir)
     _check_keys(source, config)
     chosen = _map_slots(source.slots, slots)
     with open_source(source.run / "store", source.version) as old:
@@ -136,7 +133,7 @@ def init_from(
             "dense": dense.report(),
         }
         runner.load_dense_state(dense.state)
-        write_durably(str(run_dir / "init.json"), json.dumps(report, indent=1).encode())
+        write_durably(str(run_dir / INIT_FILE), json.dumps(report, indent=1).encode())
         table.commit_initial(
             imported.segments,
             dense=dense.state,
@@ -145,33 +142,30 @@ def init_from(
             events=old.events,
             cursor={"pass": 0, "epoch": 0, "init_from": [str(source.run), old.head.version]},
             config_hash=config.fingerprint(),
+            config=description(config, slots),
         )
     for line in format_report(report):
         log.info("init: %s", line)
     return report
 
 
-def _already(
-    source: Source, config: Config, table: Table, runner: Runner, run_dir: Path
-) -> dict[str, Any]:
-    head = table.head
-    assert head is not None
-    run, version = head.cursor.get("init_from", ["", 0])
-    asked = source.version or version
-    if head.pass_number != 0 or (run, version) != (str(source.run), asked):
+def check_same_source(source: Source, run_dir: Path) -> None:
+    """Of a run that has versions already: it may go on if it was filled from this source.
+
+    Raises: StoreError when it was not.
+    """
+    try:
+        report = json.loads((run_dir / INIT_FILE).read_text())
+        run, version = report["run"], report["version"]
+    except (OSError, ValueError, LookupError, TypeError):
+        run, version = "", 0
+    if (run, source.version or version) != (str(source.run), version):
         raise StoreError(
-            f"{run_dir} holds version {head.version} already; --init-from fills an empty run: "
-            "choose another --run-dir"
+            f"{run_dir} holds a run already"
+            + (f", which was filled from {run}@{version}" if run else "")
+            + "; --init-from fills an empty one: choose another --run-dir"
         )
-    if head.config_hash != config.fingerprint():
-        raise StoreError(
-            f"{run_dir} was filled from {run}@{version} for another config: choose another "
-            "--run-dir, or that config"
-        )
-    runner.load_dense_state(table.load_dense())
     log.info("init: %s was filled from %s@%d before", run_dir, run, version)
-    report: dict[str, Any] = json.loads((run_dir / "init.json").read_text())
-    return report
 
 
 def _check_keys(source: Source, config: Config) -> None:

@@ -1,8 +1,9 @@
-"""Ctrl-C that is not lost.
+"""SIGINT and SIGTERM that end a run well.
 
-Python drops a KeyboardInterrupt that comes up inside a `__del__` or a callback of a weak reference,
-with a line on standard error, and training would go on. So the signal is remembered as well, and
-every step asks for it.
+Outside of a pass they raise `Stopped` at once. Inside `finishing` they leave the pass some seconds
+to end and be committed; then, or at a second signal, they raise as well. Python drops an exception
+that comes up inside a `__del__` or a callback of a weak reference, with a line on standard error,
+and training would go on. So the signal is remembered as well, and every step asks for it.
 """
 
 from __future__ import annotations
@@ -12,30 +13,74 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_asked = False
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended the run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+_asked = 0  # the first signal that came
+_due = False  # it must not be waited with any longer
+_grace_s: float | None = None  # inside finishing
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt as ever, and from now on `check` does too. For the main
-    thread of a program; the handler before comes back at the end."""
-    global _asked
-    _asked = False
+    """Signals raise Stopped, and from then on `check` does too. For the main thread of a program;
+    the handlers before come back at the end."""
+    global _asked, _due
+    _asked, _due = 0, False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        global _asked
-        _asked = True
-        signal.default_int_handler(number, frame)
+        global _asked, _due
+        del frame
+        again, _asked = _asked != 0, _asked or number
+        if _grace_s and not again:
+            signal.setitimer(signal.ITIMER_REAL, _grace_s)
+            return
+        _due = True
+        raise Stopped(_asked)
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (*_SIGNALS, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        _asked = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _asked, _due = 0, False
+
+
+@contextmanager
+def finishing(grace_s: float) -> Iterator[None]:
+    """A signal may wait for the end of this block, for so long."""
+    global _grace_s
+    _grace_s = grace_s
+    try:
+        yield
+    finally:
+        _grace_s = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if _asked:
+        raise Stopped(_asked)
+
+
+def asked() -> bool:
+    """Whether a signal wants the run to end."""
+    return _asked != 0
 
 
 def check() -> None:
-    """Raises KeyboardInterrupt when one was asked for since `remembered` began."""
-    if _asked:
-        raise KeyboardInterrupt
+    """Raises Stopped where a signal came since `remembered` began, and may not wait."""
+    if _due:
+        raise Stopped(_asked)
+
+
+def no_deadline() -> None:
+    """What `finishing` waits for is nearly there: only a second signal ends it now."""
+    signal.setitimer(signal.ITIMER_REAL, 0)

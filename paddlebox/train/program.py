@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paddlebox import ops
+from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
 from paddlebox.data.batches import PACKED, Feed
 from paddlebox.errors import CorruptionError
@@ -45,6 +45,12 @@ def build_runner(config: Config, slots: Slots) -> Runner:
     if config.trainer.program is Program.DYGRAPH:
         return _Dygraph(config, slots)
     return _Static(config, slots)
+
+
+def seed_pass(seed: int, number: int) -> None:
+    """Makes what Paddle draws in a pass (dropout) a function of the run's seed and the pass's
+    number, so that a run which is taken up again draws the same."""
+    paddle.seed(_native.core.mix(seed + number) % (1 << 63))
 
 
 def _create_model(config: Config, slots: Slots) -> Any:
@@ -154,7 +160,8 @@ class _Static:
 
     @staticmethod
     def _build(config: Config, slots: Slots, program: Any, startup: Any, train: bool) -> list[Any]:
-        program.random_seed = startup.random_seed = config.seed
+        # Not of `program`: every dropout of every step would draw the same mask.
+        startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
             inputs = {
                 name: paddle.static.data(
@@ -191,4 +198,6 @@ class _Static:
         expected = {name: np.array(tensor) for name, tensor in tensors.items()}
         _check_same(expected, state)
         for name in expected:
+            if name.startswith("learning_rate"):
+                continue  # the config has it, and may have changed
             self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -31,15 +31,18 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
 from paddlebox.store.compaction import Policy
+from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table
-from paddlebox.train.init_from import find_source, init_from, write_slots
+from paddlebox.train import interrupt, resume
+from paddlebox.train.guard import check_pass
+from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
 from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
-from paddlebox.train.program import Runner, build_runner
+from paddlebox.train.program import Runner, build_runner, seed_pass
 
 log = logging.getLogger("paddlebox")
 
@@ -52,6 +55,14 @@ class PlannedPass:
     epoch: int
     files: Sequence[str]
     date: str = ""  # YYYYMMDD; none: the config has no dates
+
+
+class _Started(NamedTuple):
+    """As a pass began."""
+
+    counters: dict[str, Any]
+    compaction_wait_s: float
+    at: float
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
@@ -92,6 +103,7 @@ def open_table(
         threads=_threads(config.store.threads),
         read_only=read_only,
         keep_versions=config.checkpoint.keep_versions,
+        keep_daily=config.checkpoint.keep_daily,
         compaction=Policy(
             space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
         )
@@ -147,36 +159,49 @@ def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDatase
     return dataset
 
 
-def train(config: Config, run_dir: Path, *, source: str = "") -> dict[str, Any]:
-    """Trains every pass of the config and commits each. Returns what summary.json holds.
+def train(
+    config: Config, run_dir: Path, *, source: str = "", back_to: str = "", fresh: bool = False
+) -> dict[str, Any]:
+    """Trains the passes of the config that the run dir has not committed yet, and commits them as
+    `checkpoint.every` says. Returns what summary.json holds.
 
     Args:
         source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
             from (docs/warm_start.md).
+        back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
     slots = _slots(config)
     passes = plan_passes(config)
+    hashes = resume.chain([(planned.date, planned.files) for planned in passes])
+    start = find_source(source, run_dir) if source else None
+    if fresh:
+        resume.move_aside(run_dir)
+    begun = resume.take_up(run_dir, config, slots, hashes, back_to)
+    if begun.passes == len(passes) and (summary := _summary_of(run_dir, begun.passes)):
+        log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
+        return summary
     evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
     tests = expand(evaluated, config.data.retries)
-    start = find_source(source, run_dir) if source else None
     _make_run_dir(run_dir, config)
     write_slots(run_dir, slots)
+    (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
         open_table(config, run_dir / "store", slots=slots) as table,
+        _copying(config, table, run_dir / "store") as copier,
+        _ended_passes_committed(table),
     ):
-        if table.head is not None and start is None:
-            raise StoreError(
-                f"{run_dir} holds version {table.head.version} of an earlier run, which cannot be "
-                "taken up yet: choose another --run-dir"
-            )
         runner = build_runner(config, slots)
-        if start is not None:
+        if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
+        elif start is not None:
+            check_same_source(start, run_dir)
+        if table.head is not None and table.head.dense:
+            runner.load_dense_state(table.load_dense())
         log.info(
             "%s: %d passes, %d sparse slots, rows of %d bytes, vector path %s",
             config.name,
@@ -186,21 +211,48 @@ def train(config: Config, run_dir: Path, *, source: str = "") -> dict[str, Any]:
             _native.core.vector_path(),
         )
         with _feeding(create_dataset(config, slots, table)) as dataset:
-            dataset.dense_state = runner.dense_state
             dataset.config_hash = config.fingerprint()
+            dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
-            lines = []
-            _preload(dataset, passes[0])
-            for planned, following in zip(passes, [*passes[1:], None], strict=True):
-                lines.append(_train_pass(config, table, dataset, runner, planned, following))
+            dataset.resume_after(begun.passes)
+            lines = begun.lines
+            left = passes[begun.passes :]
+
+            def write_line() -> None:
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
+
+            if begun.line_missing:
+                write_line()
+            if left:
+                _preload(dataset, left[0])
+            for planned, following in zip(left, [*left[1:], None], strict=True):
+                begin = _Started(table.counters(), table.compaction_wait_s, time.perf_counter())
+                dataset.begin_pass()
+                with interrupt.finishing(config.trainer.grace_s):
+                    lines.append(
+                        _train_pass(
+                            config,
+                            table,
+                            dataset,
+                            runner,
+                            (planned, following),
+                            begin,
+                            hashes[planned.number - 1],
+                            lines[-1].get("metrics", {}) if lines else {},
+                        )
+                    )
+                    write_line()
         table.wait_commit()
+        table.commit_ended()
+        if copier is not None:
+            copier.finish(table.head)
         wear = _wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
-            "passes": len(lines),
+            "passes": len(passes),
+            "resumed_after_pass": begun.passes,
             "samples": sum(line["samples"] for line in lines),
             "seconds": time.perf_counter() - started,
             "version": table.head.version if table.head is not None else 0,
@@ -246,24 +298,28 @@ def _train_pass(
     table: Table,
     dataset: InMemoryDataset,
     runner: Runner,
-    planned: PlannedPass,
-    following: PlannedPass | None,
+    passes: tuple[PlannedPass, PlannedPass | None],
+    begin: _Started,
+    plan: str,
+    metrics_before: dict[str, float],
 ) -> dict[str, Any]:
-    before = table.counters()
-    waited = table.compaction_wait_s
-    started = time.perf_counter()
-    dataset.begin_pass()
+    """Trains the first of the passes, which was begun, and ends it. Returns its line."""
+    planned, following = passes
+    before = begin.counters
     if following is not None:
         _preload(dataset, following)
     stats = dataset.stats
-    dataset.cursor = {"pass": planned.number, "epoch": planned.epoch}
+    seed_pass(config.seed, planned.number)
     with _progress(config, planned, stats.samples) as watch:
         result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
-    dataset.end_pass()
-    dataset.release_memory()
-    seconds = time.perf_counter() - started
-    after = table.counters()
-    line = {
+    interrupt.no_deadline()
+    dense = runner.dense_state()
+    try:
+        check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
+    except GuardError:
+        dataset.abandon_pass()
+        raise
+    outcome = {
         "pass": planned.number,
         "epoch": planned.epoch,
         "date": planned.date,
@@ -272,6 +328,15 @@ def _train_pass(
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
+    }
+    dataset.cursor = resume.cursor(plan, outcome)
+    dataset.dense_state = lambda: dense
+    dataset.end_pass(commit=_is_due(config, planned, following))
+    dataset.release_memory()
+    seconds = time.perf_counter() - begin.at
+    after = table.counters()
+    line = {
+        **outcome,
         "seconds": seconds,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
@@ -290,7 +355,7 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **_hot_path(before, after),
-        "compaction_wait_s": table.compaction_wait_s - waited,
+        "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
             for name in ("events", "dead_staged", "dead_merged", "dead_swept")
@@ -302,6 +367,49 @@ def _train_pass(
     }
     _log_pass(planned, result, line)
     return line
+
+
+def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:
+    """Whether the pass is committed when it ends; if not, a later commit holds it."""
+    every = config.checkpoint.every
+    if following is None or interrupt.asked() or every == "pass":
+        return True
+    if every == "date":
+        return planned.date != following.date
+    return every != "never" and planned.number % every == 0
+
+
+@contextmanager
+def _ended_passes_committed(table: Table) -> Iterator[None]:
+    """Whatever ends a run: the passes before it that no commit holds yet are sound."""
+    try:
+        yield
+    except BaseException:
+        with suppress(PaddleBoxError):  # what stopped the run is what must be heard
+            table.commit_ended()
+        raise
+
+
+@contextmanager
+def _copying(config: Config, table: Table, store: Path) -> Iterator[Copier | None]:
+    if not config.checkpoint.copy_to:
+        yield None
+        return
+    copier = Copier(str(store), config.checkpoint.copy_to, config.checkpoint.copy_every)
+    table.after_commit = copier.offer
+    try:
+        yield copier
+    finally:
+        copier.close()
+
+
+def _summary_of(run_dir: Path, passes: int) -> dict[str, Any] | None:
+    """summary.json of a run that is done with so many passes."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return dict(summary) if summary.get("passes") == passes else None
 
 
 def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -452,6 +560,8 @@ def _append_json(path: Path, value: Any) -> None:
     try:
         with open(path, "a") as file:
             file.write(json.dumps(value) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 

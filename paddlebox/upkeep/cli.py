@@ -13,8 +13,10 @@ from tqdm import tqdm
 
 from paddlebox.config.dates import day_of
 from paddlebox.config.schema import LifeConfig
-from paddlebox.errors import PaddleBoxError
+from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.store import copies, names
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.versions import find_version
 from paddlebox.upkeep import report
 from paddlebox.upkeep.life import life
 from paddlebox.upkeep.repair import repair
@@ -28,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0; 1 where damage was found; 2 where the store cannot be used."""
     arguments = _parser().parse_args(argv)
     try:
+        if "store" not in arguments:  # `restore` makes one
+            return _restore(arguments)
         return int(arguments.run(store_folder(arguments.store), arguments))
     except (PaddleBoxError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -50,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     add("stat", _stat, "Versions, rows, bytes and who reads.")
+
     def add_version(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--version", type=int, metavar="N", help="a kept version; default: the newest"
@@ -76,6 +81,20 @@ def _parser() -> argparse.ArgumentParser:
     command = add("repair", _repair, "Drops what is damaged. Without --yes it only says what.")
     command.add_argument("--yes", action="store_true", help="do it")
     add("migrate", _migrate, "Rewrites segments of older formats.")
+    command = add("name", _name, "Names a version, which is kept until it is unnamed.")
+    command.add_argument("version", metavar="VERSION", help="number, YYYYMMDD or YYYYMMDD/PASS")
+    command.add_argument("name", metavar="NAME")
+    command = add("unname", _unname, "Takes a name back.")
+    command.add_argument("name", metavar="NAME")
+    command = add("copy", _copy, "Copies a version: only files that are not there yet.")
+    command.add_argument("uri", metavar="URI", help="a folder, hdfs://, s3://, gs://")
+    command.add_argument("--version", metavar="VERSION", help="also a name; default: the newest")
+    about = "Makes RUN_DIR/store of a copied version."
+    command = commands.add_parser("restore", help=about, description=about)
+    command.add_argument("uri", metavar="URI", help="that versions were copied to")
+    command.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    command.add_argument("--version", default="", metavar="LABEL", help="default: the newest")
+    command.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return parser
 
 
@@ -166,6 +185,7 @@ def _stat(folder: Path, arguments: argparse.Namespace) -> int:
             ]
         ),
         "",
+        *(f"version {c['version']} is named {c['name']}" for c in s["names"]),
         *(f"process {h['pid']} reads version {h['version']}" for h in s["leases"]),
     ]
     _print(arguments, s, lines)
@@ -322,3 +342,44 @@ def _repair(folder: Path, arguments: argparse.Namespace) -> int:
         lines.append("nothing was changed: add --yes to repair")
     _print(arguments, result.as_dict(), lines)
     return DAMAGED if result.not_mended or (damaged and not result.done) else SOUND
+
+
+def _name(folder: Path, arguments: argparse.Namespace) -> int:
+    with Manifest.open_reader(folder) as manifest:
+        version = find_version(manifest, arguments.version)
+    names.name_version(str(folder), version, arguments.name)
+    value = {"name": arguments.name, "version": version}
+    _print(arguments, value, [f"version {version} is named {arguments.name}"])
+    return SOUND
+
+
+def _unname(folder: Path, arguments: argparse.Namespace) -> int:
+    version = names.unname(str(folder), arguments.name)
+    value = {"name": arguments.name, "version": version}
+    _print(arguments, value, [f"version {version} has lost the name {arguments.name}"])
+    return SOUND
+
+
+def _copy(folder: Path, arguments: argparse.Namespace) -> int:
+    with Manifest.open_reader(folder) as manifest:
+        version = find_version(manifest, arguments.version) if arguments.version else None
+        record = manifest.pin(version)
+        if record is None:
+            raise StoreError(f"{folder}: no version has been committed yet")
+        named = {c.name for c in names.checkpoints(str(folder)) if c.version == record.version}
+        label = arguments.version if arguments.version in named else copies.label_of(record)
+        written = copies.copy_version(str(folder), record, arguments.uri, label)
+    value = {"version": record.version, "label": label, "bytes": written}
+    _print(arguments, value, [f"version {record.version} copied as {label}: {written:,} bytes"])
+    return SOUND
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
+    store = arguments.run_dir / "store"
+    found = verify(store)
+    value = {"version": record.version, "pass": record.pass_number, **found.as_dict()}
+    lines = [f"damaged: {damage.message}" for damage in found.damage]
+    lines.append(f"{store}: version {record.version}, pass {record.pass_number}")
+    _print(arguments, value, lines)
+    return DAMAGED if found.damage else SOUND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paddlebox.errors import StoreError
 from paddlebox.store import compaction, files
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.names import checkpoints
 from paddlebox.store.table import Table
 from paddlebox.upkeep.store_files import newest, reading, table_of
 
@@ -56,6 +58,7 @@ def stat(folder: Path) -> dict[str, Any]:
             "bytes_written": dict(head.bytes_written),
             "bytes_written_by_day": _by_day(journal),
             "versions": [_version(folder, record, records) for record in records],
+            "names": [asdict(c) for c in checkpoints(str(folder))],
             "leases": [{"pid": lease.pid, "version": lease.version} for lease in held],
         }
 

@@ -318,9 +318,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("data_format", COLUMNAR, ids=lambda f: f.value)
 @pytest.mark.parametrize(("changed", "size", "bad"), COLUMNS.values(), ids=COLUMNS)
-def test_a_hostile_row_has_its_documented_result(
-    tmp_path, caplog, data_format, changed, size, bad
-):
+def test_a_hostile_row_has_its_documented_result(tmp_path, caplog, data_format, changed, size, bad):
     path = write_columns(tmp_path / "a", data_format, columns(**changed))
     with caplog.at_level(logging.WARNING):
         loaded = load([path], options(data_format), 1000)

@@ -24,6 +24,7 @@ from tests.faults import workload
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
 @dataclass(frozen=True)
 class Sound:
     folder: Path

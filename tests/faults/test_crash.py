@@ -69,9 +69,7 @@ def test_the_journal_tells_what_is_on_the_disk(recording: Recording, tmp_path: P
             assert made[name].read_bytes() == path.read_bytes(), name
 
 
-def _check(
-    folder: str, states: list[tuple[int, int, str, str]], committed: int
-) -> str | None:
+def _check(folder: str, states: list[tuple[int, int, str, str]], committed: int) -> str | None:
     """What is wrong with an image, or None. committed: how many of the states must be there."""
     import paddle
 

@@ -164,9 +164,7 @@ def overlapped(folder, passes, restarts):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    passes=st.lists(
-        st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=6
-    ),
+    passes=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=6),
     restarts=st.sets(st.integers(0, 5)),
 )
 def test_overlap_and_restarts_change_no_bit(tmp_path_factory, passes, restarts):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.train.init_from import carry_dense, find_source, resolve_version
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,7 @@ SCRIPT = """
 import json, os, pathlib, sys
 from paddlebox.config import load_config
 from paddlebox.errors import PaddleBoxError
+from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.launch import cpu
 jobs = json.loads(sys.argv[1])
 cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
@@ -221,8 +223,8 @@ def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_
     cases = [
         (runs.job("new", files, source=str(tmp_path / "none")), "StoreError", "holds no store"),
         (runs.job("old", files, source=old), "ConfigError", "is the --run-dir itself"),
-        (runs.job("new", files, source=f"{old}@7"), "StoreError", "version 7 is not kept"),
-        (runs.job("new", files, source=f"{old}@x"), "StoreError", "expected the number"),
+        (runs.job("new", files, source=f"{old}@7"), "StoreError", "no version '7'"),
+        (runs.job("new", files, source=f"{old}@x"), "StoreError", "no version 'x'"),
         (
             runs.job("new", files, "data.key_space=per_slot", source=old),
             "ConfigError",
@@ -235,11 +237,16 @@ def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_
         assert answer["error"] == error
         assert text in answer["text"]
     assert (tmp_path / "old" / "config.json").read_text() == config
-    # None of it has filled the new run's store; a run that has trained is not filled.
-    good, again = runs.train(runs.job("new", files, source=old), runs.job("new", files, source=old))
+    # None of it has filled the new run's store; a run that has trained is not filled again.
+    good, again, other = runs.train(
+        runs.job("new", files, source=old),
+        runs.job("new", files, source=old),
+        runs.job("new", files, source=str(damaged)),
+    )
     assert good["version"] == 2
-    assert again["error"] == "StoreError"
-    assert "--init-from fills an empty run" in again["text"]
+    assert again["version"] == 2
+    assert other["error"] == "StoreError"
+    assert f"which was filled from {old}@1; --init-from fills an empty one" in other["text"]
 
 
 def state(**arrays: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -288,7 +295,9 @@ def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path):
     config = {"data": {"key_space": "shared", "slots": str(slots)}, "optimizer": {"type": "sgd"}}
     (run / "config.json").write_text(json.dumps(config))
     assert find_source(str(run), tmp_path).version is None
-    assert find_source(f"{run}@12", tmp_path).version == 12
+    with Manifest.open_writer(run / "store") as manifest:
+        manifest.commit(VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=0))
+    assert find_source(f"{run}@1", tmp_path).version == 1
     (run / "config.json").unlink()
     with pytest.raises(StoreError, match="does not say what the run was"):
         find_source(str(run), tmp_path)

@@ -35,3 +35,38 @@ def test_the_handler_before_comes_back():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
     interrupt.check()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_finishing_ends_first(number):
+    done = []
+    with interrupt.remembered(), pytest.raises(interrupt.Stopped) as stopped:
+        with interrupt.finishing(60):
+            signal.raise_signal(number)
+            interrupt.check()
+            assert interrupt.asked()
+            done.append(1)
+        done.append(2)
+    assert done == [1]
+    assert stopped.value.signal == number
+
+
+def test_a_second_signal_is_not_waited_with():
+    with interrupt.remembered(), interrupt.finishing(60):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(interrupt.Stopped) as stopped:
+            signal.raise_signal(signal.SIGINT)
+        assert stopped.value.signal == signal.SIGTERM
+        with pytest.raises(interrupt.Stopped):
+            interrupt.check()
+        interrupt._asked = 0  # else the block's end says it a third time
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_grace_runs_out_unless_the_end_is_near(hold):
+    with interrupt.remembered(), pytest.raises(interrupt.Stopped), interrupt.finishing(0.05):
+        signal.raise_signal(signal.SIGTERM)
+        if hold:
+            interrupt.no_deadline()
+        signal.sigtimedwait([signal.SIGUSR1], 0.5)
+        assert hold, "the alarm did not come"

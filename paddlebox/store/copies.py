@@ -1,0 +1,223 @@
+"""Copies of committed versions on other storage, and stores made from them.
+
+URI/data/<file>.<crc32c>       segments and dense files; a copy writes only those that are not there
+URI/checkpoints/<label>        the record of a version (a MANIFEST file), written after its files
+
+Nothing is deleted there, and a file's name holds its checksum: runs that went back, or several that
+were started from one store, may share a folder. The label is ``pass-<pass>-<version>``, or a name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
+from paddlebox.store.crc import crc32c
+from paddlebox.store.leases import Lease
+from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.record import VersionRecord, frame, unframe
+
+log = logging.getLogger("paddlebox")
+
+_BLOCK_BYTES = 8 << 20
+
+
+def label_of(record: VersionRecord) -> str:
+    return f"pass-{record.pass_number:09d}-{record.version:09d}"
+
+
+def copy_version(
+    store: str,
+    record: VersionRecord,
+    uri: str,
+    label: str = "",
+    stop: threading.Event | None = None,
+) -> int:
+    """Copies a version whose files stay meanwhile (a lease, or a name); returns the bytes written.
+
+    Args:
+        label: default: `label_of`. stop: gives up when it is set.
+
+    Raises: StoreError naming the file.
+    """
+    target, base = _filesystem(uri)
+    written = 0
+    where = uri
+    try:
+        for folder in ("data", "checkpoints"):
+            target.create_dir(f"{base}/{folder}", recursive=True)
+        found = target.get_file_info(fs.FileSelector(f"{base}/data"))
+        there = {info.base_name: info.size for info in found}
+        for (path, size), name in zip(
+            files.data_files(store, record).items(), _remote_names(record), strict=True
+        ):
+            if there.get(name) == size:
+                continue
+            where = path
+            with (
+                open(os.path.join(store, path), "rb") as source,
+                target.open_output_stream(f"{base}/data/{name}") as sink,
+            ):
+                while block := source.read(_BLOCK_BYTES):
+                    if stop is not None and stop.is_set():
+                        raise StoreError(f"{uri}: copying version {record.version} was given up")
+                    sink.write(block)
+            written += size
+        where = f"checkpoints/{label or label_of(record)}"
+        with target.open_output_stream(f"{base}/{where}.tmp") as sink:
+            sink.write(frame(record.to_payload()))
+        target.move(f"{base}/{where}.tmp", f"{base}/{where}")
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"{uri}: version {record.version} cannot be copied ({where}): {error}"
+        ) from error
+    return written
+
+
+def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
+    """Makes RUN_DIR/store of a copied version; returns its record.
+
+    Args:
+        label: of the version, or its name; default: the one that was committed last.
+
+    Raises: StoreError where there is a store already, or no such copy; CorruptionError for a file
+        that is not the one that was copied.
+    """
+    store = run_dir / "store"
+    if store.exists():
+        raise StoreError(f"{store}: is there already; restore into another run dir")
+    source, base = _filesystem(uri)
+    try:
+        record = _find(source, base, uri, label)
+        folder = str(store) + ".restoring"
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that died
+        for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
+            local = os.path.join(folder, path)
+            files.make_folder(os.path.dirname(local))
+            with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
+                shutil.copyfileobj(stream, to, _BLOCK_BYTES)
+                to.flush()
+                os.fsync(to.fileno())
+        for name in ("ssd", "dense"):
+            files.make_folder(os.path.join(folder, name))
+        for parent, _, _ in os.walk(folder):
+            files.sync_folder(parent)
+        _check(folder, record, uri)
+        payload = frame(record.to_payload())
+        files.write_durably(files.manifest_path(folder, record.version), payload)
+        rebuild_from_files(folder)
+        os.rename(folder, store)
+        files.sync_folder(str(run_dir))
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{uri}: cannot be restored into {run_dir}: {error}") from error
+    return record
+
+
+class Copier:
+    """Copies commits of a table in the background: give `offer` to `Table.after_commit`.
+
+    A commit that comes while an earlier one is being copied is left out. What fails is logged and
+    tried again with the next one; `finish` raises it.
+    """
+
+    def __init__(self, store: str, uri: str, every: int) -> None:
+        self._store, self._uri, self._every = store, uri, every
+        self._offered = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-copy")
+        self._running: Future[None] | None = None
+        self._copied = 0  # the newest version that was
+        self._stop = threading.Event()
+
+    def offer(self, record: VersionRecord) -> None:
+        """For the thread that commits: the version is leased before it returns."""
+        self._offered += 1
+        if self._offered % self._every != 0:
+            return
+        if self._running is not None and not self._running.done():
+            log.info("version %d is not copied: an earlier one still is", record.version)
+            return
+        lease = Lease(self._store)
+        lease.pin(record.version)
+        self._running = self._thread.submit(self._copy, record, lease)
+
+    def _copy(self, record: VersionRecord, lease: Lease) -> None:
+        try:
+            written = copy_version(self._store, record, self._uri, stop=self._stop)
+            self._copied = record.version
+            log.info("version %d copied to %s: %d bytes", record.version, self._uri, written)
+        except StoreError as error:
+            if not self._stop.is_set():
+                log.warning("%s; the next commit is copied again", error)
+        finally:
+            lease.release()
+
+    def finish(self, head: VersionRecord | None) -> None:
+        """Waits, and copies the newest version if it was not: nobody may commit meanwhile.
+
+        Raises: StoreError.
+        """
+        if self._running is not None:
+            self._running.result()
+        if head is not None and head.version != self._copied:
+            copy_version(self._store, head, self._uri)
+            self._copied = head.version
+
+    def close(self) -> None:
+        """Gives up what is being copied."""
+        self._stop.set()
+        self._thread.shutdown()
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.path.abspath(uri)
+    try:
+        filesystem, base = fs.FileSystem.from_uri(uri)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{uri}: is no folder that can be opened: {error}") from error
+    return filesystem, base.rstrip("/")
+
+
+def _remote_names(record: VersionRecord) -> list[str]:
+    """In the order of `files.data_files`."""
+    segments = [f"{s['file']}.{s['footer_crc']:08x}" for s in record.segments]
+    dense = [f"{name}.{of.get('crc32c', 0):08x}" for name, of in record.dense.items()]
+    return [*segments, *dense]
+
+
+def _find(source: Any, base: str, uri: str, label: str) -> VersionRecord:
+    infos = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
+    copied_at = {i.base_name: i.mtime_ns or 0 for i in infos if not i.base_name.endswith(".tmp")}
+    if not copied_at or (label and label not in copied_at):
+        there = ", ".join(sorted(copied_at)[-10:]) or "none"
+        raise StoreError(f"{uri}: holds no copy {label!r}; there are: {there}")
+    records = []
+    for name in [label] if label else sorted(copied_at):
+        where = f"{uri}/checkpoints/{name}"
+        with source.open_input_stream(f"{base}/checkpoints/{name}") as stream:
+            record = VersionRecord.from_payload(unframe(stream.read(), where), where)
+        records.append((record.created_at, copied_at[name], record))
+    return max(records, key=lambda found: found[:2])[2]
+
+
+def _check(folder: str, record: VersionRecord, uri: str) -> None:
+    missing = files.first_missing(folder, record)
+    if missing is not None:
+        raise CorruptionError(f"{uri}: version {record.version} names {missing}")
+    dense = files.dense_folder(folder, record.dense_version)
+    for name, of in record.dense.items():
+        if "crc32c" in of and crc32c(files.read(os.path.join(dense, name))) != of["crc32c"]:
+            raise CorruptionError(f"{uri}: {name} of version {record.version} is damaged")

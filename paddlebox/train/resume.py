@@ -1,0 +1,285 @@
+"""Taking up a run where its newest commit stands, or at an older one (docs/running.md).
+
+A version's record holds what that needs: the configuration with the slots, and in its cursor the
+pass with its line of metrics, the bytes of its files, and a hash of all passes up to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from paddlebox.config import Config, Slots
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.lock import StoreLock
+from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.versions import find_version
+
+log = logging.getLogger("paddlebox")
+
+# Keys, or sections of them, that change no result but the order of float sums in dense layers.
+FREE = (
+    "name", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
+    "data.slots",  # a path; what is in it is compared
+    "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
+    "data.threads", "data.pack_threads",
+    "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
+    "trainer.evaluate_after_pass", "trainer.trace", "metrics",
+)  # fmt: skip
+# Keys that say which passes there are: free, as long as the passes that were trained stay.
+PASSES = (
+    "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
+)  # fmt: skip
+# Keys that may change between passes, as tuning does: what is stored keeps its meaning.
+TUNED = (
+    "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout",
+    "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
+    "table.on_bad_grad", "table.bad_grad_bound", "table.slot_learning_rates", "table.life",
+    *(
+        f"table.{part}.{name}"
+        for part in ("embed", "embedx", "expand")
+        for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
+    ),
+    "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
+    "data.max_line_bytes", "data.oversize_pass",
+)  # fmt: skip
+# All others give rows or dense parameters their meaning.
+
+
+@dataclass
+class Begun:
+    """What a run dir holds."""
+
+    record: VersionRecord | None = None
+    passes: int = 0  # that are committed
+    lines: list[dict[str, Any]] = field(default_factory=list)  # of metrics.jsonl, one for each
+    line_missing: bool = False  # the last of them was not written before the run ended
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        return dict(self.lines[-1].get("metrics", {})) if self.lines else {}
+
+
+def description(config: Config, slots: Slots) -> dict[str, Any]:
+    """What a commit keeps of the configuration."""
+    return {"config": config.model_dump(mode="json"), "slots": slots.model_dump(mode="json")}
+
+
+def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """For each of the passes, (date, files), a hash of it and all before it."""
+    hashes, last = [], ""
+    for date, files in passes:
+        last = hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
+        hashes.append(last)
+    return hashes
+
+
+def cursor(plan: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Where in the data a commit stands.
+
+    The bytes of local files tell whether one was written on after it had been read; to hash what is
+    read would cost the feeder a core at its rate, and tell no more to a run that will not read it
+    again.
+
+    Args:
+        plan: `chain` at this pass. line: what metrics.jsonl must have of it.
+    """
+    return {
+        **{name: line[name] for name in ("pass", "epoch", "date")},
+        "plan": plan,
+        "bytes": [_size(file) for file in line["files"]],
+        "line": json.dumps(line),  # as text: a metric may be NaN, which a record cannot hold
+    }
+
+
+def take_up(
+    run_dir: Path, config: Config, slots: Slots, hashes: Sequence[str], back_to: str = ""
+) -> Begun:
+    """Looks at what a run dir holds, and goes back to a version where that is asked for.
+
+    Args:
+        hashes: `chain` of the passes of the config.
+        back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
+
+    Raises: ConfigError listing every value that differs from the committed ones; StoreLockedError;
+        StoreError for a version that is not there; CorruptionError.
+    """
+    store = run_dir / "store"
+    if not store.is_dir():
+        if back_to:
+            raise StoreError(f"{run_dir}: holds no store, so there is no {back_to} to go back to")
+        return Begun(lines=_keep_lines(run_dir, 0))
+    with Manifest.open_writer(store) as manifest:
+        record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
+        if record is not None:
+            _check(run_dir, record, config, slots, hashes)
+            if back_to:
+                gone = manifest.go_back(record.version)
+                log.info("%s: back at version %d, without %s", store, record.version, gone)
+    passes = int(record.cursor.get("pass", 0)) if record is not None else 0
+    begun = Begun(record, passes, _keep_lines(run_dir, passes))
+    if record is None or passes == 0:
+        return begun
+    if not any(line["pass"] == passes for line in begun.lines):
+        begun.lines.append(json.loads(record.cursor["line"]))
+        begun.line_missing = True
+    log.info(
+        "%s: goes on after pass %d, version %d of %s",
+        run_dir,
+        passes,
+        record.version,
+        record.created_at,
+    )
+    return begun
+
+
+def move_aside(run_dir: Path) -> None:
+    """Renames a run dir to RUN_DIR.old-N, so that a run can begin anew. Deletes nothing.
+
+    Raises: StoreLockedError while a run is there.
+    """
+    if not run_dir.exists():
+        return
+    if (run_dir / "store").is_dir():
+        StoreLock(str(run_dir / "store" / "LOCK")).release()
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
+        number += 1
+    try:
+        run_dir.rename(aside)
+    except OSError as error:
+        raise StoreError(f"{run_dir}: cannot be moved to {aside}: {error.strerror}") from error
+    log.info("%s: moved to %s", run_dir, aside)
+
+
+def _check(
+    run_dir: Path, record: VersionRecord, config: Config, slots: Slots, hashes: Sequence[str]
+) -> None:
+    passes = int(record.cursor.get("pass", 0))
+    filled = bool(record.config) and passes == 0  # by --init-from, and nothing was trained since
+    if passes == 0 and record.pass_number == 0 and not filled:
+        return  # nothing was trained
+    if not filled and "plan" not in record.cursor:
+        raise StoreError(
+            f"{run_dir}: version {record.version} was not committed by tools/train.py and says "
+            "nothing of its configuration: choose another --run-dir, or --fresh, which moves it "
+            "aside"
+        )
+    differing = list(differences(record.config, description(config, slots)))
+    wrong = [d for d in differing if not _within(d[0], (*FREE, *PASSES, *TUNED))]
+    same_passes = filled or (len(hashes) >= passes and hashes[passes - 1] == record.cursor["plan"])
+    if not same_passes:
+        wrong += [d for d in differing if d[0] in PASSES]
+    if wrong or not same_passes:
+        lines = [f"{key}: was {_show(old)}, now {_show(new)}" for key, old, new in wrong]
+        if not same_passes:
+            lines.append(
+                f"the {passes} passes that were trained are no longer the first {passes} of the "
+                f"config's {len(hashes)}; files may be added at the end"
+            )
+        raise ConfigError(
+            f"{run_dir}: version {record.version} was trained with another configuration and "
+            "cannot go on with this one:\n  " + "\n  ".join(lines) + "\nput these values back, or "
+            "choose another --run-dir, or --fresh, which moves this one aside"
+        )
+    for key, old, new in differing:
+        if _within(key, TUNED) or (key == "hbm.budget_bytes" and _rounds(config)):
+            log.warning("goes on with %s: was %s, now %s", key, _show(old), _show(new))
+    files = [] if filled else json.loads(record.cursor["line"])["files"]
+    for file, size in zip(files, record.cursor.get("bytes", []), strict=True):
+        found = _size(file)
+        if None not in (size, found) and found != size:
+            log.warning(
+                "%s had %d bytes when it was trained, and has %d now: it is not read again",
+                file,
+                size,
+                found,
+            )
+
+
+def _rounds(config: Config) -> bool:
+    """Rows of 16 bits are rounded once a part of a pass, and the budget says how many there are."""
+    return config.table.row_precision != "float32"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(key, old, new) of each value that differs between two `description`s."""
+    before = {**_flat(_completed(old["config"])), **_by_slot(old["slots"])}
+    after = {**_flat(new["config"]), **_by_slot(new["slots"])}
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)
+
+
+def _completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the defaults of keys that the project did not have then."""
+    try:
+        return Config.model_validate(config, strict=False).model_dump(mode="json")
+    except ValidationError:
+        return config
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        key = prefix + name
+        flat |= _flat(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
+def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
+    listed = slots["slots"]
+    others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
+    names = {"slots.yaml order": [slot["name"] for slot in listed]}
+    return {**others, **names, **{f"slots.yaml {slot['name']}": slot for slot in listed}}
+
+
+def _within(key: str, keys: Sequence[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:97]} … {text[-97:]}"
+
+
+def _size(file: str) -> int | None:
+    """Bytes of a local file; None for one that is gone or elsewhere."""
+    try:
+        return None if "://" in file else os.stat(file).st_size
+    except OSError:
+        return None
+
+
+def _keep_lines(run_dir: Path, passes: int) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl up to a pass, one for each; the others, torn ones too, are dropped."""
+    path = run_dir / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    kept: dict[int, dict[str, Any]] = {}
+    text = path.read_text(errors="replace")
+    for line in text.splitlines():
+        try:
+            fields = json.loads(line)
+            if 0 < fields["pass"] <= passes:
+                kept.setdefault(fields["pass"], fields)
+        except (ValueError, TypeError, LookupError):
+            continue
+    lines = [kept[number] for number in sorted(kept)]
+    wanted = "".join(json.dumps(line) + "\n" for line in lines)
+    if wanted != text:
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            temporary.write_text(wanted)
+            temporary.rename(path)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    return lines

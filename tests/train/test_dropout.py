@@ -1,0 +1,17 @@
+"""Dropout draws anew in every step, and the same in a pass that is trained again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SCRIPT = (Path(__file__).parent / "dropout_masks.py").read_text()
+
+
+@pytest.mark.parametrize("mode", ["pir", "old_ir", "dygraph"])
+def test_masks_are_those_of_the_pass_and_the_step(in_new_process, mode):
+    first, second, again = in_new_process(SCRIPT, mode)
+    assert again == first
+    drawn = [tuple(logits) for logits in (*first, *second)]
+    assert len(set(drawn)) == 6

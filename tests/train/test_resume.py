@@ -1,0 +1,81 @@
+"""A run that is broken off and taken up again ends as one that never was: rows, dense state and
+metrics to the bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "6"]
+        + ["--rows-per-pass", "2000", "--test-rows", "1000"],
+        check=True,
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+    )
+    return folder
+
+
+@pytest.fixture
+def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
+    def run(name: str, *overrides: str, **options: Any) -> dict[str, Any]:
+        base = [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
+        base += ["model.hidden=[16,16]", "data.batch_size=256", "trainer.dense_threads=1"]
+        base += ["table.embedx_threshold=1.0", "mem.budget_bytes=1MiB", "store.threads=2"]
+        arguments = {"folder": str(tmp_path / name), "overrides": [*base, *overrides], **options}
+        return dict(in_new_process(SCRIPT, json.dumps(arguments), env={"OMP_NUM_THREADS": "1"}))
+
+    return run
+
+
+def assert_same(resumed: dict[str, Any], unbroken: dict[str, Any]) -> None:
+    assert resumed["error"] == unbroken["error"] == ""
+    for digest in ("sparse_digest", "dense_digest"):
+        assert resumed["summary"][digest] == unbroken["summary"][digest]
+    assert resumed["lines"] == unbroken["lines"]
+    assert resumed["tests"] == unbroken["tests"]
+    assert resumed["summary"]["samples"] == unbroken["summary"]["samples"]
+
+
+ALL = ["model.dropout=0.3", "data.shuffle=true", "table.admission.min_count=2"]
+DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_threshold=0.2"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(["trainer.program=pir", *ALL, *DATES], id="pir with all of it"),
+        pytest.param(["trainer.program=old_ir", *ALL], id="old IR"),
+        pytest.param(["trainer.program=dygraph", *ALL, *DATES], id="dygraph"),
+        pytest.param(
+            [*ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"], id="parts, every 2"
+        ),
+        pytest.param([*ALL, *DATES, "checkpoint.every=date"], id="every date"),
+        pytest.param(
+            ["trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_after_pass=true"],
+            id="epochs, never",
+        ),
+        pytest.param(["table.row_precision=bfloat16", "optimizer.type=adagrad"], id="16-bit rows"),
+    ],
+)
+def test_a_resumed_run_ends_as_an_unbroken_one(train, overrides):
+    unbroken = train("unbroken", *overrides)
+    broken = train("resumed", *overrides, fail_in=4)
+    assert broken["error"].startswith("BrokenOff")
+    assert broken["summary"] is None
+    assert len(broken["lines"]) == 3
+    resumed = train("resumed", *overrides)
+    assert_same(resumed, unbroken)
+    assert resumed["summary"]["resumed_after_pass"] == 3
+    assert (unbroken["parts"] > 1) == ("hbm.budget_bytes=1MiB" in overrides)

@@ -1,0 +1,245 @@
+"""What may change between two starts of a run, and which lines of metrics.jsonl stay."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config import Config, Slots
+from paddlebox.config.describe import describe
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+from paddlebox.train import resume
+
+FILES = ["a", "b", "c", "d"]
+FIELDS: dict[str, Any] = {
+    "name": "run",
+    "data": {"format": "multislot", "slots": "s.yaml", "train_files": FILES},
+    "model": {"type": "dnn"},
+}
+SLOTS: list[dict[str, Any]] = [
+    {"name": "click", "type": "label"},
+    {"name": "user", "type": "sparse"},
+    {"name": "item", "type": "sparse"},
+]
+
+
+def config(**changes: Any) -> Config:
+    fields = json.loads(json.dumps(FIELDS))
+    for path, value in changes.items():
+        *sections, name = path.split("__")
+        at = fields
+        for section in sections:
+            at = at.setdefault(section, {})
+        at[name] = value
+    return Config.model_validate(fields)
+
+
+def slots(*listed: dict[str, Any]) -> Slots:
+    return Slots.model_validate({"slots": list(listed) or SLOTS})
+
+
+def hashes(*files: str) -> list[str]:
+    """Of passes of one file each."""
+    return resume.chain([("", [file]) for file in files or FILES])
+
+
+def line(number: int) -> dict[str, Any]:
+    metrics = {"auc": float("nan") if number == 2 else 0.5 + number / 16}
+    return {
+        "pass": number, "epoch": 1, "date": "", "files": [FILES[number - 1]], "samples": 10,
+        "batches": 1, "loss": 0.1, "metrics": metrics,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Version 1 of pass 1, version 2 of pass 2."""
+    with Manifest.open_writer(tmp_path / "store") as manifest:
+        for number in (1, 2):
+            manifest.commit(
+                VersionRecord(
+                    version=number,
+                    parent=number - 1,
+                    segments=[],
+                    layout={},
+                    pass_number=number,
+                    cursor=resume.cursor(hashes()[number - 1], line(number)),
+                    config=resume.description(config(), slots()),
+                )
+            )
+    return tmp_path
+
+
+def take_up(run_dir: Path, *, back_to: str = "", to: Slots | None = None, **changes: Any) -> Any:
+    return resume.take_up(run_dir, config(**changes), to or slots(), hashes(), back_to)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"mem__budget_bytes": 1 << 21, "hbm__budget_bytes": 1 << 21},
+        {"store__threads": 3, "data__threads": 2, "trainer__dense_threads": 1},
+        {"checkpoint__every": 3, "trainer__grace_s": 1.0},
+        {"data__slots": "elsewhere.yaml", "data__test_files": ["t"]},
+    ],
+)
+def test_what_changes_no_result_is_not_spoken_of(run_dir, caplog, changes):
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert take_up(run_dir, **changes).passes == 2
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer__learning_rate": 0.5}, "optimizer.learning_rate: was 0.001, now 0.5"),
+        ({"table__embed": {"learning_rate": 0.5}}, "table.embed.learning_rate: was 0.05, now 0.5"),
+        ({"data__batch_size": 7}, "data.batch_size: was 512, now 7"),
+        ({"table__life": {"delete_threshold": 0.5}}, "table.life.delete_threshold: was 0.8, now"),
+    ],
+)
+def test_what_is_tuned_goes_on_and_is_said(run_dir, caplog, changes, said):
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert take_up(run_dir, **changes).passes == 2
+    assert [said in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 2}, "seed: was 1, now 2"),
+        ({"table__embedx_dim": 4}, "table.embedx_dim: was 8, now 4"),
+        ({"data__key_space": "per_slot"}, 'data.key_space: was "shared", now "per_slot"'),
+        ({"optimizer__type": "sgd"}, 'optimizer.type: was "adam", now "sgd"'),
+        ({"model__hidden": [3]}, "model.hidden: was [400, 400, 400], now [3]"),
+        ({"trainer__program": "dygraph"}, 'trainer.program: was "pir", now "dygraph"'),
+        (
+            {"data__parser": "p.so", "security__allow_commands": True},
+            'data.parser: was "", now "p.so"',
+        ),
+    ],
+)
+def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
+    with pytest.raises(ConfigError) as raised:
+        take_up(run_dir, **changes)
+    text = str(raised.value)
+    assert f"\n  {said}\n" in text
+    assert "--fresh" in text
+
+
+def test_every_differing_value_is_in_one_error(run_dir):
+    with pytest.raises(ConfigError) as raised:
+        take_up(run_dir, seed=2, table__embedx_dim=4, model__type="deepfm")
+    assert [key in str(raised.value) for key in ("seed:", "embedx_dim:", "model.type:")] == [
+        True
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ([SLOTS[0], SLOTS[2], SLOTS[1]], "slots.yaml order"),
+        (SLOTS[:2], "slots.yaml item"),
+        ([*SLOTS[:2], {"name": "item", "type": "sparse", "column": "x"}], "slots.yaml item"),
+    ],
+)
+def test_other_slots_are_refused_by_name(run_dir, listed, said):
+    with pytest.raises(ConfigError, match=said):
+        take_up(run_dir, to=slots(*listed))
+
+
+@pytest.mark.parametrize(
+    ("files", "goes_on"),
+    [
+        ("abcd", True),
+        ("abcde", True),  # a day more
+        ("abx", True),  # not trained yet
+        ("ab", True),
+        ("acbd", False),
+        ("xbcd", False),
+        ("a", False),
+    ],
+)
+def test_files_may_be_added_after_those_that_were_trained(run_dir, files, goes_on):
+    arguments = run_dir, config(data__train_files=list(files)), slots(), hashes(*files)
+    if goes_on:
+        assert resume.take_up(*arguments).passes == 2
+        return
+    with pytest.raises(ConfigError, match=r"(?s)data.train_files: was .* the 2 passes"):
+        resume.take_up(*arguments)
+
+
+def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
+    file = tmp_path / "part"
+    file.write_text("12345")
+    fields = {**line(1), "files": [str(file)]}
+    record = VersionRecord(
+        version=1, parent=0, segments=[], layout={}, pass_number=1,
+        cursor=resume.cursor(hashes()[0], fields), config=resume.description(config(), slots()),
+    )  # fmt: skip
+    with Manifest.open_writer(tmp_path / "store") as manifest:
+        manifest.commit(record)
+    with file.open("a") as more:
+        more.write("67")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        take_up(tmp_path)
+    assert "had 5 bytes when it was trained, and has 7 now" in caplog.text
+
+
+def test_every_key_that_may_change_exists():
+    keys = [key.path for key in describe()]
+    for name in (*resume.FREE, *resume.PASSES, *resume.TUNED):
+        assert any(key == name or key.startswith(f"{name}.") for key in keys), name
+
+
+def test_a_store_of_another_program_is_not_taken_up(tmp_path):
+    record = VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=3)
+    with Manifest.open_writer(tmp_path / "store") as manifest:
+        manifest.commit(record)
+    with pytest.raises(StoreError, match=r"not committed by tools/train\.py"):
+        take_up(tmp_path)
+
+
+class TestLines:
+    """metrics.jsonl has one line a committed pass."""
+
+    def write(self, run_dir: Path, *lines: str) -> Path:
+        path = run_dir / "metrics.jsonl"
+        path.write_text("".join(lines))
+        return path
+
+    def text(self, number: int) -> str:
+        return json.dumps(line(number)) + "\n"
+
+    def test_lines_after_the_commit_and_torn_ones_go(self, run_dir):
+        torn = self.text(4)[:20]
+        path = self.write(run_dir, self.text(1), self.text(2), self.text(3), torn)
+        begun = take_up(run_dir)
+        assert path.read_text() == self.text(1) + self.text(2)
+        assert [found["pass"] for found in begun.lines] == [1, 2]
+        assert not begun.line_missing
+
+    def test_the_last_line_comes_out_of_the_commit_where_it_was_not_written(self, run_dir):
+        self.write(run_dir, self.text(1), self.text(2)[:-9])
+        begun = take_up(run_dir)
+        assert begun.line_missing
+        assert json.dumps(begun.lines[-1]) == json.dumps(line(2))  # with its NaN
+
+    def test_going_back_takes_the_lines_with_it(self, run_dir):
+        path = self.write(run_dir, self.text(1), self.text(2))
+        assert take_up(run_dir, back_to="1").passes == 1
+        assert path.read_text() == self.text(1)
+        with Manifest.open_reader(run_dir / "store") as manifest:
+            assert manifest.versions() == [1]
+
+    def test_a_run_that_committed_nothing_begins_anew(self, tmp_path):
+        path = self.write(tmp_path, self.text(1))
+        assert resume.take_up(tmp_path, config(), slots(), hashes()).passes == 0
+        assert path.read_text() == ""
