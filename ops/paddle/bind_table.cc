@@ -325,6 +325,7 @@ py::dict Layout(const Table& table) {
   out["embedx_state"] = layout.embedx_state;
   out["expand_dim"] = layout.expand_dim;
   out["expand_state"] = layout.expand_state;
+  out["fingerprint"] = layout.Fingerprint();  // of rows as docs/formats/row.md has them
   return out;
 }
 

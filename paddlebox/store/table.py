@@ -523,15 +523,29 @@ class Table:
 
         Returns: the filter that chose them; give it to `reset_delta` once they are saved.
 
-        Raises: PassError while a pass is staged, open or being committed.
+        Raises: PassError while a pass is open; without a folder also while one is staged.
         """
-        return self._visit(life.base_filter(self.config.life, self._save_day(day)), visit)
+        return self.visit(visit, life.base_filter(self.config.life, self._save_day(day)))
 
     def rows_of_delta(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
         """As `rows_of_base`, of a delta (save mode 1): only what changed enough since a save."""
-        return self._visit(life.delta_filter(self.config.life, self._save_day(day)), visit)
+        return self.visit(visit, self.delta_filter(day))
+
+    def delta_filter(self, day: int | None = None) -> SaveFilter:
+        """Which rows a delta of this day holds."""
+        return life.delta_filter(self.config.life, self._save_day(day))
+
+    def visit(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], chosen: SaveFilter
+    ) -> SaveFilter:
+        """As `rows_of_base`, of any filter."""
+        self._save_day(None)
+        if self._unnamed:
+            raise PassError(f"table '{self.name}': a pass that was split is open")
+        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
+        return chosen
 
     def reset_delta(self, saved: SaveFilter) -> None:
         """Lets delta_score of the rows in a save start anew: after it is durable, before the next
@@ -545,12 +559,6 @@ class Table:
         self._check_not_abandoned()
         self.wait_commit()
         return self.day if day is None else day
-
-    def _visit(
-        self, chosen: SaveFilter, visit: Callable[[np.ndarray, np.ndarray], None]
-    ) -> SaveFilter:
-        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
-        return chosen
 
     # ---- compaction and room
 
@@ -696,6 +704,16 @@ class Table:
     @property
     def row_bytes(self) -> int:
         return int(self._native.row_bytes)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the rows mean, as a version's record has it."""
+        return dict(self._layout)
+
+    @property
+    def row_layout(self) -> dict[str, int]:
+        """Widths of a row's parts, and the fingerprint of rows in float32."""
+        return dict(self._native.layout)
 
     def close(self) -> None:
         """Waits for the commit in the background and gives the store free. May be called twice."""

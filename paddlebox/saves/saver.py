@@ -1,0 +1,251 @@
+"""Saver: writes the base, the deltas and the batches of a table (docs/formats/save.md)."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.config.dates import date_of
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.saves import donefile
+from paddlebox.saves.meta import BASE, BATCH, DELTA, META, NO_DATE
+from paddlebox.saves.reader import Save, chain_of, open_save
+from paddlebox.saves.served import Served
+from paddlebox.saves.writer import SaveWriter
+from paddlebox.store.life import SaveFilter
+from paddlebox.store.table import Table
+
+log = logging.getLogger("paddlebox")
+core = _native.core
+_DELTA_SCORE, _LIFE_SEQ = 3, 5  # words of a row (docs/formats/row.md)
+_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Saver:
+    """Saves a table's committed rows below OUT. Not while a pass is open.
+
+    Args:
+        out: the folder of days, donefiles in it.
+        extra: files that go into each save, name -> content: slots.yaml, config.json.
+        dense: the dense state; None: that of the table's newest commit.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        out: Path | str,
+        *,
+        extra: Mapping[str, bytes] | None = None,
+        dense: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._table = table
+        self.out = Path(out).absolute()
+        self._extra = dict(extra or {})
+        self._dense = dense
+
+    # ---- the three kinds
+
+    def base(self, name: str = "") -> Save:
+        """Saves the rows of a base: a new chain. name: default `<day>/base`.
+
+        Raises: StoreError where a save of this name is done; OutOfSpaceError; PassError while a
+        pass is open.
+        """
+        name = name or f"{self.date}/base"
+        writer = self._writer(name)
+        try:
+            chosen = self._table.rows_of_base(
+                lambda f, rows: writer.add(core.keys_of(f), _own(rows))
+            )
+            earlier = [done.key for done in donefile.read(self.out, BASE)]
+            key = max(int(time.time()), *(k + 1 for k in earlier), 1)
+            fields = {"key": key, "base": name, "parent": None, "filter": asdict(chosen)}
+            save = self._finish(writer, BASE, name, fields)
+        except BaseException:
+            writer.drop()
+            raise
+        self._begin_anew(chosen)
+        return save
+
+    def delta(self, name: str = "") -> Save:
+        """Saves what changed since the last save of the chain, and what is to be deleted. name:
+        default `<day>/delta-<pass>`.
+
+        Raises: as `base`; StoreError before the first base; ConfigError where the rows of the chain
+        have another layout.
+        """
+        parent = self.last()
+        if parent is None:
+            raise StoreError(f"{self.out}: has no base that a delta could change: save one first")
+        name = name or f"{self.date}/delta-{self.pass_number}"
+        self._check_layout(parent)
+        writer = self._writer(name)
+        try:
+            chosen = self._changes(chain_of(parent), writer)
+            fields = {
+                "key": parent.meta["key"],
+                "base": parent.meta["base"],
+                "parent": {"name": parent.name, "crc32c": parent.meta["crc32c"]},
+                "filter": asdict(chosen),
+            }
+            save = self._finish(writer, DELTA, name, fields)
+        except BaseException:
+            writer.drop()
+            raise
+        self._begin_anew(chosen)
+        return save
+
+    def batch(self, name: str = "") -> Save:
+        """Saves every row, with its delta_score: a model to go on from, not to serve. name: default
+        `<day>/<pass>`.
+
+        Raises: as `base`.
+        """
+        name = name or f"{self.date}/{self.pass_number}"
+        writer = self._writer(name)
+        try:
+            everything = SaveFilter(self._table.day, float("-inf"), float("-inf"), 2**32 - 1)
+            self._table.visit(
+                lambda f, rows: writer.add(core.keys_of(f), _own(rows, _LIFE_SEQ)), everything
+            )
+            fields = {"key": int(time.time()), "base": name, "parent": None, "filter": None}
+            return self._finish(writer, BATCH, name, fields)
+        except BaseException:
+            writer.drop()
+            raise
+
+    # ---- where things stand
+
+    def last(self) -> Save | None:
+        """The save that the next delta is made upon."""
+        name = donefile.last(self.out)
+        return open_save(self.out / name) if name is not None else None
+
+    def is_done(self, kind: str, name: str) -> bool:
+        return any(done.name == name for done in donefile.read(self.out, kind))
+
+    @property
+    def date(self) -> str:
+        """Of the last committed pass, YYYYMMDD."""
+        return date_of(self._table.day) or NO_DATE
+
+    @property
+    def pass_number(self) -> int:
+        head = self._table.head
+        return head.pass_number if head is not None else 0
+
+    # ---- how
+
+    def _changes(self, chain: list[Save], writer: SaveWriter) -> SaveFilter:
+        """Compares all that a base would hold with what the chain serves."""
+        served = Served(chain)
+        chosen = self._table.delta_filter()
+        least = np.float32(chosen.min_delta_score)
+
+        def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
+            keys = core.keys_of(feasigns)
+            # At 0 every change counts, also one that took score away.
+            grown = rows[:, _DELTA_SCORE] >= least if least > 0 else np.True_
+            rows = _own(rows)
+            known, as_served = served.take(keys[-1])
+            at = np.searchsorted(known, keys)
+            same = np.zeros(len(keys), bool)
+            if len(known):
+                at = np.minimum(at, len(known) - 1)
+                found = known[at] == keys
+                same[found] = _equal(rows[found], as_served[at[found]])
+            changed = grown & ~same
+            writer.add(keys[changed], rows[changed])
+            writer.delete(known[~_in(known, keys)])
+
+        self._table.rows_of_base(visit)
+        writer.delete(served.take()[0])
+        return chosen
+
+    def _writer(self, name: str) -> SaveWriter:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+        for kind in (BASE, DELTA, BATCH):
+            if self.is_done(kind, name):
+                raise StoreError(
+                    f"{self.out / name}: is done already, and saves are not written twice: choose "
+                    "another folder, or remove it and its line in the donefile"
+                )
+        # A folder that no donefile names: nobody was told of it before its writer died.
+        if (self.out / name / META).exists():
+            shutil.rmtree(self.out / name)
+        layout = self._table.row_layout
+        return SaveWriter(
+            self.out / name,
+            words=self._table.row_bytes // 4,
+            fingerprint=int(layout["fingerprint"]),
+        )
+
+    def _finish(self, writer: SaveWriter, kind: str, name: str, fields: Mapping[str, Any]) -> Save:
+        head = self._table.head
+        complete = {
+            **fields,
+            "kind": kind,
+            "name": name,
+            "version": head.version if head is not None else 0,
+            "day": self._table.day,
+            "date": date_of(self._table.day),
+            "pass_number": self.pass_number,
+            "layout": self._table.layout,
+            "events": len(self._table.events),
+            "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
+            "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        dense = self._dense if self._dense is not None else self._table.load_dense()
+        save = open_save(writer.finish(complete, dense, self._extra))
+        donefile.append(self.out, save.meta)
+        log.info(
+            "saved %s: %d rows, %d deleted", save.folder, save.meta["rows"], save.meta["deleted"]
+        )
+        return save
+
+    def _begin_anew(self, saved: SaveFilter) -> None:
+        # After the donefile: should it not come to this, the next delta only holds more.
+        if not self._table.read_only:
+            self._table.reset_delta(saved)
+
+    def _check_layout(self, parent: Save) -> None:
+        expected, found = (
+            int(self._table.row_layout["fingerprint"]),
+            parent.meta["layout_fingerprint"],
+        )
+        if found != expected:
+            raise ConfigError(
+                f"{parent.folder}: rows have layout {found:#018x}, the table's {expected:#018x}: "
+                "save a base"
+            )
+
+
+def _own(rows: np.ndarray, *words: int) -> np.ndarray:
+    """Rows without what means nothing outside the table: default life_seq and delta_score."""
+    rows = rows.copy()
+    rows[:, list(words or (_DELTA_SCORE, _LIFE_SEQ))] = 0
+    return rows
+
+
+def _equal(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(n) bool: of equal bits. NaNs are compared too."""
+    same: np.ndarray = (rows.view(np.uint32) == others.view(np.uint32)).all(axis=1)
+    return same
+
+
+def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """(n) bool: which values are among the keys; both ascend."""
+    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+    found: np.ndarray = keys[at] == values
+    return found
