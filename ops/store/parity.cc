@@ -209,8 +209,12 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
                  path.c_str(), wrong.c_str());
   };
   if (!wrong.empty()) return failed();
-  auto writer = AtomicFileWriter::Create(out);
-  PBX_RETURN_IF_ERROR(writer.status());
+  std::unique_ptr<AtomicFileWriter> writer;
+  if (!out.empty()) {
+    auto created = AtomicFileWriter::Create(out);
+    PBX_RETURN_IF_ERROR(created.status());
+    writer = std::move(created.value());
+  }
   Input body{std::move(parity.value()), 0};
   std::vector<char> sum(kStrip), strip(kStrip);
   uint32_t crc = 0;
@@ -225,7 +229,7 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
     const size_t mine =
         offset < wanted->bytes ? std::min<uint64_t>(n, wanted->bytes - offset) : size_t{0};
     crc = Crc32c(sum.data(), mine, crc);
-    PBX_RETURN_IF_ERROR(writer.value()->Append(sum.data(), mine));
+    if (writer != nullptr) PBX_RETURN_IF_ERROR(writer->Append(sum.data(), mine));
   }
   if (body.crc != index.body_crc) add_wrong("the parity", "is damaged");
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -237,7 +241,7 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
                  "%s: made from its parity it has CRC32C %#010x, expected %#010x", lost.c_str(),
                  crc, wanted->crc);
   }
-  return writer.value()->Commit();
+  return writer != nullptr ? writer->Commit() : Status::Ok();
 }
 
 }  // namespace pbx

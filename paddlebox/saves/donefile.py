@@ -6,15 +6,19 @@ A line is there once its save is durable; a file is replaced as a whole, so no l
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paddlebox.errors import CorruptionError
-from paddlebox.saves.meta import BASE, BATCH, DELTA, ROWS
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS
 from paddlebox.store import files
 
 NAMES = {BASE: "xbox_base_done.txt", DELTA: "xbox_patch_done.txt", BATCH: "donefile.txt"}
+_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,29 @@ def last(out: Path) -> str | None:
         return None
     of_chain = [done.name for done in read(out, DELTA) if done.key == bases[-1].key]
     return of_chain[-1] if of_chain else bases[-1].name
+
+
+def claim(out: Path, name: str) -> Path:
+    """The folder for a save that is to be written.
+
+    Raises: ValueError for what is no name of a save; StoreError where it is done already.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+    if any(done.name == name for kind in NAMES for done in read(out, kind)):
+        raise StoreError(
+            f"{out / name}: is done already, and saves are not written twice: choose another "
+            "folder, or remove it and its line in the donefile"
+        )
+    # A folder that no donefile names: nobody was told of it before its writer died.
+    if (out / name / META).exists():
+        shutil.rmtree(out / name)
+    return out / name
+
+
+def new_key(out: Path) -> int:
+    """For a new chain: the time, as FleetUtil's users take it, and above those that are there."""
+    return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
 
 
 def _line(out: Path, meta: dict[str, Any]) -> str:

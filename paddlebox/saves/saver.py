@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import re
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +16,7 @@ from paddlebox import _native
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves import donefile
-from paddlebox.saves.meta import BASE, BATCH, DELTA, META, NO_DATE
+from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.served import Served
 from paddlebox.saves.writer import SaveWriter
@@ -28,7 +26,6 @@ from paddlebox.store.table import Table
 log = logging.getLogger("paddlebox")
 core = _native.core
 _DELTA_SCORE, _LIFE_SEQ = 3, 5  # words of a row (docs/formats/row.md)
-_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Saver:
@@ -55,8 +52,12 @@ class Saver:
 
     # ---- the three kinds
 
-    def base(self, name: str = "") -> Save:
-        """Saves the rows of a base: a new chain. name: default `<day>/base`.
+    def base(self, name: str = "", *, day: int | None = None) -> Save:
+        """Saves the rows of a base: a new chain.
+
+        Args:
+            name: default `<day>/base`.
+            day: up to which unseen days are counted; default: the table's.
 
         Raises: StoreError where a save of this name is done; OutOfSpaceError; PassError while a
         pass is open.
@@ -65,11 +66,14 @@ class Saver:
         writer = self._writer(name)
         try:
             chosen = self._table.rows_of_base(
-                lambda f, rows: writer.add(core.keys_of(f), _own(rows))
+                lambda feasigns, rows: writer.add(core.keys_of(feasigns), _own(rows)), day=day
             )
-            earlier = [done.key for done in donefile.read(self.out, BASE)]
-            key = max(int(time.time()), *(k + 1 for k in earlier), 1)
-            fields = {"key": key, "base": name, "parent": None, "filter": asdict(chosen)}
+            fields = {
+                "key": donefile.new_key(self.out),
+                "base": name,
+                "parent": None,
+                "filter": asdict(chosen),
+            }
             save = self._finish(writer, BASE, name, fields)
         except BaseException:
             writer.drop()
@@ -173,20 +177,10 @@ class Saver:
         return chosen
 
     def _writer(self, name: str) -> SaveWriter:
-        if _NAME.fullmatch(name) is None:
-            raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
-        for kind in (BASE, DELTA, BATCH):
-            if self.is_done(kind, name):
-                raise StoreError(
-                    f"{self.out / name}: is done already, and saves are not written twice: choose "
-                    "another folder, or remove it and its line in the donefile"
-                )
-        # A folder that no donefile names: nobody was told of it before its writer died.
-        if (self.out / name / META).exists():
-            shutil.rmtree(self.out / name)
+        target = donefile.claim(self.out, name)
         layout = self._table.row_layout
         return SaveWriter(
-            self.out / name,
+            target,
             words=self._table.row_bytes // 4,
             fingerprint=int(layout["fingerprint"]),
         )

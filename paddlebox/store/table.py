@@ -28,6 +28,7 @@ from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.parity import Keeper
 
 log = logging.getLogger("paddlebox")
 core = _native.core
@@ -65,6 +66,8 @@ class Table:
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
+        parity: segments that one parity file protects (docs/formats/parity.md); 0: there shall be
+            none; None: those that are there stay, and none is written.
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
 
@@ -88,6 +91,7 @@ class Table:
         disk_budget_bytes: int = 0,
         version: int | None = None,
         slot_rates: Sequence[float] = (),
+        parity: int | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -111,6 +115,7 @@ class Table:
         self._day = 0
         self._native: Any = None
         self._compactor: Compactor | None = None
+        self._parity: Keeper | None = None
         self._committing = threading.RLock()  # one writer of versions at a time
         self._head: VersionRecord | None = None  # as committed or read by this table
         try:
@@ -138,6 +143,11 @@ class Table:
                 counters = self._read_dense(self._head).get(_ADMISSION)
                 if counters is not None:
                     self._native.set_admission_state(counters.tobytes())
+            if self.folder is not None and not read_only and parity is not None:
+                self._parity = Keeper(
+                    self.folder, parity, lambda: self._head.segments if self._head else []
+                )
+                self._parity.wake()
             if self.policy is not None and self._manifest is not None and not read_only:
                 self._compactor = Compactor(
                     self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
@@ -353,6 +363,8 @@ class Table:
         if self._manifest is not None:
             with self._committing:
                 self._manifest.prune(self.keep_versions)
+        if self._parity is not None:
+            self._parity.wake()
         if self._compactor is not None:
             self._compactor.wake()
         return version
@@ -627,6 +639,8 @@ class Table:
             self._head = record
             self._native.replace_segments(sorted(gone), made)
             self._manifest.prune(self.keep_versions)
+        if self._parity is not None:
+            self._parity.wake()
 
     def _shape(self) -> compaction.Shape:
         if self._head is None:
@@ -724,6 +738,9 @@ class Table:
             if self._compactor is not None:
                 self._compactor.close()
                 self._compactor = None
+            if self._parity is not None:
+                self._parity.close()
+                self._parity = None
             if self._native is not None:
                 self._native.unregister()
                 self._native = None
