@@ -13,6 +13,7 @@ from pathlib import Path
 from paddlebox.config.dates import day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import PassError, StoreError
+from paddlebox.saves import donefile
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.saver import Saver
@@ -139,4 +140,6 @@ class BoxWrapper:
 def _split(path: str) -> tuple[Path, str]:
     """OUT and the save's name in it."""
     whole = Path(os.path.abspath(path))
-    return whole.parents[1], f"{whole.parent.name}/{whole.name}"
+    name = f"{whole.parent.name}/{whole.name}"
+    donefile.check_name(name)
+    return whole.parents[1], name

@@ -71,13 +71,18 @@ def last(out: Path) -> str | None:
     return of_chain[-1] if of_chain else bases[-1].name
 
 
+def check_name(name: str) -> None:
+    """Raises: ValueError for what is no name of a save."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+
+
 def claim(out: Path, name: str) -> Path:
     """The folder for a save that is to be written.
 
     Raises: ValueError for what is no name of a save; StoreError where it is done already.
     """
-    if _NAME.fullmatch(name) is None:
-        raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+    check_name(name)
     if any(done.name == name for kind in NAMES for done in read(out, kind)):
         raise StoreError(
             f"{out / name}: is done already, and saves are not written twice: choose another "

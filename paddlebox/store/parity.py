@@ -98,17 +98,17 @@ def plan(
         size: most members of a group; 0: there shall be no parity.
     """
     bytes_of = {str(segment["file"]): int(segment["bytes"]) for segment in live}
+    whole = [g for g in groups if size and g.members.items() <= bytes_of.items()]
     kept: list[Group] = []
     covered: set[str] = set()
-    for group in groups if size else ():
-        whole = all(bytes_of.get(name) == n for name, n in group.members.items())
-        if whole and len(group.members) == size and covered.isdisjoint(group.members):
+    for group in whole:
+        if len(group.members) == size and covered.isdisjoint(group.members):
             kept.append(group)
             covered.update(group.members)
     # By name, so by age: what was written together is mostly merged, and goes, together.
     open_ = sorted(bytes_of.keys() - covered) if size else []
     wanted = [open_[at : at + size] for at in range(0, len(open_), size or 1)]
-    for group in groups:
+    for group in whole:
         if group not in kept and sorted(group.members) in wanted:
             wanted.remove(sorted(group.members))
             kept.append(group)
