@@ -140,11 +140,14 @@ class Saver:
 
     @property
     def date(self) -> str:
-        """Of the last committed pass, YYYYMMDD."""
+        """Of the last committed pass, YYYYMMDD; waits for the commit in the background."""
+        self._table.wait_commit()
         return date_of(self._table.day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
+        """Of the last committed pass; waits as `date`."""
+        self._table.wait_commit()
         head = self._table.head
         return head.pass_number if head is not None else 0
 
