@@ -46,6 +46,8 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
             "key": donefile.new_key(out),
             "base": name,
             "parent": None,
+            # Of one model it serves what the chain did; of several it is no version of any store.
+            "commit": last.meta["commit"] if len(models) == 1 else None,
             "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         files = {file: last.file(file) for file in last.meta["files"]}

@@ -39,6 +39,7 @@ _FIELDS = (
     "files",
     "events",
     "sequence",
+    "commit",
     "created_at",
 )
 

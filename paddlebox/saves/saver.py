@@ -6,7 +6,7 @@ import datetime
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.served import Served
+from paddlebox.saves.touched import Index, keys_in, touched
 from paddlebox.saves.writer import SaveWriter
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.table import Table
@@ -154,26 +155,21 @@ class Saver:
     # ---- how
 
     def _changes(self, chain: list[Save], writer: SaveWriter) -> SaveFilter:
-        """Compares all that a base would hold with what the chain serves."""
-        served = Served(chain)
+        """Compares what a base would hold with what the chain serves."""
         chosen = self._table.delta_filter()
-        least = np.float32(chosen.min_delta_score)
+        segments = touched(self._table, chain[-1], chosen)
+        if segments is not None:
+            of_base = asdict(replace(chosen, min_delta_score=0.0))
+            index = Index(chain)
+            for keys in keys_in(segments):
+                found, rows = self._table.lookup(core.feasigns_of(keys), of_base)
+                _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
+            return chosen
+        served = Served(chain)
 
         def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
             keys = core.keys_of(feasigns)
-            # At 0 every change counts, also one that took score away.
-            grown = rows[:, _DELTA_SCORE] >= least if least > 0 else np.True_
-            rows = _own(rows)
-            known, as_served = served.take(keys[-1])
-            at = np.searchsorted(known, keys)
-            same = np.zeros(len(keys), bool)
-            if len(known):
-                at = np.minimum(at, len(known) - 1)
-                found = known[at] == keys
-                same[found] = _equal(rows[found], as_served[at[found]])
-            changed = grown & ~same
-            writer.add(keys[changed], rows[changed])
-            writer.delete(known[~_in(known, keys)])
+            _write_changes(writer, chosen, keys, rows, *served.take(keys[-1]))
 
         self._table.rows_of_base(visit)
         writer.delete(served.take()[0])
@@ -189,7 +185,7 @@ class Saver:
         )
 
     def _finish(self, writer: SaveWriter, kind: str, name: str, fields: Mapping[str, Any]) -> Save:
-        head = self._table.head
+        head, journal = self._table.head, self._table.journal()
         complete = {
             **fields,
             "kind": kind,
@@ -201,6 +197,7 @@ class Saver:
             "layout": self._table.layout,
             "events": len(self._table.events),
             "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
+            "commit": journal[-1] if journal else None,
             "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         dense = self._dense if self._dense is not None else self._table.load_dense()
@@ -228,6 +225,29 @@ class Saver:
             )
 
 
+def _write_changes(
+    writer: SaveWriter,
+    chosen: SaveFilter,
+    keys: np.ndarray,
+    rows: np.ndarray,
+    known: np.ndarray,
+    as_served: np.ndarray,
+) -> None:
+    """keys, rows: of the table, in a base; known, as_served: of the chain, in the same range."""
+    # At 0 every change counts, also one that took score away.
+    grown = np.full(len(keys), chosen.min_delta_score <= 0)
+    grown |= rows[:, _DELTA_SCORE] >= np.float32(chosen.min_delta_score)
+    rows = _own(rows)
+    same = np.zeros(len(keys), bool)
+    if len(known):
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        found = known[at] == keys
+        same[found] = _equal(rows[found], as_served[at[found]])
+    changed = grown & ~same
+    writer.add(keys[changed], rows[changed])
+    writer.delete(known[~_in(known, keys)])
+
+
 def _own(rows: np.ndarray, *words: int) -> np.ndarray:
     """Rows without what means nothing outside the table: default life_seq and delta_score."""
     rows = rows.copy()
@@ -243,6 +263,8 @@ def _equal(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """(n) bool: which values are among the keys; both ascend."""
+    if len(keys) == 0:
+        return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
     found: np.ndarray = keys[at] == values
     return found

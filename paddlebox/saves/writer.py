@@ -20,7 +20,7 @@ from paddlebox.store.dense import write_dense
 core = _native.core
 _SEGMENT_BYTES = 64 << 20  # held in memory until it is written
 # Rows of one zero byte: "deleted". A fingerprint of their own, so that nobody takes them for rows.
-_DELETED_ROW_BYTES = 1
+DELETED_ROW_BYTES = 1
 DELETED_FINGERPRINT = 0x6465_6C65_7465_6421
 
 
@@ -77,7 +77,7 @@ class SaveWriter:
         for folder in (self._folder / ROWS, self._folder / DELETED):
             files.make_folder(str(folder))
         self._rows = _Part(self._folder / ROWS, 4 * words, fingerprint)
-        self._deleted = _Part(self._folder / DELETED, _DELETED_ROW_BYTES, DELETED_FINGERPRINT)
+        self._deleted = _Part(self._folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT)
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """keys: (n) uint64, mixed feasigns, above those before; rows: (n, words) float32."""
@@ -85,7 +85,7 @@ class SaveWriter:
 
     def delete(self, keys: np.ndarray) -> None:
         """keys: (n) uint64, above those before."""
-        self._deleted.add(keys, np.zeros((len(keys), _DELETED_ROW_BYTES), np.uint8))
+        self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
 
     def finish(
         self,

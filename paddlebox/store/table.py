@@ -559,6 +559,17 @@ class Table:
         self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
         return chosen
 
+    def lookup(
+        self, feasigns: np.ndarray, chosen: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Committed rows of (n) uint64 feasigns in the order of keys: (n) bool, which have one
+        (that a SaveFilter, as a dict, passes), and (n, words) float32.
+
+        Raises: as `rows_of_base`.
+        """
+        found, rows = self._native.lookup(feasigns, chosen)
+        return found.astype(bool), rows
+
     def reset_delta(self, saved: SaveFilter) -> None:
         """Lets delta_score of the rows in a save start anew: after it is durable, before the next
         pass.
@@ -571,6 +582,20 @@ class Table:
         self._check_not_abandoned()
         self.wait_commit()
         return self.day if day is None else day
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The latest commits, oldest first (docs/formats/manifest.md); none without a folder."""
+        return self._manifest.journal() if self._manifest is not None else []
+
+    def open_segments(self, *, after: int) -> list[Any]:
+        """The newest version's segments of a higher sequence, open: whatever a merge removes
+        meanwhile, they can be read."""
+        with self._committing:
+            return [
+                core.SegmentFile(str(self.folder / "ssd" / segment["file"]), segment)
+                for segment in (self._head.segments if self._head is not None else ())
+                if self.folder is not None and segment["sequence"] > after
+            ]
 
     # ---- compaction and room
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
-from paddlebox.saves import Saver, chain_of, donefile, open_save
+from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
+from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.saves.served import Served
-from paddlebox.store.table import sorted_unique_keys
+from paddlebox.store.table import Table, sorted_unique_keys
 from tests.saves.common import (
     FIRST_DAY,
     apply,
@@ -42,14 +44,17 @@ STEPS = st.one_of(
 
 
 @settings(
-    max_examples=30,
+    max_examples=300,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(steps=st.lists(STEPS, max_size=14), stored=st.booleans())
+@given(
+    steps=st.lists(STEPS, max_size=14), stored=st.booleans(), worth_it=st.sampled_from([0.0, 1e9])
+)
 def test_a_base_and_its_deltas_are_the_rows_of_a_base(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], stored: bool
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], stored: bool, worth_it: float
 ) -> None:
+    touched._WORTH_IT = worth_it  # never and always by the touched feasigns alone, where that holds
     tmp = tmp_path_factory.mktemp("chain")
     folder = tmp / "store" if stored else None
     table = open_table(folder, config(delta_keep_days=2), compaction=None)
@@ -82,8 +87,71 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
                 assert len(in_one[0]) == len(held)
                 assert (np.diff(in_one[0].astype(object)) > 0).all()
     finally:
+        touched._WORTH_IT = 0.2
         table.close()
         shutil.rmtree(tmp)
+
+
+def read_whole(table: Table, saver: Saver, name: str) -> bool:
+    """Saves a delta, which must be right; whether the whole table was read for it."""
+    seen = []
+    visit = table.visit
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(1)
+        return visit(*arguments)
+
+    table.visit = watched  # type: ignore[method-assign]
+    try:
+        save = saver.delta(f"20240101/{name.replace(' ', '-')}")
+    finally:
+        table.visit = visit  # type: ignore[method-assign]
+    assert apply(chain_of(save)) == base_of(table)
+    return bool(seen)
+
+
+def test_only_touched_feasigns_are_looked_at_while_nothing_else_can_have_changed(
+    tmp_path: Path,
+) -> None:
+    with open_table(tmp_path / "store", keep_versions=1) as table:
+        train(table, feasigns(1, 5000), 1)
+        saver = Saver(table, tmp_path / "out")
+        saver.base()
+        train(table, feasigns(4990, 20), 2)
+        train(table, feasigns(5000, 5), 3)
+        assert not read_whole(table, saver, "touched")
+        train(table, feasigns(1, 20), 4)
+        table.compact(full=True)  # the touched rows are in large segments now
+        assert read_whole(table, saver, "merged")
+        train(table, feasigns(1, 4000), 5)
+        assert read_whole(table, saver, "many")
+        train(table, feasigns(1, 20), 6)
+        table.end_of_day(FIRST_DAY, decay=0.9)
+        assert read_whole(table, saver, "decayed")
+        train(table, feasigns(1, 20), 7, day=FIRST_DAY + 1)
+        assert read_whole(table, saver, "another day")
+        train(table, feasigns(1, 20), 8, day=FIRST_DAY + 1)
+        assert not read_whole(table, saver, "same day again")
+        merged = merge_saves([saver.last()], tmp_path / "out", "20240101/one")  # type: ignore
+        train(table, feasigns(1, 20), 9, day=FIRST_DAY + 1)
+        assert not read_whole(table, saver, "upon a merge")
+        assert saver.last().meta["base"] == merged.name  # type: ignore[union-attr]
+    with open_table(tmp_path / "other") as table:  # another store that goes on with the chain
+        for number in range(1, 10):
+            train(table, feasigns(1, 100 * number), number, day=FIRST_DAY + 1)
+        assert read_whole(table, Saver(table, tmp_path / "out"), "another store")
+
+
+def test_a_touched_row_that_is_deleted_in_a_chain_is_found_again(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 1000), 1)
+        saver = Saver(table, tmp_path / "out")
+        saver.base()
+        train(table, feasigns(1, 20), 2)
+        table.shrink(FIRST_DAY, min_score=0.9)  # five shows are not enough, ten are
+        assert read_whole(table, saver, "shrunk")
+        train(table, feasigns(500, 20), 3)
+        assert not read_whole(table, saver, "back")
 
 
 def test_a_delta_of_5_percent_of_the_rows_has_at_most_6_percent_of_the_bytes(
