@@ -41,7 +41,7 @@ Result<ParityIndex> ReadParityIndex(const std::string& path);
 Status CheckParity(const std::string& path);
 
 // Writes the member `lost`, made from the parity and all other members in folder, to out; synced
-// and renamed, the caller syncs out's folder. An empty out: only finds out whether it could be done.
+// and renamed, the caller syncs out's folder. An empty out: only finds out whether it can be done.
 // Corruption that names every file that is in the way: the parity itself, or other members that are
 // damaged or missing too.
 Status RebuildMember(const std::string& path, const std::string& folder, const std::string& lost,

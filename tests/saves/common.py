@@ -10,7 +10,7 @@ import paddle
 
 from paddlebox import ops
 from paddlebox.config import TableConfig
-from paddlebox.config.schema import LifeConfig
+from paddlebox.config.schema import LifeConfig, RowPrecision
 from paddlebox.saves.reader import Save
 from paddlebox.store.table import Table, sorted_unique_keys
 
@@ -20,9 +20,14 @@ BOOKKEEPING = (3, 5)  # delta_score and life_seq: words that a save leaves out
 Rows = dict[int, bytes]
 
 
-def config(**life: Any) -> TableConfig:
+def config(row_precision: RowPrecision = RowPrecision.FLOAT32, **life: Any) -> TableConfig:
     settings = {"auto": False, "delta_threshold": 0.0, "base_threshold": 0.5, **life}
-    return TableConfig(embedx_dim=D, embedx_threshold=0.5, life=LifeConfig(**settings))
+    return TableConfig(
+        embedx_dim=D,
+        embedx_threshold=0.5,
+        row_precision=row_precision,
+        life=LifeConfig(**settings),
+    )
 
 
 def open_table(folder: Path | None, table: TableConfig | None = None, **settings: Any) -> Table:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import _native
+from paddlebox.config.schema import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
 from paddlebox.saves.merge import merge_saves
@@ -44,20 +45,28 @@ STEPS = st.one_of(
 
 
 @settings(
-    max_examples=300,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    steps=st.lists(STEPS, max_size=14), stored=st.booleans(), worth_it=st.sampled_from([0.0, 1e9])
+    steps=st.lists(STEPS, max_size=14),
+    stored=st.booleans(),
+    worth_it=st.sampled_from([0.0, 1e9]),
+    precision=st.sampled_from([RowPrecision.FLOAT32, RowPrecision.FLOAT16]),
 )
 def test_a_base_and_its_deltas_are_the_rows_of_a_base(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], stored: bool, worth_it: float
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple],
+    stored: bool,
+    worth_it: float,
+    precision: RowPrecision,
 ) -> None:
     touched._WORTH_IT = worth_it  # never and always by the touched feasigns alone, where that holds
     tmp = tmp_path_factory.mktemp("chain")
     folder = tmp / "store" if stored else None
-    table = open_table(folder, config(delta_keep_days=2), compaction=None)
+    layout = config(precision, delta_keep_days=2)
+    table = open_table(folder, layout, compaction=None)
     number, day = 1, FIRST_DAY
     try:
         train(table, feasigns(1, 30), number, day=day)
@@ -76,7 +85,7 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
                 table.shrink(day, min_score=values[0], max_unseen_days=values[1])
             elif what == "reopen" and folder is not None:
                 table.close()
-                table = open_table(folder, config(delta_keep_days=2), compaction=None)
+                table = open_table(folder, layout, compaction=None)
             elif what in ("delta", "base"):
                 saver = Saver(table, tmp / "out")
                 save = getattr(saver, what)(f"20240101/{what}-{at}")
@@ -370,3 +379,15 @@ def test_the_last_save_is_that_of_the_last_base(tmp_path: Path) -> None:
         assert donefile.last(tmp_path) == "20240102/base"
         assert [d.name for d in donefile.read(tmp_path, BASE)] == ["20240101/base", "20240102/base"]
         assert len(donefile.read(tmp_path, DELTA)) == 1
+
+
+def test_a_reader_can_save_and_changes_nothing(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 100), 1)
+        expected = base_of(table)
+    before = sorted(os.listdir(tmp_path / "store"))
+    with open_table(tmp_path / "store", read_only=True) as reader:
+        save = Saver(reader, tmp_path / "out").base()
+        assert apply([save]) == expected
+        assert reader.events == []  # nothing begins anew: the store is not the reader's
+    assert sorted(os.listdir(tmp_path / "store")) == before
