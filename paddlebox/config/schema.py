@@ -112,6 +112,11 @@ class ModelType(StrEnum):
     DEEPFM = "deepfm"
 
 
+class BaseEvery(StrEnum):
+    DATE = "date"
+    ONCE = "once"
+
+
 class OptimizerType(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
@@ -340,6 +345,25 @@ class SsdConfig(Section):
 class StoreConfig(Section):
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
+    )
+    parity: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="segments that one parity file protects against the loss of one; 0: none",
+    )
+
+
+class SaveConfig(Section):
+    """Saves for serving that a run writes by itself."""
+
+    out: str = Field(default="", description="folder of base and delta saves; empty: none")
+    base_every: Choice[BaseEvery] = Field(
+        default=BaseEvery.DATE,
+        description="a base after the first pass of each date, or after a run's first pass (once)",
+    )
+    delta_every: int = Field(
+        default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
     )
 
 
@@ -609,6 +633,7 @@ class Config(Section):
     metrics: ListOf[MetricConfig] = Field(
         default=(), description="metrics beside the usual ones: docs/metrics.md"
     )
+    save: SaveConfig = Field(default_factory=SaveConfig)
     security: SecurityConfig = Field(default_factory=SecurityConfig)
 
     @model_validator(mode="after")

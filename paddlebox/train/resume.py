@@ -32,7 +32,7 @@ FREE = (
     "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
     "data.threads", "data.pack_threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
-    "trainer.evaluate_after_pass", "trainer.trace", "metrics",
+    "trainer.evaluate_after_pass", "trainer.trace", "metrics", "save",
 )  # fmt: skip
 # Keys that say which passes there are: free, as long as the passes that were trained stay.
 PASSES = (

@@ -32,6 +32,8 @@ from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
+from paddlebox.saves.saver import Saver
+from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
@@ -111,6 +113,7 @@ def open_table(
         else None,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         slot_rates=_slot_rates(config, slots),
+        parity=config.store.parity,
     )
 
 
@@ -179,6 +182,8 @@ def train(
     if fresh:
         resume.move_aside(run_dir)
     begun = resume.take_up(run_dir, config, slots, hashes, back_to)
+    if start is not None and begun.record is not None:
+        check_same_source(start, run_dir)
     if begun.passes == len(passes) and (summary := _summary_of(run_dir, begun.passes)):
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
         return summary
@@ -198,8 +203,6 @@ def train(
         runner = build_runner(config, slots)
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
-        elif start is not None:
-            check_same_source(start, run_dir)
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
@@ -215,10 +218,13 @@ def train(
             dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
+            saver = _saver(config, table)
             lines = begun.lines
             left = passes[begun.passes :]
 
             def write_line() -> None:
+                if saver is not None:
+                    lines[-1]["save"] = save_due(saver, config.save)
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
@@ -265,6 +271,17 @@ def train(
         }
     _write_json(run_dir / "summary.json", summary)
     return summary
+
+
+def _saver(config: Config, table: Table) -> Saver | None:
+    """Writes the saves that the config asks for."""
+    if not config.save.out:
+        return None
+    extra = {
+        "slots.yaml": Path(config.data.slots).read_bytes(),
+        "config.json": config.canonical_json().encode(),
+    }
+    return Saver(table, config.save.out, extra=extra)
 
 
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
