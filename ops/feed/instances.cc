@@ -388,7 +388,9 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
   for (size_t i = begin; i < end; ++i) {
     self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
   }
+  // Of every occurrence, so that a push sums the same numbers in the same order, shared or not.
   BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
+  self.JoinRepeats(begin, end, out);
 
   out->dense.resize(n * self.width);
   out->show_click.resize(n * 2);

@@ -40,7 +40,8 @@ struct Batch {
   size_t size = 0;                // B
   std::vector<int32_t> ids;       // (nnz) row ids, -1 where the key has no row
   std::vector<int32_t> offsets;   // (B * S + 1) ids of (instance b, slot s) are
-                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1])
+                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); where ShareLists
+                                  //   found repeated lists, as row/lists.h says
   std::vector<int32_t> plan;      // dedup plan, see BuildPlan
   std::vector<float> dense;       // (B, W)
   std::vector<float> labels;      // (B)
@@ -74,8 +75,9 @@ class Instances {
   ~Instances();
 
   // Lists that repeat those of the instance before are from now on held once: those of the slots
-  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Everything that is
-  // read stays the same. Before the first Append.
+  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Where both instances
+  // follow each other in a batch too, PackBatch gives the list once; all else that is read stays
+  // the same. Before the first Append.
   Status ShareLists(const std::vector<size_t>* slots);
 
   // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign

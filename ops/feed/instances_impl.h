@@ -160,6 +160,8 @@ struct Instances::Impl {
 
   void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
+  // Leaves the lists of a packed batch that repeat those of the instance before out of its ids.
+  void JoinRepeats(size_t begin, size_t end, Batch* out) const;
 };
 
 }  // namespace pbx

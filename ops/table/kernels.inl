@@ -186,7 +186,8 @@ struct Pooling {
   }
 };
 
-// A whole tile of segments of one id each, as most slots of most models are: nothing to sum.
+// A whole tile of segments of one id each, as most slots of most models are: nothing to sum, but 0,
+// which makes 0 of -0 as a sum does. Else bits would follow which segments share a tile.
 template <int kDim>
 PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, float* const* targets, float* shows,
                          float* clicks) {
@@ -200,8 +201,9 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, float* const* targ
     const float* row = pooling.Row(i);
     shows[t] = row[RowLayout::kShow];
     clicks[t] = row[RowLayout::kClick];
-    target[pooling.weights_at] = row[RowLayout::kEmbed];
-    embedx.Load(row + pooling.embedx_at);
+    target[pooling.weights_at] = 0.0f + row[RowLayout::kEmbed];
+    embedx.Zero();
+    embedx.Add(row + pooling.embedx_at);
     embedx.Store(target + pooling.weights_at + 1);
   }
 }
@@ -231,6 +233,48 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float
   }
 }
 
+// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
+// for a divisor of 1.
+PBX_INLINE uint64_t ReciprocalOf(size_t segments_per_instance) {
+  return segments_per_instance == 1 ? 0 : UINT64_MAX / segments_per_instance + 1;
+}
+PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
+  __extension__ using Wide = unsigned __int128;
+  return reciprocal == 0 ? segment
+                         : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
+}
+
+// Where the segments of shared lists lie in the output.
+struct SharedTargets {
+  const PooledOutput& output;
+  size_t width;
+  uint64_t reciprocal;
+
+  PBX_INLINE float* Of(int32_t segment) const {
+    const uint64_t at = static_cast<uint32_t>(segment);
+    return output.out + at * width + InstanceOf(at, reciprocal) * output.extra;
+  }
+
+  // Writes the pooled lists of a tile to their other segments, while they are in the cache.
+  template <int kDim>
+  PBX_INLINE void Spread(const int32_t* first, size_t count, float* const* targets, int weights_at,
+                         int dim) const {
+    Vectors<kDim> embedx;
+    SetDim(&embedx, dim);
+    for (size_t t = 0; t < count; ++t) {
+      int32_t segment = output.next[first[t]];
+      if (segment < 0) continue;
+      const float* const from = targets[t];
+      embedx.Load(from + weights_at + 1);
+      for (; segment >= 0; segment = output.next[segment]) {
+        float* const target = Of(segment);
+        for (int c = 0; c <= weights_at; ++c) target[c] = from[c];
+        embedx.Store(target + weights_at + 1);
+      }
+    }
+  }
+};
+
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, bool use_cvm, const PooledOutput& output) {
@@ -246,9 +290,13 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
   size_t slot = begin % output.slots;
   float* next = output.out + begin * width + begin / output.slots * output.extra;
   float* targets[kTile];
+  const SharedTargets shared{output, width, ReciprocalOf(output.slots)};
   for (size_t tile = begin; tile < end; tile += kTile) {
     const size_t count = end - tile < kTile ? end - tile : kTile;
-    for (size_t t = 0; t < count; ++t) {
+    for (size_t t = 0; output.first != nullptr && t < count; ++t) {
+      targets[t] = shared.Of(output.first[tile + t]);
+    }
+    for (size_t t = 0; output.first == nullptr && t < count; ++t) {
       targets[t] = next;
       next += width;
       if (++slot != output.slots) continue;
@@ -264,12 +312,16 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
     } else {
       SumTile<kDim>(pooling, tile, count, targets, shows, clicks);
     }
-    if (!use_cvm) continue;
-    for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
-    for (size_t t = 0; t < kTile; ++t) log_clicks[t] = Log(clicks[t] + 1.0f) - log_shows[t];
-    for (size_t t = 0; t < count; ++t) {
-      targets[t][0] = log_shows[t];
-      targets[t][1] = log_clicks[t];
+    if (use_cvm) {
+      for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
+      for (size_t t = 0; t < kTile; ++t) log_clicks[t] = Log(clicks[t] + 1.0f) - log_shows[t];
+      for (size_t t = 0; t < count; ++t) {
+        targets[t][0] = log_shows[t];
+        targets[t][1] = log_clicks[t];
+      }
+    }
+    if (output.first != nullptr) {
+      shared.Spread<kDim>(output.first + tile, count, targets, weights_at, dim);
     }
   }
 }
@@ -284,14 +336,6 @@ struct Merged {
   alignas(64) float show[kTile] = {}, click[kTile] = {};
   bool skip[kTile];
 };
-
-// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
-// for a divisor of 1.
-PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
-  __extension__ using Wide = unsigned __int128;
-  return reciprocal == 0 ? segment
-                         : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
-}
 
 // The gradient of embed_w, with that of embedx behind it.
 PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segment,
@@ -435,8 +479,7 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
   const bool adagrad =
       config.embed.kind == RuleKind::kAdaGrad && config.embedx.kind == RuleKind::kAdaGrad;
   const int64_t last = starts[end];
-  const uint64_t reciprocal =
-      gradient.segments_per_instance == 1 ? 0 : UINT64_MAX / gradient.segments_per_instance + 1;
+  const uint64_t reciprocal = ReciprocalOf(gradient.segments_per_instance);
   Merged<kDim> merged;
   for (size_t tile = begin; tile < end; tile += kTile) {
     const size_t count = end - tile < kTile ? end - tile : kTile;

@@ -69,7 +69,8 @@ class PassStats:
     parts: int = 0
     spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
     files_from_cache: int = 0  # that were not parsed
-    dedup: dict[str, int] = field(default_factory=dict)  # lists, ids and bytes saved
+    # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.
+    dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
@@ -553,6 +554,11 @@ class InMemoryDataset(Surface):
             for batch in self._pack_threads.watch(batches):
                 with times.time("train"):
                     yield batch
+        if packer.rows_not_pulled:
+            columns = 3 + self._table.config.embedx_dim
+            for name, count in (("rows", 1), ("row_bytes", 4 * columns)):
+                saved = count * packer.rows_not_pulled
+                stats.dedup[name] = stats.dedup.get(name, 0) + saved
         stats.wait_s["batch"] += batches.waited_ns / 1e9
         stats.pack_threads = self._pack_threads.now
 
