@@ -87,7 +87,14 @@ class LoadOptions:
         slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
         csv = self.slots.csv.delimiter + self.slots.csv.list_separator
-        return self.instances.schema(self.format, slots, per_slot, self.max_line_bytes, csv)
+        return self.instances.schema(
+            self.format,
+            slots,
+            per_slot,
+            self.max_line_bytes,
+            csv,
+            columns=self.slots.tags.model_dump(),
+        )
 
 
 @dataclass
