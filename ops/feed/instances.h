@@ -5,8 +5,8 @@
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
 //
 // Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
-// (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots
-// may come after Index as well, between batches. Not thread safe but for PackBatch, which any
+// (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. Arrange, ArrangeBy,
+// ReplaceSlots and FeedFrom may come after Index as well, between batches. Not thread safe but for PackBatch, which any
 // number of threads may call.
 #pragma once
 
@@ -104,9 +104,11 @@ class Instances {
   // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
   Status Shuffle(uint64_t seed);
 
-  // Instance i is from now on the one that was order[i]; order: (N) a permutation. In place of
-  // Shuffle.
+  // Instance i is from now on number order[i] in the order of the files; order: (N) a permutation.
   Status Arrange(const uint32_t* order, size_t size);
+
+  // (N) the number of each instance in the order of the files: what Arrange takes.
+  std::vector<uint32_t> Numbers() const;
 
   // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
   // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the
@@ -152,6 +154,9 @@ class Instances {
   // first; no slots: only that. Depends on seed and the files. Keys, Split and SelectRange do not
   // change: every feasign of the load is among them.
   Status ReplaceSlots(const std::vector<size_t>& slots, size_t pool_size, uint64_t seed);
+
+  // The same with donors of the caller's: (N) of each instance, both in the order as it is.
+  Status FeedFrom(const std::vector<size_t>& slots, const uint32_t* donors, size_t size);
 
   // Tags of instance i. REQUIRES: tags() has them.
   const TagSpec& tags() const;

@@ -145,6 +145,7 @@ struct Instances::Impl {
   // them have feasigns in one slot.
   bool Merge(const std::vector<uint32_t>& group, const std::vector<size_t>& dense_dims,
              ParsedChunk* merged) const;
+  std::vector<uint64_t> FirstNumbers() const;
   uint64_t FirstFeasign(Place place, size_t slot) const;  // 0 without one
 
   Status CheckIndexed(const char* call) const {

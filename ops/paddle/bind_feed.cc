@@ -244,6 +244,11 @@ void BindArrange(py::class_<Instances>* instances) {
             ThrowIfError(self.ReplaceSlots(slots, pool_size, seed));
           },
           release)
+      .def("numbers", [](const Instances& self) { return ToArray(self.Numbers()); })
+      .def("feed_from",
+           [](Instances& self, const std::vector<size_t>& slots, const Array<uint32_t>& donors) {
+             ThrowIfError(self.FeedFrom(slots, donors.data(), SizeOf(donors)));
+           })
       .def(
           "page_view_starts",
           [](const Instances& self) { return ValueOrThrow(self.PageViewStarts()); }, release)

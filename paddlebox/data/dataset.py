@@ -47,7 +47,7 @@ from paddlebox.data.stages import (
 )
 from paddlebox.data.surface import JOIN, UPDATE, Surface
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import OutOfSpaceError, PassError
+from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from paddlebox.store.table import StagedPass, Table
 
 log = logging.getLogger(__name__)
@@ -321,7 +321,30 @@ class InMemoryDataset(Surface):
         """
         if thread_num is not None:
             self.set_thread(thread_num)
+        self._preload(self._initialised())
+
+    def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
+        """As `preload_into_memory`, but the pass goes straight to local disk and is trained from
+        there; with the same batches.
+
+        Args:
+            path: a folder for it; "" is that of `spill_dir`. The file there has no name, and goes
+                with the pass. file_num: accepted; there is one file, or two of a pass that is not
+                in the order of the files.
+
+        Raises: ConfigError where instances are sampled or merged, which is done in memory.
+        """
+        del file_num
         options = self._initialised()
+        if not options.instances.may_spill:
+            raise ConfigError(
+                "preload_into_disk: instances that are sampled or merged stay in memory: call "
+                "preload_into_memory, or leave set_sample_rate and set_merge_by_lineid out"
+            )
+        folder = Path(path) if path else options.spill_dir
+        self._preload(replace(options, to_disk=True, spill_dir=folder))
+
+    def _preload(self, options: LoadOptions) -> None:
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
         if not self._filelist:
@@ -366,6 +389,15 @@ class InMemoryDataset(Surface):
             self.local_shuffle()
         self.preload_into_memory()
         self.wait_preload_done()
+
+    def wait_load_disk_done(self) -> None:
+        """`wait_preload_done`."""
+        self.wait_preload_done()
+
+    def load_into_disk(self, path: str = "", file_num: int = 1) -> None:
+        """`preload_into_disk` and `wait_load_disk_done`."""
+        self.preload_into_disk(path, file_num)
+        self.wait_load_disk_done()
 
     def _load(
         self,
@@ -494,6 +526,8 @@ class InMemoryDataset(Surface):
             raise PassError("the pass is in page views: postprocess_instance is missing")
         if current.trained:
             self._check_in_one_part(current, "a second phase")
+        if current.views is not None:
+            current.loaded.cut_views(self._pv_batch_size)  # which may have been set anew
         current.trained.add(self._phase)
         return self._all_batches(current)
 
@@ -588,8 +622,9 @@ class InMemoryDataset(Surface):
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
         chosen = self._arrangeable("preprocess_instance")
         self._check_in_one_part(chosen, "page views")
-        instances = chosen.loaded.in_memory("page views")
+        instances = chosen.loaded.instances
         instances.arrange_by("page_views", 0)
+        chosen.loaded.cut_views(self._pv_batch_size)
         chosen.views = instances.page_view_starts()
 
     def postprocess_instance(self) -> None:
@@ -597,7 +632,7 @@ class InMemoryDataset(Surface):
         chosen = self._arrangeable("postprocess_instance")
         if chosen.views is None:
             raise PassError("the pass is not in page views: preprocess_instance is missing")
-        chosen.loaded.in_memory("page views").arrange_by("instance", self._seed + chosen.number)
+        chosen.loaded.instances.arrange_by("instance", self._seed + chosen.number)
         chosen.views = None
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
@@ -615,7 +650,7 @@ class InMemoryDataset(Surface):
         if chosen.train and chosen.trained:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
         self._check_in_one_part(chosen, "slots_shuffle")
-        instances = chosen.loaded.in_memory("slots_shuffle")
+        instances = chosen.loaded.instances
         chosen.replacements += 1
         seed = _native.core.mix(self._seed + chosen.number) + chosen.replacements
         instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
@@ -654,7 +689,7 @@ class InMemoryDataset(Surface):
                 "local_shuffle: the pass is in page views; shuffle before they are made"
             )
         options = self._initialised()
-        instances = chosen.loaded.in_memory("local_shuffle after the load")
+        instances = chosen.loaded.instances
         with self._lock:
             split_pass = len(chosen.loaded.ranges) > 1
             if chosen.staged is not None and split_pass:  # its part is another one now

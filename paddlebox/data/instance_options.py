@@ -56,10 +56,8 @@ class InstanceOptions:
 
     @property
     def may_spill(self) -> bool:
-        """Whether a pass over feeder.budget_bytes can lie on disk: not where its instances are
-        sampled, merged, grouped, or have tags."""
-        grouped = self.merge_size is not None or self.shuffle_by != "instance"
-        return not (self.tags or grouped or self.sample_rate < 1)
+        """Whether a pass can lie on disk: not where its instances are sampled or merged."""
+        return self.merge_size is None and self.sample_rate >= 1
 
     def check(self, data_format: Format, slots: Slots) -> None:
         """Raises ConfigError for what does not go together."""
