@@ -290,8 +290,8 @@ Status Instances::ReplaceSlots(const std::vector<size_t>& slots, size_t pool_siz
   std::vector<Place> pool;
   for (const uint32_t number : drawn.pool) {
     const auto chunk = std::upper_bound(firsts.begin(), firsts.end(), number) - 1;
-    pool.push_back({static_cast<uint32_t>(chunk - firsts.begin()),
-                    static_cast<uint32_t>(number - *chunk)});
+    pool.push_back(
+        {static_cast<uint32_t>(chunk - firsts.begin()), static_cast<uint32_t>(number - *chunk)});
   }
   const uint32_t* of = drawn.of.data();
   for (Chunk& chunk : self.chunks) {

@@ -179,8 +179,9 @@ Status FeedSchema::Check() const {
   if (format == Format::kCsv) PBX_RETURN_IF_ERROR(CheckCsv(*this));
   if (tags.any() && format != Format::kMultiSlot && format != Format::kCsv &&
       format != Format::kColumns) {
-    return Error(Code::kInvalidArgument,
-                 "ins_id, content and logkey are parsed from multislot, csv, parquet and arrow only");
+    return Error(
+        Code::kInvalidArgument,
+        "ins_id, content and logkey are parsed from multislot, csv, parquet and arrow only");
   }
   const bool hashed = std::any_of(slots.begin(), slots.end(),
                                   [](const SlotSpec& slot) { return slot.transform.hash; });

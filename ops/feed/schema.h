@@ -76,9 +76,9 @@ struct TagColumn {
 
 struct FeedSchema {
   Format format = Format::kMultiSlot;
-  std::vector<SlotSpec> slots;      // in the order of the line for kMultiSlot; made ones last
-  bool per_slot_keys = false;       // FeasignInSlot(feasign, index among the sparse slots)
-  TagSpec tags = {};                // kMultiSlot, kCsv, kColumns: what instances have beside slots
+  std::vector<SlotSpec> slots;  // in the order of the line for kMultiSlot; made ones last
+  bool per_slot_keys = false;   // FeasignInSlot(feasign, index among the sparse slots)
+  TagSpec tags = {};            // kMultiSlot, kCsv, kColumns: what instances have beside slots
   std::string ins_id_column = "ins_id";  // kCsv, kColumns: where the tags are
   std::string content_column = "content";
   std::string log_key_column = "logkey";

@@ -77,8 +77,9 @@ bool SetLogKey(std::string_view text, LineTags* out, LineError* error) {
   out->ins_id = text;
   if (ParseLogKey(text, &out->log_key)) return true;
   return error->wanted() &&
-         error->Set("logkey: '%s' is not one: expected at least 32 characters, [11, 32) hexadecimal",
-                    Printable(text.data(), text.data() + text.size(), 80).c_str());
+         error->Set(
+             "logkey: '%s' is not one: expected at least 32 characters, [11, 32) hexadecimal",
+             Printable(text.data(), text.data() + text.size(), 80).c_str());
 }
 
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,

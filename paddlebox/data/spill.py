@@ -410,7 +410,7 @@ class SpillingInstances:
             )
         with self._lock:
             self._waiting[number] += 1
-            # Threads that pack are at neighbouring batches, so perhaps in neighbouring windows: none
+            # Threads that pack are at neighbouring batches, so perhaps in several windows: none
             # takes away what another waits for, or has just asked for.
             for old in set(self._windows) - {number, number + 1, number + 2} - set(+self._waiting):
                 self._windows.pop(old).cancel()

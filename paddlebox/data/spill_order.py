@@ -89,7 +89,9 @@ class SpillOrder:
     def tags(self, call: str) -> Any:
         """Native Instances of the tags alone, in this order."""
         if self._tags is None:
-            raise PassError(f"{call}: the instances have no tags: set_parse_logkey(True) is missing")
+            raise PassError(
+                f"{call}: the instances have no tags: set_parse_logkey(True) is missing"
+            )
         return self._tags
 
 

@@ -106,7 +106,9 @@ def test_training_is_the_same_bits_and_reads_fewer_rows(open_dataset, write_line
                 if how == "feasigns":
                     position = np.full(rows.max() + 1, 0)
                     position[rows] = np.arange(len(rows))
-                    feasigns = {int(sorted_unique_keys(np.array([f]))[0]): f for f in range(3000)[1:]}
+                    feasigns = {
+                        int(sorted_unique_keys(np.array([f]))[0]): f for f in range(3000)[1:]
+                    }
                     ids = np.array([feasigns[int(key)] for key in keys[position[ids]]])
                 plan = batch["box_plan"] if how == "with a plan" else np.zeros(1, np.int32)
                 offsets, counts = batch["box_offsets"], batch["box_show_click"]

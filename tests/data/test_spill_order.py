@@ -59,9 +59,7 @@ def opened(open_dataset: Any, file: str, tmp_path: Path) -> Callable[..., Any]:
 
 
 def fed(dataset: Any) -> list[Any]:
-    return [
-        (name, batch[name].tolist()) for batch in dataset.batches() for name in sorted(batch)
-    ]
+    return [(name, batch[name].tolist()) for batch in dataset.batches() for name in sorted(batch)]
 
 
 def check_spilled(dataset: Any, where: str) -> None:

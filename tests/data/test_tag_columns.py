@@ -67,7 +67,9 @@ def write(folder: Path, data_format: str, wanted: list[str], tags: dict[str, lis
     return str(path)
 
 
-def opened(open_dataset: Any, folder: Path, data_format: str, wanted: list[str], **tags: Any) -> Any:
+def opened(
+    open_dataset: Any, folder: Path, data_format: str, wanted: list[str], **tags: Any
+) -> Any:
     text = data_format == "multislot"
     slots = {
         **SLOTS.model_dump(mode="json", exclude={"tags", "csv"}),
@@ -144,7 +146,9 @@ def test_ids_may_be_integers_and_dictionaries(open_dataset, tmp_path):
 def test_a_null_or_damaged_tag_makes_a_malformed_row(open_dataset, tmp_path):
     damaged = {"request": ["", None, *TAGS["request"][2:]], "about": [None, *TAGS["about"][1:]]}
     dataset = opened(open_dataset, tmp_path, "parquet", ["ins_id", "content"], **damaged)
-    with pytest.raises(DataError, match=r"2 of 60 lines(.|\n)*:1: ins_id: an empty(.|\n)*:2: ins_id"):
+    with pytest.raises(
+        DataError, match=r"2 of 60 lines(.|\n)*:1: ins_id: an empty(.|\n)*:2: ins_id"
+    ):
         dataset.load_into_memory()
     keys = [*TAGS["key"][:5], "short", *TAGS["key"][6:]]
     dataset = opened(open_dataset, tmp_path, "parquet", ["logkey"], key=keys)
