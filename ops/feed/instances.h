@@ -6,8 +6,8 @@
 //
 // Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
 // (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. Arrange, ArrangeBy,
-// ReplaceSlots and FeedFrom may come after Index as well, between batches. Not thread safe but for PackBatch, which any
-// number of threads may call.
+// ReplaceSlots and FeedFrom may come after Index as well, between batches. Not thread safe but for
+// PackBatch, which any number of threads may call.
 #pragma once
 
 #include <cstddef>

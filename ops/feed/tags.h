@@ -3,9 +3,9 @@
 //
 //   1 <ins_id> 1 <content> 1 <logkey> <slots ...>
 //
-// each only where the schema asks for it; in CSV and Arrow each is a column. A log key is at least 32 characters of which [11, 32) are
-// hexadecimal: [11, 14) cmatch, [14, 16) rank, [16, 32) search id. It is the instance's id as well,
-// in place of an ins_id.
+// each only where the schema asks for it; in CSV and Arrow each is a column. A log key is at least
+// 32 characters of which [11, 32) are hexadecimal: [11, 14) cmatch, [14, 16) rank, [16, 32) search
+// id. It is the instance's id as well, in place of an ins_id.
 #pragma once
 
 #include <cstddef>
