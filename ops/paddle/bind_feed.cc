@@ -68,8 +68,8 @@ SlotTransform TransformFrom(const py::dict& fields) {
 }
 
 // slots: dicts of name, type, dim, column and the fields of TransformFrom. csv: the delimiter and
-// the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin: the
-// path of a shared library, for the format "plugin".
+// the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
+// the path of a shared library, for the format "plugin".
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin) {
