@@ -276,11 +276,12 @@ def fused_pull_seqpool_cvm(
     Args:
         ids: (nnz) int32 row ids of the open pass, or int64 feasigns.
         offsets: (B * S + 1) int32; slot s of instance b has the ids [offsets[b*S+s],
-        offsets[b*S+s+1]). show_click: (B, 2) float32, the counts that the push adds to each id's
-        row. plan: int32, the batch's dedup plan (see ops/row/plan.h), or one word for none. anchor:
-        float parameter. slots: S. embedx_dim: D. use_cvm: columns 0 and 1 of a slot are log(show +
-        1), log(click + 1) - log(show + 1); without it
-            they are left out.
+        offsets[b*S+s+1]). Where instances share L lists, (L + 1 + B * S): the offsets of the lists,
+        then the list of each slot of each instance (see ops/row/lists.h). show_click: (B, 2)
+        float32, the counts that the push adds to each id's row. plan: int32, the batch's dedup plan
+        (see ops/row/plan.h), or one word for none. anchor: float parameter. slots: S.
+        embedx_dim: D. use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) -
+        log(show + 1); without it they are left out.
         table: name of the table; empty for the only open one.
         dense: (B, W) float32 features that are written behind the slots of each instance, so that
             joining them copies no slots; they take no gradient.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "feed/instances_impl.h"
+#include "feed/side_columns.h"
 
 namespace pbx {
 namespace {
@@ -284,27 +285,62 @@ Status Instances::ReplaceSlots(const std::vector<size_t>& slots, size_t pool_siz
   self.replaced.clear();
   for (Chunk& chunk : self.chunks) std::vector<Place>().swap(chunk.donors);
   if (slots.empty() || size() == 0) return Status::Ok();
-  Random random(seed);
+  const feed::Donors drawn = feed::DrawDonors(size(), pool_size, seed);
+  const std::vector<uint64_t> firsts = self.FirstNumbers();
   std::vector<Place> pool;
-  uint64_t seen = 0;
-  for (uint32_t c = 0; c < self.chunks.size(); ++c) {
-    const uint32_t rows = static_cast<uint32_t>(self.chunks[c].columns.instances);
-    for (uint32_t row = 0; row < rows; ++row) {
-      ++seen;
-      if (pool.size() < pool_size) {
-        pool.push_back({c, row});
-      } else if (const uint64_t at = random.Below(seen); at < pool_size) {
-        pool[at] = {c, row};
-      }
-    }
+  for (const uint32_t number : drawn.pool) {
+    const auto chunk = std::upper_bound(firsts.begin(), firsts.end(), number) - 1;
+    pool.push_back(
+        {static_cast<uint32_t>(chunk - firsts.begin()), static_cast<uint32_t>(number - *chunk)});
   }
+  const uint32_t* of = drawn.of.data();
   for (Chunk& chunk : self.chunks) {
     chunk.donors.resize(chunk.columns.instances);
-    for (Place& donor : chunk.donors) donor = pool[random.Below(pool.size())];
+    for (Place& donor : chunk.donors) donor = pool[*of++];
   }
   self.replaced.assign(self.slots, 0);
   for (const size_t slot : slots) self.replaced[slot] = 1;
   return Status::Ok();
+}
+
+Status Instances::FeedFrom(const std::vector<size_t>& slots, const uint32_t* donors, size_t size) {
+  Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.CheckIndexed("FeedFrom"));
+  bool fits = size == self.places.size();
+  for (size_t i = 0; fits && i < size; ++i) fits = donors[i] < size;
+  for (const size_t slot : slots) fits = fits && slot < self.slots;
+  if (!fits) {
+    return Error(Code::kInvalidArgument, "donors: expected one of %zu instances for each of them",
+                 self.places.size());
+  }
+  for (Chunk& chunk : self.chunks) chunk.donors.resize(chunk.columns.instances);
+  for (size_t i = 0; i < size; ++i) {
+    self.chunks[self.places[i].chunk].donors[self.places[i].row] = self.places[donors[i]];
+  }
+  self.replaced.assign(self.slots, 0);
+  for (const size_t slot : slots) self.replaced[slot] = 1;
+  return Status::Ok();
+}
+
+// (chunks) the number of each one's first instance, in file order.
+std::vector<uint64_t> Instances::Impl::FirstNumbers() const {
+  std::vector<uint64_t> firsts;
+  uint64_t next = 0;
+  for (const Chunk& chunk : chunks) {
+    firsts.push_back(next);
+    next += chunk.columns.instances;
+  }
+  return firsts;
+}
+
+std::vector<uint32_t> Instances::Numbers() const {
+  const std::vector<uint64_t> firsts = impl_->FirstNumbers();
+  std::vector<uint32_t> numbers;
+  numbers.reserve(size());
+  for (const Place place : impl_->places) {
+    numbers.push_back(static_cast<uint32_t>(firsts[place.chunk] + place.row));
+  }
+  return numbers;
 }
 
 const TagSpec& Instances::tags() const { return impl_->tags; }

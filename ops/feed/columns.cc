@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <string_view>
 
 #include "feed/line_parser.h"
 #include "feed/transform.h"
@@ -103,6 +105,23 @@ Status CheckType(const SlotSpec& slot, const ArrowSchema& type) {
   if (fits) return Status::Ok();
   return Error(Code::kInvalidArgument, "column '%.200s' of slot '%.200s': expected %s, found %s",
                slot.column_name().c_str(), slot.name.c_str(), expected, TypeName(type).c_str());
+}
+
+// A tag's column, as one to be found and named in errors.
+SlotSpec SpecOf(const TagColumn& tag) {
+  SlotSpec spec;
+  spec.name = tag.name;
+  spec.column = tag.column;
+  return spec;
+}
+
+Status CheckTagType(const TagColumn& tag, const ArrowSchema& type) {
+  const bool id = tag.tag == Tag::kInsId;
+  if (IsString(type) || (id && IsInteger(type))) return Status::Ok();
+  return Error(Code::kInvalidArgument, "column '%.200s' of %s: expected %s, found %s",
+               tag.column.c_str(), tag.name,
+               id ? "string, binary or an integer type" : "string or binary",
+               TypeName(type).c_str());
 }
 
 // The place of the slot's column among the children.
@@ -283,11 +302,29 @@ void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
 
 // ---- rows
 
+// The text of string `at` of a leaf.
+template <typename Offset>
+Status TextOf(const Column& column, int64_t at, std::string_view* out) {
+  const ArrowArray& leaf = column.leaf();
+  const Offset* const offsets = Values<Offset>(leaf);
+  const char* const text = static_cast<const char*>(leaf.buffers[2]);
+  const Offset from = offsets[at], to = offsets[at + 1];
+  if (from < 0 || from > to || to > offsets[leaf.offset + leaf.length] ||
+      (text == nullptr && to > from)) {
+    return column.Broken("the offsets of its strings leave their bytes");
+  }
+  *out = std::string_view(text + (text == nullptr ? 0 : from), static_cast<size_t>(to - from));
+  return Status::Ok();
+}
+
 // The rows of a block on their way from columns to instances.
 class Block {
  public:
   Block(const FeedSchema& schema, ParsedChunk* out)
       : out_(out),
+        tag_spec_(schema.tags),
+        tags_(schema.TagColumnsRead()),
+        row_tags_(tags_.empty() ? 0 : kBlockRows),
         per_slot_(schema.per_slot_keys),
         slots_(schema.sparse_slots()),
         width_(schema.dense_width()),
@@ -297,7 +334,9 @@ class Block {
         bad_(kBlockRows),
         next_(slots_) {}
 
-  Status Add(const std::vector<Column>& columns, int64_t begin, int64_t rows) {
+  // tags: of the schema's TagColumnsRead.
+  Status Add(const std::vector<Column>& columns, const std::vector<Column>& tags, int64_t begin,
+             int64_t rows) {
     rows_ = static_cast<size_t>(rows);
     first_ = out_->instances;
     out_->labels.resize(first_ + rows_);
@@ -306,6 +345,11 @@ class Block {
     std::fill(bad_.begin(), bad_.end(), uint8_t{0});
     reasons_.clear();
     any_bad_ = false;
+    digits_.clear();
+    for (size_t i = 0; i < tags.size(); ++i) {
+      PBX_RETURN_IF_ERROR(tags[i].Rows(begin, rows, items_.data(), nulls_.data()));
+      PBX_RETURN_IF_ERROR(TakeTags(tags_[i], tags[i]));
+    }
     size_t sparse = 0, dense = 0;
     for (const Column& column : columns) {
       PBX_RETURN_IF_ERROR(column.Rows(begin, rows, items_.data(), nulls_.data()));
@@ -338,6 +382,44 @@ class Block {
     std::vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     reasons_.push_back({out_->lines + row, text, ""});
+  }
+
+  Status TakeTags(const TagColumn& tag, const Column& column) {
+    const char kind = column.leaf_kind();
+    const bool text = std::strchr("uUzZ", kind) != nullptr;
+    if (!text) digits_.reserve(kBlockRows * kMaxDigits);  // views into it stay
+    for (size_t row = 0; row < rows_; ++row) {
+      LineTags* const out = &row_tags_[row];
+      std::string_view value;
+      if (nulls_[row]) {
+        if (tag.tag != Tag::kContent) Bad(row, "%s: a null", tag.name);
+      } else if (text) {
+        const int64_t at = items_[row].begin;
+        PBX_RETURN_IF_ERROR(kind == 'u' || kind == 'z' ? TextOf<int32_t>(column, at, &value)
+                                                       : TextOf<int64_t>(column, at, &value));
+      } else {
+        value = Digits(column, items_[row].begin);
+      }
+      if (nulls_[row] && tag.tag != Tag::kContent) continue;
+      feed::LineError error(true);
+      if (tag.tag == Tag::kContent) {
+        out->content = value;
+      } else if (tag.tag == Tag::kInsId) {
+        out->ins_id = value;
+        if (value.empty()) Bad(row, "%s: an empty text, expected an id", tag.name);
+      } else if (!feed::SetLogKey(value, out, &error)) {
+        Bad(row, "%s", error.reason().c_str());
+      }
+    }
+    return Status::Ok();
+  }
+
+  std::string_view Digits(const Column& column, int64_t at) {
+    const size_t first = digits_.size();
+    WithInteger(column.leaf_kind(), [&](auto* type) {
+      digits_ += std::to_string(static_cast<decltype(type)>(column.leaf().buffers[1])[at]);
+    });
+    return std::string_view(digits_).substr(first);
   }
 
   template <typename Number>
@@ -477,20 +559,15 @@ class Block {
   template <typename Offset>
   Status Strings(const Column& column, size_t slot) {
     const ArrowArray& leaf = column.leaf();
-    const Offset* const offsets = Values<Offset>(leaf);
-    const char* const text = static_cast<const char*>(leaf.buffers[2]);
-    const Offset last = leaf.length == 0 ? 0 : offsets[leaf.offset + leaf.length];
     uint64_t* next = values_[slot].data();
     uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
     for (size_t row = 0; row < rows_; ++row, length += slots_) {
       uint64_t* const first = next;
       for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
         if (!Valid(leaf, at)) continue;
-        const Offset from = offsets[at], to = offsets[at + 1];
-        if (from < 0 || from > to || to > last || (text == nullptr && to > from)) {
-          return column.Broken("the offsets of its strings leave their bytes");
-        }
-        uint64_t feasign = FeasignOfString(text + from, static_cast<size_t>(to - from));
+        std::string_view text;
+        PBX_RETURN_IF_ERROR(TextOf<Offset>(column, at, &text));
+        uint64_t feasign = FeasignOfString(text.data(), text.size());
         if (per_slot_) feasign = FeasignInSlot(feasign, static_cast<uint32_t>(slot));
         *next = feasign;
         next += feasign != 0;
@@ -526,6 +603,7 @@ class Block {
         next_[s] += length[s];
       }
       if (any_bad_) MoveRow(first_ + row, good);
+      if (!tags_.empty()) out_->tags.Add(tag_spec_, row_tags_[row]);
       ++good;
     }
     out_->feasigns.resize(static_cast<size_t>(to - out_->feasigns.data()));
@@ -550,7 +628,13 @@ class Block {
     std::copy_n(out_->lengths.data() + from * slots_, slots_, out_->lengths.data() + to * slots_);
   }
 
+  static constexpr size_t kMaxDigits = 20;  // of 64 bits, or a sign and 19
+
   ParsedChunk* const out_;
+  const TagSpec tag_spec_;
+  const std::vector<TagColumn> tags_;
+  std::vector<LineTags> row_tags_;  // of the block
+  std::string digits_;              // of ids that are integers
   const bool per_slot_;
   const size_t slots_;  // S
   const size_t width_;  // W
@@ -575,6 +659,11 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
     PBX_RETURN_IF_ERROR(place.status());
     PBX_RETURN_IF_ERROR(CheckType(slot, *type.children[place.value()]));
   }
+  for (const TagColumn& tag : schema.TagColumnsRead()) {
+    const Result<int64_t> place = FindColumn(SpecOf(tag), type);
+    PBX_RETURN_IF_ERROR(place.status());
+    PBX_RETURN_IF_ERROR(CheckTagType(tag, *type.children[place.value()]));
+  }
   return Status::Ok();
 }
 
@@ -583,10 +672,18 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
   *out = ParsedChunk();
   const FeedSchema read = schema.WithoutMade();
   Block block(read, out);
+  std::vector<SlotSpec> tag_specs;
+  for (const TagColumn& tag : read.TagColumnsRead()) tag_specs.push_back(SpecOf(tag));
   for (const ColumnBatch& batch : batches) {
     PBX_RETURN_IF_ERROR(CheckColumns(read, *batch.type));
     const int64_t rows = batch.values->length;
-    std::vector<Column> columns;
+    std::vector<Column> columns, tags;
+    for (const SlotSpec& spec : tag_specs) {
+      const int64_t place = FindColumn(spec, *batch.type).value();
+      tags.emplace_back(spec, *batch.type->children[place], *batch.values->children[place],
+                        batch.values->offset);
+      PBX_RETURN_IF_ERROR(tags.back().CheckBuffers(rows));
+    }
     int64_t feasigns = 0;
     for (const SlotSpec& slot : read.slots) {
       const int64_t place = FindColumn(slot, *batch.type).value();
@@ -604,7 +701,7 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
     ReserveHuge(&out->dense, expected * read.dense_width());
     ReserveHuge(&out->lengths, expected * read.sparse_slots());
     for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
-      PBX_RETURN_IF_ERROR(block.Add(columns, begin, std::min(kBlockRows, rows - begin)));
+      PBX_RETURN_IF_ERROR(block.Add(columns, tags, begin, std::min(kBlockRows, rows - begin)));
     }
   }
   Transform(schema, out);

@@ -22,6 +22,7 @@ struct ColumnBatch {
 //   dense   a number or a bool (dim 1); a list, large_list or fixed_size_list of them
 //   sparse  an integer; a list, large_list or fixed_size_list of them. With `hash`: a string or
 //           binary, or a list of them
+//   tags    a string or binary; of ins_id also an integer, whose decimal digits are the id
 // InvalidArgument names the slot, its column, the type expected and the one found.
 Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 
@@ -30,7 +31,8 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 // no feasign.
 //
 // A null in a sparse slot is no feasign, alone and in a list; in a dense slot it is the default.
-// Malformed rows: a null label, or one outside [0, 1]; a null dense value without a default, one
+// A null content is an empty one. Malformed rows: a null or empty ins_id, a logkey that is null or
+// none; a null label, or one outside [0, 1]; a null dense value without a default, one
 // that is no finite float; a dense list without dim values; a negative int8, int16 or int32 in a
 // sparse slot.
 //

@@ -57,20 +57,25 @@ bool CutCells(const char* p, const char* end, char delimiter, std::string* unquo
 
 class CsvParser : public LineParser {
  public:
-  explicit CsvParser(const FeedSchema& schema) : schema_(schema) {
+  explicit CsvParser(const FeedSchema& schema) : schema_(schema), tags_(schema.TagColumnsRead()) {
     const std::vector<std::string> columns =
         schema.csv_columns.empty() ? schema.ColumnNames() : schema.csv_columns;
     columns_ = columns.size();
-    for (const SlotSpec& slot : schema.slots) {
-      const auto at = std::find(columns.begin(), columns.end(), slot.column_name());
-      places_.push_back(static_cast<size_t>(at - columns.begin()));
-    }
+    const auto place = [&columns](const std::string& name) {
+      const auto at = std::find(columns.begin(), columns.end(), name);
+      return static_cast<size_t>(at - columns.begin());
+    };
+    for (const SlotSpec& slot : schema.slots) places_.push_back(place(slot.column_name()));
+    for (const TagColumn& tag : tags_) tag_places_.push_back(place(tag.column));
   }
 
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
     if (!CutCells(p, end, schema_.csv_delimiter, &unquoted_, &cells_, error)) return false;
     if (cells_.size() != columns_) {
       return error->Set("%zu cells, expected %zu", cells_.size(), columns_);
+    }
+    for (size_t i = 0; i < tags_.size(); ++i) {
+      if (!TakeTag(tags_[i], cells_[tag_places_[i]], &out->tags, error)) return false;
     }
     uint32_t sparse = 0;
     size_t dense = 0;
@@ -103,6 +108,17 @@ class CsvParser : public LineParser {
                     LineError* error) {
     return error->wanted() && error->Set("slot '%.200s': '%s' is not %s", slot.name.c_str(),
                                          Printable(p, end, 40).c_str(), expected);
+  }
+
+  static bool TakeTag(const TagColumn& tag, Cell cell, LineTags* out, LineError* error) {
+    const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
+    if (tag.tag == Tag::kContent) {
+      out->content = text;
+      return true;
+    }
+    if (tag.tag == Tag::kLogKey) return SetLogKey(text, out, error);
+    out->ins_id = text;
+    return !text.empty() || error->Set("%s: an empty cell, expected an id", tag.name);
   }
 
   bool ParseDense(const SlotSpec& slot, Cell cell, float* out, LineError* error) const {
@@ -151,6 +167,8 @@ class CsvParser : public LineParser {
   const FeedSchema& schema_;
   size_t columns_ = 0;
   std::vector<size_t> places_;  // of each slot: its column
+  const std::vector<TagColumn> tags_;
+  std::vector<size_t> tag_places_;
   std::vector<Cell> cells_;
   std::string unquoted_;
 };

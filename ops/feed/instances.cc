@@ -155,27 +155,27 @@ std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
 
 Status Instances::Arrange(const uint32_t* order, size_t size) {
   Impl& self = *impl_;
-  if (self.state != Impl::State::kAppending) {
-    return Error(Code::kFailedPrecondition, "Arrange after Shuffle or Index");
-  }
   const size_t n = self.places.size();
-  std::vector<Place> places;
-  std::vector<float> labels;
-  std::vector<bool> taken(n);
-  places.reserve(n);
-  labels.reserve(n);
-  for (size_t i = 0; i < size && size == n; ++i) {
-    if (order[i] >= n || taken[order[i]]) break;
-    taken[order[i]] = true;
-    places.push_back(self.places[order[i]]);
-    labels.push_back(self.labels[order[i]]);
+  std::vector<Place> of(n);  // by number
+  std::vector<float> label(n);
+  const std::vector<uint32_t> numbers = Numbers();
+  for (size_t i = 0; i < n; ++i) {
+    of[numbers[i]] = self.places[i];
+    label[numbers[i]] = self.labels[i];
   }
-  if (size != n || places.size() != n) {
+  std::vector<bool> taken(n);
+  size_t placed = 0;
+  while (placed < size && size == n && order[placed] < n && !taken[order[placed]]) {
+    taken[order[placed++]] = true;
+  }
+  if (size != n || placed != n) {
     return Error(Code::kInvalidArgument, "order: expected a permutation of %zu instances", n);
   }
-  self.state = Impl::State::kShuffled;
-  self.places = std::move(places);
-  self.labels = std::move(labels);
+  for (size_t i = 0; i < n; ++i) {
+    self.places[i] = of[order[i]];
+    self.labels[i] = label[order[i]];
+  }
+  if (self.state == Impl::State::kAppending) self.state = Impl::State::kShuffled;
   return Status::Ok();
 }
 
@@ -388,7 +388,9 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
   for (size_t i = begin; i < end; ++i) {
     self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
   }
+  // Of every occurrence, so that a push sums the same numbers in the same order, shared or not.
   BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
+  self.JoinRepeats(begin, end, out);
 
   out->dense.resize(n * self.width);
   out->show_click.resize(n * 2);

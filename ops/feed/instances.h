@@ -5,9 +5,9 @@
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
 //
 // Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
-// (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots
-// may come after Index as well, between batches. Not thread safe but for PackBatch, which any
-// number of threads may call.
+// (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. Arrange, ArrangeBy,
+// ReplaceSlots and FeedFrom may come after Index as well, between batches. Not thread safe but for
+// PackBatch, which any number of threads may call.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,8 @@ struct Batch {
   size_t size = 0;                // B
   std::vector<int32_t> ids;       // (nnz) row ids, -1 where the key has no row
   std::vector<int32_t> offsets;   // (B * S + 1) ids of (instance b, slot s) are
-                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1])
+                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); where ShareLists
+                                  //   found repeated lists, as row/lists.h says
   std::vector<int32_t> plan;      // dedup plan, see BuildPlan
   std::vector<float> dense;       // (B, W)
   std::vector<float> labels;      // (B)
@@ -74,8 +75,9 @@ class Instances {
   ~Instances();
 
   // Lists that repeat those of the instance before are from now on held once: those of the slots
-  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Everything that is
-  // read stays the same. Before the first Append.
+  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Where both instances
+  // follow each other in a batch too, PackBatch gives the list once; all else that is read stays
+  // the same. Before the first Append.
   Status ShareLists(const std::vector<size_t>* slots);
 
   // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
@@ -102,9 +104,11 @@ class Instances {
   // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
   Status Shuffle(uint64_t seed);
 
-  // Instance i is from now on the one that was order[i]; order: (N) a permutation. In place of
-  // Shuffle.
+  // Instance i is from now on number order[i] in the order of the files; order: (N) a permutation.
   Status Arrange(const uint32_t* order, size_t size);
+
+  // (N) the number of each instance in the order of the files: what Arrange takes.
+  std::vector<uint32_t> Numbers() const;
 
   // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
   // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the
@@ -150,6 +154,9 @@ class Instances {
   // first; no slots: only that. Depends on seed and the files. Keys, Split and SelectRange do not
   // change: every feasign of the load is among them.
   Status ReplaceSlots(const std::vector<size_t>& slots, size_t pool_size, uint64_t seed);
+
+  // The same with donors of the caller's: (N) of each instance, both in the order as it is.
+  Status FeedFrom(const std::vector<size_t>& slots, const uint32_t* donors, size_t size);
 
   // Tags of instance i. REQUIRES: tags() has them.
   const TagSpec& tags() const;

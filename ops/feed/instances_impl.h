@@ -145,6 +145,7 @@ struct Instances::Impl {
   // them have feasigns in one slot.
   bool Merge(const std::vector<uint32_t>& group, const std::vector<size_t>& dense_dims,
              ParsedChunk* merged) const;
+  std::vector<uint64_t> FirstNumbers() const;
   uint64_t FirstFeasign(Place place, size_t slot) const;  // 0 without one
 
   Status CheckIndexed(const char* call) const {
@@ -160,6 +161,8 @@ struct Instances::Impl {
 
   void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
+  // Leaves the lists of a packed batch that repeat those of the instance before out of its ids.
+  void JoinRepeats(size_t begin, size_t end, Batch* out) const;
 };
 
 }  // namespace pbx

@@ -19,6 +19,7 @@ struct LineValues {
   std::vector<uint32_t> lengths;   // (S)
   std::vector<uint64_t> feasigns;  // in slot order; room for MaxFeasigns of the line, never less
   size_t count = 0;                // feasigns in use
+  LineTags tags;                   // texts in the line, or held by the parser until the next
 
   // A feasign takes a byte and a separator, but for Criteo's columns, which make one each even when
   // empty; a few more, because a 0 is written before it is dropped, and MultiSlot's by four.

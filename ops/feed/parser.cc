@@ -147,7 +147,7 @@ class ChunkParser {
 
   // Where the slots of the line begin; null when its tags are malformed.
   const char* SkipTags(const char* p, const char* end, LineError* error) {
-    return schema_.tags.any() ? TakeTags(schema_.tags, p, end, &tags_, error) : p;
+    return leading_tags_ ? TakeTags(schema_.tags, p, end, &values_.tags, error) : p;
   }
 
   void MakeRoom(size_t line_bytes) {
@@ -174,7 +174,7 @@ class ChunkParser {
     append(values_.dense.data(), values_.dense.size(), &out_.dense);
     append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
     append(values_.feasigns.data(), values_.count, &out_.feasigns);
-    if (schema_.tags.any()) out_.tags.Add(schema_.tags, tags_);
+    if (schema_.tags.any()) out_.tags.Add(schema_.tags, values_.tags);
   }
 
   bool HasStrings() const {
@@ -193,7 +193,7 @@ class ChunkParser {
   const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
-  LineTags tags_;
+  const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
 };
 
 }  // namespace

@@ -118,13 +118,23 @@ Status CheckCsv(const FeedSchema& schema) {
 
 std::vector<std::string> FeedSchema::ColumnNames() const {
   std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const TagColumn& tag : TagColumnsRead()) add(tag.column);
   for (const SlotSpec& slot : slots) {
-    const std::string& name = slot.column_name();
-    if (!slot.transform.made() && std::find(names.begin(), names.end(), name) == names.end()) {
-      names.push_back(name);
-    }
+    if (!slot.transform.made()) add(slot.column_name());
   }
   return names;
+}
+
+std::vector<TagColumn> FeedSchema::TagColumnsRead() const {
+  std::vector<TagColumn> read;
+  if (format != Format::kCsv && format != Format::kColumns) return read;
+  if (tags.ins_id) read.push_back({Tag::kInsId, "ins_id", ins_id_column});
+  if (tags.content) read.push_back({Tag::kContent, "content", content_column});
+  if (tags.log_key) read.push_back({Tag::kLogKey, "logkey", log_key_column});
+  return read;
 }
 
 FeedSchema FeedSchema::WithoutMade() const {
@@ -167,9 +177,11 @@ Status FeedSchema::Check() const {
     }
   }
   if (format == Format::kCsv) PBX_RETURN_IF_ERROR(CheckCsv(*this));
-  if (tags.any() && format != Format::kMultiSlot) {
-    return Error(Code::kInvalidArgument,
-                 "ins_id, content and logkey are parsed from multislot text only");
+  if (tags.any() && format != Format::kMultiSlot && format != Format::kCsv &&
+      format != Format::kColumns) {
+    return Error(
+        Code::kInvalidArgument,
+        "ins_id, content and logkey are parsed from multislot, csv, parquet and arrow only");
   }
   const bool hashed = std::any_of(slots.begin(), slots.end(),
                                   [](const SlotSpec& slot) { return slot.transform.hash; });

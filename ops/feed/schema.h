@@ -65,13 +65,25 @@ struct SlotSpec {
   const std::string& column_name() const { return column.empty() ? name : column; }
 };
 
+enum class Tag { kInsId, kContent, kLogKey };
+
+// A tag that is a column of its own.
+struct TagColumn {
+  Tag tag;
+  const char* name;  // of the tag
+  std::string column;
+};
+
 struct FeedSchema {
   Format format = Format::kMultiSlot;
-  std::vector<SlotSpec> slots;      // in the order of the line for kMultiSlot; made ones last
-  bool per_slot_keys = false;       // FeasignInSlot(feasign, index among the sparse slots)
-  TagSpec tags = {};                // kMultiSlot: what lines begin with
+  std::vector<SlotSpec> slots;  // in the order of the line for kMultiSlot; made ones last
+  bool per_slot_keys = false;   // FeasignInSlot(feasign, index among the sparse slots)
+  TagSpec tags = {};            // kMultiSlot, kCsv, kColumns: what instances have beside slots
+  std::string ins_id_column = "ins_id";  // kCsv, kColumns: where the tags are
+  std::string content_column = "content";
+  std::string log_key_column = "logkey";
   size_t max_line_bytes = 1 << 20;  // a longer line is a bad line
-  // kCsv. The columns of the file; none: those of the slots that are read, in their order.
+  // kCsv. The columns of the file; none: ColumnNames().
   std::vector<std::string> csv_columns = {};
   char csv_delimiter = ',';
   char csv_list_separator = '|';                    // between the values of one cell
@@ -83,12 +95,16 @@ struct FeedSchema {
   // InvalidArgument for a schema that makes no sense: not exactly one label, a name that is empty
   // or occurs twice, dim < 1, more than 65535 sparse slots; for criteo_tsv also an unknown column,
   // or one that does not fit the kind of its slot; a transform that does not fit its slot or names
-  // one that is not there; tags in another format than kMultiSlot; kPlugin without a plugin, or
-  // with slots that are hashed.
+  // one that is not there; tags in another format than kMultiSlot, kCsv or kColumns; kPlugin
+  // without a plugin, or with slots that are hashed.
   Status Check() const;
 
-  // Names of the columns that are read, each once, in the order of the slots.
+  // Names of the columns that are read, each once: those of TagColumns, then in the order of the
+  // slots.
   std::vector<std::string> ColumnNames() const;
+
+  // The tags of kCsv and kColumns. A log key comes last, for it is the id in place of an ins_id.
+  std::vector<TagColumn> TagColumnsRead() const;
 
   // The schema of what is read: without the slots that are made.
   FeedSchema WithoutMade() const;

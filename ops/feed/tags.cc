@@ -73,6 +73,15 @@ const char* TakeText(const char* name, const char* p, const char* end, std::stri
 
 }  // namespace
 
+bool SetLogKey(std::string_view text, LineTags* out, LineError* error) {
+  out->ins_id = text;
+  if (ParseLogKey(text, &out->log_key)) return true;
+  return error->wanted() &&
+         error->Set(
+             "logkey: '%s' is not one: expected at least 32 characters, [11, 32) hexadecimal",
+             Printable(text.data(), text.data() + text.size(), 80).c_str());
+}
+
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,
                      LineError* error) {
   if (spec.ins_id) p = TakeText("ins_id", p, end, &out->ins_id, error);
@@ -80,13 +89,7 @@ const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTa
   if (p == nullptr) return nullptr;
   if (!spec.log_key) return p;
   p = TakeText("logkey", p, end, &out->ins_id, error);
-  if (p == nullptr || ParseLogKey(out->ins_id, &out->log_key)) return p;
-  if (error->wanted()) {
-    const char* const key = out->ins_id.data();
-    error->Set("logkey: '%s' is not one: expected at least 32 characters, [11, 32) hexadecimal",
-               Printable(key, key + out->ins_id.size(), 80).c_str());
-  }
-  return nullptr;
+  return p != nullptr && SetLogKey(out->ins_id, out, error) ? p : nullptr;
 }
 
 }  // namespace feed

@@ -1,10 +1,11 @@
-// Tags: what a line says of its instance before its slots, in PaddleBox's order:
+// Tags: what the input says of an instance beside its slots. In MultiSlot text a line begins with
+// them, in PaddleBox's order:
 //
 //   1 <ins_id> 1 <content> 1 <logkey> <slots ...>
 //
-// each only where the schema asks for it. A log key is at least 32 characters of which [11, 32) are
-// hexadecimal: [11, 14) cmatch, [14, 16) rank, [16, 32) search id. It is the instance's id as well,
-// in place of an ins_id.
+// each only where the schema asks for it; in CSV and Arrow each is a column. A log key is at least
+// 32 characters of which [11, 32) are hexadecimal: [11, 14) cmatch, [14, 16) rank, [16, 32) search
+// id. It is the instance's id as well, in place of an ins_id.
 #pragma once
 
 #include <cstddef>
@@ -81,6 +82,9 @@ struct TagColumns {
 namespace feed {
 
 class LineError;
+
+// False, with the reason in *error, for a text that is no log key; it becomes the ins_id as well.
+bool SetLogKey(std::string_view text, LineTags* out, LineError* error);
 
 // Takes the tags off the line [p, end). Returns where its slots begin, or null for a line that has
 // not the tags of the spec. spec.any() is expected.

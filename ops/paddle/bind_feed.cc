@@ -1,8 +1,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include "feed/columns.h"
@@ -68,11 +68,11 @@ SlotTransform TransformFrom(const py::dict& fields) {
 }
 
 // slots: dicts of name, type, dim, column and the fields of TransformFrom. csv: the delimiter and
-// the list separator. tags: of ins_id, content, logkey. plugin: the path of a shared library, for
-// the format "plugin".
+// the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
+// the path of a shared library, for the format "plugin".
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
-                      const std::set<std::string>& tags, const std::string& plugin) {
+                      const std::map<std::string, std::string>& tags, const std::string& plugin) {
   if (csv.size() != 2) {
     ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
   }
@@ -82,9 +82,14 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.max_line_bytes = max_line_bytes;
   schema.csv_delimiter = csv[0];
   schema.csv_list_separator = csv[1];
-  schema.tags.ins_id = tags.count("ins_id") > 0;
-  schema.tags.content = tags.count("content") > 0;
-  schema.tags.log_key = tags.count("logkey") > 0;
+  const auto take = [&tags](const char* name, std::string* column) {
+    const auto found = tags.find(name);
+    if (found != tags.end()) *column = found->second;
+    return found != tags.end();
+  };
+  schema.tags.ins_id = take("ins_id", &schema.ins_id_column);
+  schema.tags.content = take("content", &schema.content_column);
+  schema.tags.log_key = take("logkey", &schema.log_key_column);
   if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
   for (const py::dict& fields : slots) {
     SlotSpec slot;
@@ -239,6 +244,11 @@ void BindArrange(py::class_<Instances>* instances) {
             ThrowIfError(self.ReplaceSlots(slots, pool_size, seed));
           },
           release)
+      .def("numbers", [](const Instances& self) { return ToArray(self.Numbers()); })
+      .def("feed_from",
+           [](Instances& self, const std::vector<size_t>& slots, const Array<uint32_t>& donors) {
+             ThrowIfError(self.FeedFrom(slots, donors.data(), SizeOf(donors)));
+           })
       .def(
           "page_view_starts",
           [](const Instances& self) { return ValueOrThrow(self.PageViewStarts()); }, release)
@@ -278,7 +288,7 @@ void BindFeed(py::module_& module) {
   py::class_<FeedSchema>(module, "FeedSchema")
       .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
            py::arg("max_line_bytes"), py::arg("csv") = ",|",
-           py::arg("tags") = std::set<std::string>(), py::arg("plugin") = "")
+           py::arg("tags") = std::map<std::string, std::string>(), py::arg("plugin") = "")
       .def("with_csv_header", &WithCsvHeader, py::arg("line"))
       .def("check_columns", &CheckColumnsOf, py::arg("type"))
       .def_property_readonly("column_names", &FeedSchema::ColumnNames)

@@ -3,6 +3,7 @@
 
 #include "feed/instances.h"
 #include "feed/parsed_file.h"
+#include "feed/side_columns.h"
 #include "feed/sorted_keys.h"
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
@@ -79,6 +80,21 @@ void BindParsed(py::module_& module) {
              py::arg("part_of_row"), py::arg("parts"));
   module.def("shuffled_order",
              [](size_t size, uint64_t seed) { return ToArray(ShuffledOrder(size, seed)); });
+  module.def("draw_donors", [](size_t instances, size_t pool_size, uint64_t seed) {
+    feed::Donors donors = feed::DrawDonors(instances, pool_size, seed);
+    return py::make_tuple(ToArray(std::move(donors.pool)), ToArray(std::move(donors.of)));
+  });
+  // None of a chunk without tags.
+  module.def("take_tags", [](ParsedChunk& chunk) {
+    return chunk.tags.spec().any() ? std::make_unique<ParsedChunk>(feed::TakeTags(&chunk))
+                                   : nullptr;
+  });
+  module.def(
+      "first_of_slot",
+      [](const ParsedChunk& chunk, size_t sparse_slots, size_t slot) {
+        return std::make_unique<ParsedChunk>(feed::FirstOfSlot(chunk, sparse_slots, slot));
+      },
+      release);
   module.def("merge_sorted_keys", &Merge);
   module.def("positions_of_sorted", &Positions, py::arg("keys"), py::arg("among"));
   py::class_<ParsedFileWriter>(module, "ParsedFileWriter")

@@ -11,6 +11,7 @@
 #include "paddle/registry.h"
 #include "paddle/segment_dicts.h"
 #include "row/feasign.h"
+#include "row/lists.h"
 #include "row/plan.h"
 #include "table/table.h"
 
@@ -252,13 +253,6 @@ py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns,
 // ---- The open pass, past Paddle: what an operator costs beside its kernel is 40 us a call. Inputs
 // are arrays of these very dtypes (a copy would be pulled into, and thrown away).
 
-// B, or InvalidArgument when offsets is not (B * slots + 1).
-Result<size_t> InstancesOf(const Array<int32_t>& offsets, size_t slots) {
-  const size_t n = SizeOf(offsets);
-  if (slots != 0 && n > slots && (n - 1) % slots == 0) return (n - 1) / slots;
-  return Error(Code::kInvalidArgument, "offsets: found %zu, expected B * %zu + 1", n, slots);
-}
-
 void CheckCount(const char* what, size_t found, size_t expected) {
   if (found == expected) return;
   ThrowIfError(
@@ -269,25 +263,34 @@ size_t PooledWidth(const Table& table, bool use_cvm) {
   return static_cast<size_t>(table.config().accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
 }
 
-// out: (B, slots * width), written in place.
+// out: (B, slots * width), written in place. offsets: as row/lists.h has them.
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, Array<float>& out) {
-  const size_t instances = ValueOrThrow(InstancesOf(offsets, slots));
-  CheckCount("out", SizeOf(out), instances * slots * PooledWidth(table, use_cvm));
+  const size_t width = std::max<size_t>(1, slots) * PooledWidth(table, use_cvm);
+  const size_t instances = SizeOf(out) / width;
+  if (SizeOf(out) != instances * width) {
+    ThrowIfError(Error(Code::kInvalidArgument, "out: found %zu values, expected B * %zu",
+                       SizeOf(out), width));
+  }
+  const SharedCells shared =
+      ValueOrThrow(FindShared(instances * slots, offsets.data(), SizeOf(offsets)));
   const int32_t* id_data = ids.data();
   const int32_t* offset_data = offsets.data();
   float* out_data = out.mutable_data();
   const size_t nnz = SizeOf(ids);
   const py::gil_scoped_release release;
-  ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data));
+  ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data,
+                                nullptr, 0, shared));
 }
 
 // show_click: (B, 2). plan: as build_plan gives it, or empty: made here. grad: as out of the pull.
 void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, const Array<float>& show_click,
                 const Array<int32_t>& plan, const Array<float>& grad) {
-  const size_t instances = ValueOrThrow(InstancesOf(offsets, slots));
+  const size_t instances = SizeOf(show_click) / 2;
   CheckCount("show_click", SizeOf(show_click), instances * 2);
+  const SharedCells shared =
+      ValueOrThrow(FindShared(instances * slots, offsets.data(), SizeOf(offsets)));
   CheckCount("grad", SizeOf(grad), instances * slots * PooledWidth(table, use_cvm));
   const int32_t* id_data = ids.data();
   const int32_t* offset_data = offsets.data();
@@ -298,7 +301,7 @@ void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
   const size_t plan_size = SizeOf(plan);
   const py::gil_scoped_release release;
   ThrowIfError(table.PushPooled(id_data, nnz, offset_data, instances, slots, use_cvm,
-                                show_click_data, plan_data, plan_size, grad_data));
+                                show_click_data, plan_data, plan_size, grad_data, 0, shared));
 }
 
 // The dedup plan (row/plan.h) of a batch, as the feeder makes it.

@@ -141,6 +141,7 @@ struct Pooled {
   int64_t width = 0;
   const int32_t* plan = nullptr;
   size_t plan_size = 0;  // 0: no plan was fed
+  SharedCells shared;    // of offsets
 };
 
 Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
@@ -165,7 +166,13 @@ Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_
   }
   const int64_t instances = show_click.shape()[0];
   PBX_RETURN_IF_ERROR(ExpectShape(show_click, "ShowClick", {instances, 2}));
-  PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * slots + 1}));
+  if (offsets.shape().size() != 1) {  // its size is FindShared's
+    PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * slots + 1}));
+  }
+  Result<SharedCells> shared =
+      FindShared(static_cast<size_t>(instances * slots), offsets.data<int32_t>(), Count(offsets));
+  if (!shared.ok()) return shared.status();
+  pooled->shared = shared.value();
   pooled->instances = static_cast<size_t>(instances);
   pooled->width = (use_cvm ? 3 : 1) + dim;
   pooled->nnz = Count(ids);
@@ -214,10 +221,11 @@ Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
     PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
     out = paddle::empty({instances, slots * pooled.width + dense_width}, DataType::FLOAT32,
                         ids.place());
-    return pooled.table->PullPooled(
-        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
-        static_cast<size_t>(slots), use_cvm, out.data<float>(),
-        dense == nullptr ? nullptr : dense->data<float>(), static_cast<size_t>(dense_width));
+    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    out.data<float>(),
+                                    dense == nullptr ? nullptr : dense->data<float>(),
+                                    static_cast<size_t>(dense_width), pooled.shared);
   });
   return out;
 }
@@ -238,10 +246,10 @@ Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
     PBX_RETURN_IF_ERROR(
         ExpectShape(grad, "Out@GRAD", {instances, slots * pooled.width + dense_width}));
     zeros = ZerosLike(anchor);
-    return pooled.table->PushPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    show_click.data<float>(), pooled.plan, pooled.plan_size,
-                                    grad.data<float>(), static_cast<size_t>(dense_width));
+    return pooled.table->PushPooled(
+        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
+        static_cast<size_t>(slots), use_cvm, show_click.data<float>(), pooled.plan,
+        pooled.plan_size, grad.data<float>(), static_cast<size_t>(dense_width), pooled.shared);
   });
   return zeros;
 }

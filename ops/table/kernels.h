@@ -51,6 +51,10 @@ struct PooledOutput {
   float* out = nullptr;
   size_t slots = 1;  // S
   size_t extra = 0;
+  // Where segments share lists (CellChains of row/lists.h): pull_pooled goes through lists then,
+  // and writes each to all its segments. Null: list and segment are one.
+  const int32_t* first = nullptr;
+  const int32_t* next = nullptr;
 };
 
 struct Kernels {
@@ -65,8 +69,9 @@ struct Kernels {
   // out: (n, P). ids: (n), -1 gives zeros.
   void (*pull)(const RowBlock& block, const int32_t* ids, size_t n, float* out);
 
-  // Sum-pools segments [begin, end) and applies CVM. With use_cvm width = P and columns 0, 1 become
-  // log(show + 1) and log(click + 1) - log(show + 1); without, width = P - 2 and they are left out.
+  // Sum-pools segments (or lists) [begin, end) and applies CVM. With use_cvm width = P and columns
+  // 0, 1 become log(show + 1) and log(click + 1) - log(show + 1); without, width = P - 2 and they
+  // are left out.
   void (*pull_pooled)(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
                       size_t begin, size_t end, bool use_cvm, const PooledOutput& output);
 

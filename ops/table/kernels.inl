@@ -224,8 +224,11 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places& plac
       shows[t] = row[RowLayout::kShow];
       clicks[t] = row[RowLayout::kClick];
     }
-    target[kWeights] = row[RowLayout::kEmbed];
-    embedx.Load(row + pooling.embedx_at);
+    // 0 is added as in a sum, which makes 0 of -0: else bits would follow which segments share a
+    // tile.
+    target[kWeights] = 0.0f + row[RowLayout::kEmbed];
+    embedx.Zero();
+    embedx.Add(row + pooling.embedx_at);
     embedx.Store(target + kWeights + 1);
   }
 }
@@ -276,6 +279,48 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float
   }
 }
 
+// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
+// for a divisor of 1.
+PBX_INLINE uint64_t ReciprocalOf(size_t segments_per_instance) {
+  return segments_per_instance == 1 ? 0 : UINT64_MAX / segments_per_instance + 1;
+}
+PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
+  __extension__ using Wide = unsigned __int128;
+  return reciprocal == 0 ? segment
+                         : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
+}
+
+// Where the segments of shared lists lie in the output.
+struct SharedTargets {
+  const PooledOutput& output;
+  size_t width;
+  uint64_t reciprocal;
+
+  PBX_INLINE float* Of(int32_t segment) const {
+    const uint64_t at = static_cast<uint32_t>(segment);
+    return output.out + at * width + InstanceOf(at, reciprocal) * output.extra;
+  }
+
+  // Writes the pooled lists of a tile to their other segments, while they are in the cache.
+  template <int kDim>
+  PBX_INLINE void Spread(const int32_t* first, size_t count, float* const* targets,
+                         size_t weights_at, int dim) const {
+    Vectors<kDim> embedx;
+    SetDim(&embedx, dim);
+    for (size_t t = 0; t < count; ++t) {
+      int32_t segment = output.next[first[t]];
+      if (segment < 0) continue;
+      const float* const from = targets[t];
+      embedx.Load(from + weights_at + 1);
+      for (; segment >= 0; segment = output.next[segment]) {
+        float* const target = Of(segment);
+        for (size_t c = 0; c <= weights_at; ++c) target[c] = from[c];
+        embedx.Store(target + weights_at + 1);
+      }
+    }
+  }
+};
+
 template <int kDim, bool kCvm>
 PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
                              size_t begin, size_t end, const PooledOutput& output) {
@@ -286,6 +331,8 @@ PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const in
   const Pooling pooling{block,     ids,  offsets, offsets[end], dim, layout.embedx_at(),
                         last_byte, width};
   const size_t slots = output.slots;
+  const SharedTargets shared{output, width, ReciprocalOf(slots)};
+  const bool sharing = output.first != nullptr;
   const bool often = output.extra != 0 && slots < kTile;  // more than one instance ends in a tile
   size_t slot = begin % slots;
   float* next = output.out + begin * width + begin / slots * output.extra;
@@ -296,7 +343,7 @@ PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const in
   Places before{nullptr, 0, 0};
   for (size_t tile = begin; tile < end; tile += kTile) {
     const size_t count = end - tile < kTile ? end - tile : kTile;
-    if (count == kTile && !often && NothingToSum(ids, offsets + tile)) {
+    if (!sharing && !often && count == kTile && NothingToSum(ids, offsets + tile)) {
       const Places places{next, slots - slot, output.extra};
       CopyTile<kDim, kCvm>(pooling, tile, places, shows[odd], clicks[odd]);
       odd ^= 1;
@@ -308,7 +355,8 @@ PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const in
       continue;
     }
     float* targets[kTile];
-    for (size_t t = 0; t < count; ++t) {
+    for (size_t t = 0; sharing && t < count; ++t) targets[t] = shared.Of(output.first[tile + t]);
+    for (size_t t = 0; !sharing && t < count; ++t) {
       targets[t] = next;
       next += width;
       if (++slot != slots) continue;
@@ -316,6 +364,7 @@ PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const in
       next += output.extra;
     }
     SumTile<kDim, kCvm>(pooling, tile, count, targets);
+    if (sharing) shared.Spread<kDim>(output.first + tile, count, targets, kCvm ? 2 : 0, dim);
   }
   odd ^= 1;
   if (kCvm && before.first != nullptr) WriteCvm(shows[odd], clicks[odd], before, width);
@@ -342,14 +391,6 @@ struct Merged {
   alignas(64) float row_rate[kTile] = {};
   bool skip[kTile];
 };
-
-// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
-// for a divisor of 1.
-PBX_INLINE uint64_t InstanceOf(uint64_t segment, uint64_t reciprocal) {
-  __extension__ using Wide = unsigned __int128;
-  return reciprocal == 0 ? segment
-                         : static_cast<uint64_t>((static_cast<Wide>(segment) * reciprocal) >> 64);
-}
 
 // The gradient of embed_w, with that of embedx behind it.
 PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segment,
@@ -532,8 +573,7 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
   const bool adagrad =
       config.embed.kind == RuleKind::kAdaGrad && config.embedx.kind == RuleKind::kAdaGrad;
   const int64_t last = starts[end];
-  const uint64_t reciprocal =
-      gradient.segments_per_instance == 1 ? 0 : UINT64_MAX / gradient.segments_per_instance + 1;
+  const uint64_t reciprocal = ReciprocalOf(gradient.segments_per_instance);
   Merged<kDim> both[2];
   const auto apply = [&](Merged<kDim>* merged) {
     const int32_t* const here = rows + merged->tile;

@@ -130,16 +130,25 @@ Status Table::Pull(const int32_t* ids, size_t n, float* out) {
 
 Status Table::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                          size_t slots, bool use_cvm, float* out, const float* dense,
-                         size_t dense_width) {
+                         size_t dense_width, const SharedCells& shared) {
   const Timed timed(&pull_ns_);
   Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
   if (!open.ok()) return open.status();
   PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, nnz));
-  PBX_RETURN_IF_ERROR(CheckOffsets(offsets, instances * slots, nnz));
+  const size_t segments = instances * slots;
+  const size_t lists = shared.list_of != nullptr ? shared.lists : segments;
+  PBX_RETURN_IF_ERROR(CheckOffsets(offsets, lists, nnz));
   const RowBlock block = BlockOf(open.value().get());
   const Kernels& kernels = ActiveKernels();
-  const PooledOutput output{out, slots, dense_width};
-  pool_->ParallelRanges(instances * slots, kSegmentsPerTask, [&](size_t begin, size_t end) {
+  PooledOutput output{out, slots, dense_width};
+  // Kept by the thread: fresh pages for every batch would cost as much as the chains.
+  thread_local CellChains chains;
+  if (shared.list_of != nullptr) {
+    PBX_RETURN_IF_ERROR(ChainCells(shared, segments, &chains));
+    output.first = chains.first.data();
+    output.next = chains.next.data();
+  }
+  pool_->ParallelRanges(lists, kSegmentsPerTask, [&](size_t begin, size_t end) {
     kernels.pull_pooled(block, ids, offsets, begin, end, use_cvm, output);
   });
   const size_t width = static_cast<size_t>(config_.accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
@@ -230,7 +239,8 @@ Status Table::Push(const int32_t* ids, size_t n, const float* grad, float scale)
 
 Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                          size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                         size_t plan_size, const float* grad, size_t dense_width) {
+                         size_t plan_size, const float* grad, size_t dense_width,
+                         const SharedCells& shared) {
   Result<std::shared_ptr<PassTable>> open = OpenPass("push");
   if (!open.ok()) return open.status();
   PassTable* pass = open.value().get();
@@ -238,8 +248,17 @@ Status Table::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
   std::vector<int32_t> made;
   if (plan_size == 0) {
     PBX_RETURN_IF_ERROR(CheckIds(*pass, ids, nnz));
-    PBX_RETURN_IF_ERROR(CheckOffsets(offsets, segments, nnz));
+    const bool sharing = shared.list_of != nullptr;
+    PBX_RETURN_IF_ERROR(CheckOffsets(offsets, sharing ? shared.lists : segments, nnz));
     const Timed timed(&plan_ns_);
+    std::vector<int32_t> all_ids, all_offsets;
+    if (sharing) {
+      CellChains chains;
+      PBX_RETURN_IF_ERROR(ChainCells(shared, segments, &chains));
+      PBX_RETURN_IF_ERROR(ExpandLists(shared, segments, ids, offsets, &all_ids, &all_offsets));
+      ids = all_ids.data();
+      offsets = all_offsets.data();
+    }
     BuildPlan(ids, offsets, segments, pass->stamp, &made);
     plan = made.data();
     plan_size = made.size();

@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "row/codec.h"
+#include "row/lists.h"
 #include "rule/accessor.h"
 #include "rule/life.h"
 #include "store/mem_tier.h"
@@ -186,15 +187,17 @@ class Table {
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
   // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,
   // dense_width), copied behind the slots, so that no program has to copy the slots to join them.
+  // shared: where instances share lists, each is pooled once; offsets: (shared.lists + 1) then.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
-                    size_t dense_width = 0);
+                    size_t dense_width = 0, const SharedCells& shared = {});
   // Its backward. plan: (plan_size) as in row/plan.h, or plan_size 0: made here. show_click:
   // (instances, 2). grad: (instances, slots * width + dense_width). Applies the rules, scaled by
-  // `instances`.
+  // `instances`. A plan is of the occurrences in all instances, so that shared lists change no sum.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                    size_t plan_size, const float* grad, size_t dense_width = 0);
+                    size_t plan_size, const float* grad, size_t dense_width = 0,
+                    const SharedCells& shared = {});
 
   // ---- Whole table, as committed. FailedPrecondition while a pass is open or frozen, and without
   // an SSD tier also while one is staged.

@@ -402,8 +402,8 @@ class DataConfig(Section):
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
-        description="sparse slots whose lists are held once where instances in a row repeat them: "
-        "off, auto (where it saves memory) or names",
+        description="sparse slots whose lists are held, and pulled, once where instances in a row "
+        "repeat them: off, auto (where it saves memory) or names",
     )
     retries: int = Field(
         default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"

@@ -57,6 +57,15 @@ class Csv(Section):
         return self
 
 
+class Tags(Section):
+    """Columns of ids, contents and log keys, where a dataset asks for them; for `data.format: csv`,
+    parquet and arrow."""
+
+    ins_id: Text = "ins_id"
+    content: Text = "content"
+    logkey: Text = "logkey"
+
+
 class Slot(Section):
     name: Text
     type: Choice[SlotType]
@@ -138,6 +147,7 @@ class Slots(Section):
 
     slots: ListOf[Slot]
     csv: Csv = Field(default_factory=Csv)
+    tags: Tags = Field(default_factory=Tags)
 
     @model_validator(mode="after")
     def _one_label_and_no_name_twice(self) -> Slots:
@@ -194,6 +204,11 @@ class Slots(Section):
         absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
         if data_format is not Format.CSV and self.csv != Csv():
             raise ConfigError(f"csv is given, but data.format is {data_format.value}")
+        if not named and self.tags != Tags():
+            raise ConfigError(
+                f"tags has columns, which only csv, parquet and arrow use; data.format is "
+                f"{data_format.value}"
+            )
         for slot in self.slots:
             if slot.made:
                 continue

@@ -5,6 +5,7 @@ Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batc
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from paddlebox.data.loader import LoadedPass
 # The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
 PACKED = {
     "box_ids": ("int32", [-1]),  # (nnz) row ids
-    "box_offsets": ("int32", [-1]),  # (B * S + 1)
+    "box_offsets": ("int32", [-1]),  # (B * S + 1), or with dedup_slots as ops/row/lists.h says
     "box_show_click": ("float32", [-1, 2]),  # (B, 2)
     "box_plan": ("int32", [-1]),  # dedup plan
     "box_dense": ("float32", [-1, -1]),  # (B, W)
@@ -120,6 +121,8 @@ class BatchPacker:
         for slot in self._slots.dense:
             self._dense_at[slot.name] = (at, at + slot.dim)
             at += slot.dim
+        self._lock = threading.Lock()
+        self.rows_not_pulled = 0  # that the packed inputs would read again, were no list shared
 
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
@@ -152,6 +155,8 @@ class BatchPacker:
             begin, end, self._rows, self._stamp, self._slots.dense_width
         )
         packed = {f"box_{name}": array for name, array in native.items()}
+        if len(packed["box_offsets"]) > (end - begin) * len(self._sparse) + 1:
+            self._count_shared(packed)
         if self._use_var is None:
             return dict(packed), packed
         feed: Feed = {}
@@ -177,6 +182,14 @@ class BatchPacker:
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
         return feed, packed
+
+    def _count_shared(self, packed: Feed) -> None:
+        if self._use_var is not None and "box_ids" not in {var.name for var in self._use_var}:
+            return
+        occurrences = int(packed["box_plan"][2])  # with a row, in all instances
+        saved = occurrences - int(np.count_nonzero(packed["box_ids"] >= 0))
+        with self._lock:
+            self.rows_not_pulled += saved
 
     def _slot(
         self, var: Any, slot: int, feasigns: np.ndarray, offsets: np.ndarray, instances: int

@@ -47,7 +47,7 @@ from paddlebox.data.stages import (
 )
 from paddlebox.data.surface import JOIN, UPDATE, Surface
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import OutOfSpaceError, PassError
+from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from paddlebox.store.table import StagedPass, Table
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ class PassStats:
     parts: int = 0
     spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
     files_from_cache: int = 0  # that were not parsed
-    dedup: dict[str, int] = field(default_factory=dict)  # lists, ids and bytes saved
+    # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.
+    dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
@@ -331,7 +332,30 @@ class InMemoryDataset(Surface):
         """
         if thread_num is not None:
             self.set_thread(thread_num)
+        self._preload(self._initialised())
+
+    def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
+        """As `preload_into_memory`, but the pass goes straight to local disk and is trained from
+        there; with the same batches.
+
+        Args:
+            path: a folder for it; "" is that of `spill_dir`. The file there has no name, and goes
+                with the pass. file_num: accepted; there is one file, or two of a pass that is not
+                in the order of the files.
+
+        Raises: ConfigError where instances are sampled or merged, which is done in memory.
+        """
+        del file_num
         options = self._initialised()
+        if not options.instances.may_spill:
+            raise ConfigError(
+                "preload_into_disk: instances that are sampled or merged stay in memory: call "
+                "preload_into_memory, or leave set_sample_rate and set_merge_by_lineid out"
+            )
+        folder = Path(path) if path else options.spill_dir
+        self._preload(replace(options, to_disk=True, spill_dir=folder))
+
+    def _preload(self, options: LoadOptions) -> None:
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
         if not self._filelist:
@@ -376,6 +400,15 @@ class InMemoryDataset(Surface):
             self.local_shuffle()
         self.preload_into_memory()
         self.wait_preload_done()
+
+    def wait_load_disk_done(self) -> None:
+        """`wait_preload_done`."""
+        self.wait_preload_done()
+
+    def load_into_disk(self, path: str = "", file_num: int = 1) -> None:
+        """`preload_into_disk` and `wait_load_disk_done`."""
+        self.preload_into_disk(path, file_num)
+        self.wait_load_disk_done()
 
     def _load(
         self,
@@ -504,6 +537,8 @@ class InMemoryDataset(Surface):
             raise PassError("the pass is in page views: postprocess_instance is missing")
         if current.trained:
             self._check_in_one_part(current, "a second phase")
+        if current.views is not None:
+            current.loaded.cut_views(self._pv_batch_size)  # which may have been set anew
         current.trained.add(self._phase)
         return self._all_batches(current)
 
@@ -565,6 +600,11 @@ class InMemoryDataset(Surface):
             for batch in self._pack_threads.watch(batches):
                 with times.time("train"):
                     yield batch
+        if packer.rows_not_pulled:
+            columns = 3 + self._table.config.embedx_dim
+            for name, count in (("rows", 1), ("row_bytes", 4 * columns)):
+                saved = count * packer.rows_not_pulled
+                stats.dedup[name] = stats.dedup.get(name, 0) + saved
         stats.wait_s["batch"] += batches.waited_ns / 1e9
         stats.pack_threads = self._pack_threads.now
 
@@ -594,8 +634,9 @@ class InMemoryDataset(Surface):
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
         chosen = self._arrangeable("preprocess_instance")
         self._check_in_one_part(chosen, "page views")
-        instances = chosen.loaded.in_memory("page views")
+        instances = chosen.loaded.instances
         instances.arrange_by("page_views", 0)
+        chosen.loaded.cut_views(self._pv_batch_size)
         chosen.views = instances.page_view_starts()
 
     def postprocess_instance(self) -> None:
@@ -603,7 +644,7 @@ class InMemoryDataset(Surface):
         chosen = self._arrangeable("postprocess_instance")
         if chosen.views is None:
             raise PassError("the pass is not in page views: preprocess_instance is missing")
-        chosen.loaded.in_memory("page views").arrange_by("instance", self._seed + chosen.number)
+        chosen.loaded.instances.arrange_by("instance", self._seed + chosen.number)
         chosen.views = None
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
@@ -621,7 +662,7 @@ class InMemoryDataset(Surface):
         if chosen.train and chosen.trained:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
         self._check_in_one_part(chosen, "slots_shuffle")
-        instances = chosen.loaded.in_memory("slots_shuffle")
+        instances = chosen.loaded.instances
         chosen.replacements += 1
         seed = _native.core.mix(self._seed + chosen.number) + chosen.replacements
         instances.replace_slots(numbers, self._pool_size, seed % (1 << 64))
@@ -660,7 +701,7 @@ class InMemoryDataset(Surface):
                 "local_shuffle: the pass is in page views; shuffle before they are made"
             )
         options = self._initialised()
-        instances = chosen.loaded.in_memory("local_shuffle after the load")
+        instances = chosen.loaded.instances
         with self._lock:
             split_pass = len(chosen.loaded.ranges) > 1
             if chosen.staged is not None and split_pass:  # its part is another one now

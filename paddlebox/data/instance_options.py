@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,19 +56,18 @@ class InstanceOptions:
 
     @property
     def may_spill(self) -> bool:
-        """Whether a pass over feeder.budget_bytes can lie on disk: not where its instances are
-        sampled, merged, grouped, or have tags."""
-        grouped = self.merge_size is not None or self.shuffle_by != "instance"
-        return not (self.tags or grouped or self.sample_rate < 1)
+        """Whether a pass can lie on disk: not where its instances are sampled or merged."""
+        return self.merge_size is None and self.sample_rate >= 1
 
     def check(self, data_format: Format, slots: Slots) -> None:
         """Raises ConfigError for what does not go together."""
         columnar = data_format in (Format.PARQUET, Format.ARROW)
-        if self.tags and (data_format is not Format.MULTISLOT or self.parser):
+        tagged = columnar or data_format in (Format.MULTISLOT, Format.CSV)
+        if self.tags and (not tagged or self.parser):
             found = f"parser {self.parser}" if self.parser else data_format.value
             raise ConfigError(
-                f"{', '.join(sorted(self.tags))}: parsed from data.format multislot only, found "
-                f"{found}"
+                f"{', '.join(sorted(self.tags))}: parsed from data.format multislot, csv, parquet "
+                f"or arrow, found {found}"
             )
         if columnar and (self.pipe_command or self.parser):
             name = "pipe_command" if self.pipe_command else "parser"
@@ -76,13 +75,20 @@ class InstanceOptions:
         if self.parser and slots.csv != Csv():
             raise ConfigError("csv is given, but a parser plugin reads the lines")
 
-    def schema(self, data_format: Format, slots: list[dict[str, Any]], *arguments: Any) -> Any:
-        """The native FeedSchema. arguments: its others, in order."""
+    def schema(
+        self,
+        data_format: Format,
+        slots: list[dict[str, Any]],
+        *arguments: Any,
+        columns: Mapping[str, str],
+    ) -> Any:
+        """The native FeedSchema. arguments: its others, in order. columns: of the tags."""
         if not self.parser:
-            return _native.core.FeedSchema(data_format.value, slots, *arguments, self.tags)
+            tags = {tag: columns[tag] for tag in self.tags}
+            return _native.core.FeedSchema(data_format.value, slots, *arguments, tags)
         if is_library(self.parser):
             library = os.path.abspath(self.parser)  # a bare name is looked for in other folders
-            return _native.core.FeedSchema("plugin", slots, *arguments, set(), library)
+            return _native.core.FeedSchema("plugin", slots, *arguments, {}, library)
         return _native.core.FeedSchema("parquet", slots, *arguments)  # columns by name
 
     def filter_of(self, path: str) -> Blocks | None:

@@ -20,7 +20,7 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
-from paddlebox.data.spill import new_instances
+from paddlebox.data.spill import SpillingInstances, new_instances
 from paddlebox.data.stages import InOrder, StageTimes, Threads
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
@@ -32,7 +32,7 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 # Fields of LoadOptions that what a line becomes does not depend on.
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
-    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "cache"),
+    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache"),
     "instances",
 }
 
@@ -55,6 +55,7 @@ class LoadOptions:
     instances: InstanceOptions = field(default_factory=InstanceOptions)
     budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
     spill_dir: Path | None = None  # None: the system's folder for temporary files
+    to_disk: bool = False  # the pass lies in spill_dir, whatever its size
     cache: ParsedCache | None = None
 
     def dedup(self) -> bool | list[int]:
@@ -87,7 +88,14 @@ class LoadOptions:
         slots = [slot.fields() for slot in self.slots.slots]
         per_slot = self.key_space is KeySpace.PER_SLOT
         csv = self.slots.csv.delimiter + self.slots.csv.list_separator
-        return self.instances.schema(self.format, slots, per_slot, self.max_line_bytes, csv)
+        return self.instances.schema(
+            self.format,
+            slots,
+            per_slot,
+            self.max_line_bytes,
+            csv,
+            columns=self.slots.tags.model_dump(),
+        )
 
 
 @dataclass
@@ -129,15 +137,10 @@ class LoadedPass:
         """On local disk; 0 for a pass in memory."""
         return int(getattr(self.instances, "spilled_bytes", 0))
 
-    def in_memory(self, what: str) -> Any:
-        """The native Instances. Raises: OutOfSpaceError when they lie on disk."""
-        instances = getattr(self.instances, "whole", self.instances)
-        if instances is None:
-            raise OutOfSpaceError(
-                f"{what}: the pass is over feeder.budget_bytes and lies on disk, expected it in "
-                "memory: raise it, or use fewer files a pass"
-            )
-        return instances
+    def cut_views(self, views_a_batch: int) -> None:
+        """Of a pass in page views: how many of them a batch has. One in memory does not mind."""
+        if isinstance(self.instances, SpillingInstances):
+            self.instances.cut_views(views_a_batch)
 
     def key_counts(self) -> tuple[np.ndarray, np.ndarray]:
         """(U) uint64 unique keys of the load, ascending, and (U) uint32 how often each occurs."""
@@ -233,6 +236,7 @@ def load(
         options.budget_bytes if options.instances.may_spill else 0,
         options.spill_dir,
         options.dedup(),
+        options.to_disk,
     )
     options.instances.begin(instances)
     bad = _BadLines(options.max_bad_line_ratio)

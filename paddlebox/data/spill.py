@@ -13,8 +13,9 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.data.spill_order import DonorPool, SpillOrder
 from paddlebox.errors import DataError, PassError, StoreError
 
 core = _native.core
@@ -34,6 +36,8 @@ _HELD_SHARE = 1 / 4
 # other loads, took 0.85 of the budget at most.
 _WINDOW_SHARE = 1 / 12
 _MOST_INSTANCES = (1 << 32) - 1
+#: Of a pass that is loaded to disk where feeder.budget_bytes says nothing.
+DISK_BUDGET = 1 << 30
 _numbers = itertools.count()
 
 
@@ -44,16 +48,21 @@ def new_instances(
     budget_bytes: int = 0,
     folder: Path | None = None,
     dedup: bool | Sequence[int] = False,
+    to_disk: bool = False,
 ) -> Any:
     """Native Instances, or with a budget what does the same within it.
 
     Args:
         budget_bytes: 0: none. folder: of what is over it; None: the system's for temporary files.
         dedup: whether lists that repeat are held once, or the places of the slots that may.
+        to_disk: all of it goes there at once, also what is within the budget (0: DISK_BUDGET).
     """
-    if budget_bytes == 0:
+    if budget_bytes == 0 and not to_disk:
         return _native_instances(sparse_slots, dense_width, dedup)
-    return SpillingInstances(sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup)
+    budget_bytes = budget_bytes or DISK_BUDGET
+    return SpillingInstances(
+        sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup, to_disk
+    )
 
 
 def _native_instances(sparse_slots: int, dense_width: int, dedup: bool | Sequence[int]) -> Any:
@@ -85,9 +94,10 @@ class _Piece:
 
 class SpillingInstances:
     """Does what native `Instances` does, with the same results, and holds at most the budget: but
-    for 10 bytes a unique key, and 12 an instance when it is shuffled.
+    for 10 bytes a unique key, 12 an instance when it is put into another order, and the tags.
 
-    Batches are packed at multiples of `batch_size`. The life is that of `Instances`.
+    Batches are packed at multiples of `batch_size`, or as `cut_views` says. The life is that of
+    `Instances`.
     """
 
     def __init__(
@@ -98,13 +108,14 @@ class SpillingInstances:
         budget_bytes: int,
         folder: Path | None = None,
         dedup: bool | Sequence[int] = False,
+        to_disk: bool = False,
     ) -> None:
         self._sparse_slots = sparse_slots
         self._dense_width = dense_width
         self._dedup = dedup
         self._shared = np.zeros(3, np.int64)  # as native `shared`
         self._batch_size = batch_size
-        self._held_bytes = int(budget_bytes * _HELD_SHARE)
+        self._held_bytes = -1 if to_disk else int(budget_bytes * _HELD_SHARE)
         self._window_bytes = int(budget_bytes * _WINDOW_SHARE)
         self._folder = folder or Path(tempfile.gettempdir())
         self._held: list[Any] = []  # chunks, until there are too many
@@ -112,15 +123,20 @@ class SpillingInstances:
         self._size = 0
         self._occurrences = 0
         self._whole: Any = None  # native Instances of a pass that fits, once it is indexed
-        self._seed: int | None = None
-        self._file: Any = None  # native SpillFile of a pass that does not fit
+        self._first_order = ("file", 0, 0)  # by, seed and slot, until it is indexed
+        self._order = SpillOrder(sparse_slots, budget_bytes)
+        self._views_a_batch = 0  # 0: not in page views
+        self._donors: DonorPool | None = None
+        self._file: Any = None  # native SpillFile of a pass that does not fit, as it was read
+        self._arranged: Any = None  # another, in windows, of one in another order
         self._pieces: list[_Piece] = []
         self._bounds = np.zeros(0, np.int64)  # windows are [bounds[i], bounds[i + 1])
         self._shuffled: list[list[tuple[int, np.ndarray]]] = []  # by window: pieces, their places
         self._keys = np.zeros(0, np.uint64)
         self._slots = np.zeros(0, np.uint16)
         self._pool: Any = None
-        self._lock = threading.Lock()  # guards _windows
+        self._lock = threading.Lock()  # guards _windows, _waiting
+        self._waiting: Counter[int] = Counter()  # threads, by the window they wait for
         self._windows: dict[int, Future[_Window]] = {}
         self._reader = ThreadPoolExecutor(
             1, "paddlebox-spill", initializer=core.release_thread_affinity
@@ -153,7 +169,7 @@ class SpillingInstances:
     @property
     def spilled_bytes(self) -> int:
         """Bytes on disk; 0 for a pass that fits."""
-        return int(self._file.bytes) if self._file is not None else 0
+        return sum(int(file.bytes) for file in (self._file, self._arranged) if file is not None)
 
     # ---- loading
 
@@ -174,7 +190,22 @@ class SpillingInstances:
 
     def shuffle(self, seed: int) -> None:
         """The order of `Instances.shuffle`."""
-        self._seed = seed
+        self.arrange_by("instance", seed)
+
+    def arrange_by(self, by: str, seed: int, slot: int = 0) -> None:
+        """As of native `Instances`; before the pass is indexed and at any time after, between
+        batches. Raises: PassError when the instances lack the tag that it takes."""
+        if self._whole is not None:
+            self._whole.arrange_by(by, seed, slot)
+        elif self._size and len(self._keys) == 0:
+            self._first_order = (by, seed, slot)
+        elif self._size:
+            self._arrange(by, seed, slot)
+
+    def cut_views(self, views_a_batch: int) -> None:
+        """Batches are from now on so many page views, after arrange_by("page_views")."""
+        if self._file is not None and views_a_batch != self._views_a_batch:
+            self._scatter(views_a_batch)
 
     def index(self, pool: Any) -> None:
         self._pool = pool
@@ -183,16 +214,13 @@ class SpillingInstances:
             for chunk in self._held:
                 whole.append(chunk)
             self._held.clear()
-            if self._seed is not None:
-                whole.shuffle(self._seed)
+            if self._first_order[0] != "file":
+                whole.arrange_by(*self._first_order)
             whole.index(pool)
             self._whole = whole
             self._shared += whole.shared
             return
-        if self._seed is None:
-            self._bounds = self._cut_by_pieces()
-        else:
-            self._scatter(self._seed)
+        self._arrange(*self._first_order)
         self._index_windows()
 
     def _new_instances(self) -> Any:
@@ -209,6 +237,7 @@ class SpillingInstances:
         return core.SpillFile(str(self._folder / name))
 
     def _spill(self, chunk: Any) -> None:
+        self._order.take_tags(chunk)
         last = self._pieces[-1] if self._pieces else _Piece(0, 0, 0, 0)
         rows, size = int(chunk.instances), int(core.chunk_bytes(chunk))
         self._pieces.append(_Piece(self._file.add(chunk), last.begin + last.rows, rows, size))
@@ -224,34 +253,71 @@ class SpillingInstances:
             held += piece.bytes
         return np.array([*bounds, self._size], np.int64)
 
-    def _scatter(self, seed: int) -> None:
+    def _arrange(self, by: str, seed: int, slot: int) -> None:
+        if by != "file" and self._size > _MOST_INSTANCES:
+            raise DataError(
+                f"a pass of {self._size} instances over feeder.budget_bytes is put into another "
+                f"order; expected at most {_MOST_INSTANCES}: use fewer files a pass"
+            )
+        self._order.arrange(by, seed, slot, self._size, self._chunks())
+        if by == "file":
+            self._drop_windows()
+            self._arranged, self._shuffled, self._views_a_batch = None, [], 0
+            self._bounds = self._cut_by_pieces()
+        else:
+            self._scatter(1 if by == "page_views" else 0)
+
+    def _chunks(self) -> Iterator[Any]:
+        """All of them, as they were read."""
+        return (self._file.read(piece.number) for piece in self._pieces)
+
+    def _scatter(self, views_a_batch: int) -> None:
         """Writes the instances anew, those of a window together. Their order within it is made when
         it is read."""
-        if self._size > _MOST_INSTANCES:
-            raise DataError(
-                f"a pass of {self._size} instances over feeder.budget_bytes is shuffled; expected "
-                f"at most {_MOST_INSTANCES}: use fewer files a pass"
-            )
+        self._drop_windows()
+        self._arranged = None  # its room on disk is the next one's
+        assert self._order.numbers is not None
         place = np.empty(self._size, np.uint32)  # of each instance, as it was read
-        place[core.shuffled_order(self._size, seed)] = np.arange(self._size, dtype=np.uint32)
+        place[self._order.numbers] = np.arange(self._size, dtype=np.uint32)
         windows = max(1, -(-self._bytes // self._window_bytes))
-        batches = -(-self._size // self._batch_size)
-        rows = max(1, -(-batches // windows)) * self._batch_size
-        bounds = np.arange(0, self._size, rows, dtype=np.int64)
-        self._bounds = np.append(bounds, self._size)
+        batches = np.arange(0, self._size, self._batch_size)  # where they begin
+        if views_a_batch:
+            batches = np.array(self.page_view_starts()[:-1:views_a_batch], np.int64)
+        self._views_a_batch = views_a_batch
+        bounds = batches[:: max(1, -(-len(batches) // windows))]
+        self._bounds = np.append(bounds, self._size).astype(np.int64)
         self._shuffled = [[] for _ in bounds]
-        source, self._file = self._file, self._new_file()
+        arranged = self._new_file()
         for group in self._groups():
             begin, end = group[0].begin, group[-1].begin + group[-1].rows
             places = place[begin:end]
-            window_of = places // np.uint32(rows)
-            chunks = [source.read(piece.number) for piece in group]
+            window_of = np.searchsorted(bounds, places, side="right").astype(np.uint32) - 1
+            chunks = [self._file.read(piece.number) for piece in group]
             parts = core.scatter_rows(chunks, self._sparse_slots, window_of, len(bounds))
             del chunks
             for window, part in enumerate(parts):
                 if part.instances:
                     within = places[window_of == window] - np.uint32(bounds[window])
-                    self._shuffled[window].append((self._file.add(part), within))
+                    self._shuffled[window].append((arranged.add(part), within))
+        self._arranged = arranged
+
+    def replace_slots(self, slots: list[int], pool_size: int, seed: int) -> None:
+        """As of native `Instances`. Raises: OutOfSpaceError when the pool is over a window."""
+        if self._whole is not None:
+            self._whole.replace_slots(slots, pool_size, seed)
+            return
+        self._drop_windows()
+        self._donors = None
+        if slots and self._size:
+            self._donors = DonorPool(
+                slots,
+                pool_size,
+                seed,
+                size=self._size,
+                sparse_slots=self._sparse_slots,
+                chunks=self._chunks(),
+                room_bytes=self._window_bytes,
+            )
 
     def _groups(self) -> list[list[_Piece]]:
         """Pieces that follow each other, half a window together: scattered one by one they would
@@ -290,23 +356,29 @@ class SpillingInstances:
     # ---- windows
 
     def _read(self, number: int) -> Any:
-        """The instances of a window, indexed by themselves."""
+        """The instances of a window, indexed by themselves; donors, where there are, behind
+        them."""
         instances = self._new_instances()
+        begin, end = int(self._bounds[number]), int(self._bounds[number + 1])
+        order = []
         if self._shuffled:
-            order = []
             for in_file, within in self._shuffled[number]:
-                instances.append(self._file.read(in_file))
+                instances.append(self._arranged.read(in_file))
                 order.append(within)
-            places = np.concatenate(order)
-            inverse = np.empty(len(places), np.uint32)
-            inverse[places] = np.arange(len(places), dtype=np.uint32)
-            instances.arrange(inverse)
         else:
-            begin, end = int(self._bounds[number]), int(self._bounds[number + 1])
             for piece in self._pieces:
                 if piece.begin + piece.rows > begin and piece.begin < end:
                     instances.append(self._slice(piece, begin, end))
+        if self._donors is not None:
+            self._donors.add_to(instances)
+        if order:
+            places = np.concatenate([*order, np.arange(end - begin, instances.size)])
+            inverse = np.empty(len(places), np.uint32)
+            inverse[places] = np.arange(len(places), dtype=np.uint32)
+            instances.arrange(inverse)
         instances.index(self._pool)
+        if self._donors is not None:
+            self._donors.feed(instances, self._order.numbers_of(begin, end))
         return instances
 
     def _slice(self, piece: _Piece, begin: int, end: int) -> Any:
@@ -334,15 +406,52 @@ class SpillingInstances:
             raise ValueError(
                 f"instances [{begin}, {end}) of a spilled pass of {self._size}: expected a batch "
                 f"that begins at a multiple of {self._batch_size}"
+                + (f", or {self._views_a_batch} page views" if self._views_a_batch else "")
             )
         with self._lock:
-            for old in [n for n in self._windows if n not in (number, number + 1)]:
+            self._waiting[number] += 1
+            # Threads that pack are at neighbouring batches, so perhaps in several windows: none
+            # takes away what another waits for, or has just asked for.
+            for old in set(self._windows) - {number, number + 1, number + 2} - set(+self._waiting):
                 self._windows.pop(old).cancel()
             for wanted in (number, number + 1):
                 if wanted < len(self._bounds) - 1 and wanted not in self._windows:
                     self._windows[wanted] = self._reader.submit(self._load, wanted)
             future = self._windows[number]
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            with self._lock:
+                self._waiting[number] -= 1
+
+    def _drop_windows(self) -> None:
+        with self._lock:
+            dropped = list(self._windows.values())
+            self._windows.clear()
+        for future in dropped:
+            future.cancel()
+        wait(dropped)  # none is read from files that are replaced
+
+    # ---- tags
+
+    def page_view_starts(self) -> list[int]:
+        return list(self._tags("page views").page_view_starts())
+
+    def rank_offsets(self, begin: int, end: int) -> np.ndarray:
+        return np.asarray(self._tags("set_rank_offset").rank_offsets(begin, end))
+
+    def log_keys(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        search_ids, cmatch_ranks = self._tags("log keys").log_keys(begin, end)
+        return search_ids, cmatch_ranks
+
+    def ins_ids(self, begin: int, end: int) -> list[Any]:
+        return list(self._tags("ins_ids").ins_ids(begin, end))
+
+    def contents(self, begin: int, end: int) -> list[Any]:
+        return list(self._tags("contents").contents(begin, end))
+
+    def _tags(self, call: str) -> Any:
+        return self._whole if self._whole is not None else self._order.tags(call)
 
     # ---- the pass
 

@@ -54,7 +54,8 @@ class Surface:
     # ---- what lines begin with
 
     def set_parse_ins_id(self, parse_ins_id: bool = True) -> None:
-        """MultiSlot lines begin with `1 <ins_id>`."""
+        """MultiSlot lines begin with `1 <ins_id>`; CSV, Parquet and Arrow have it in the column
+        that `tags` of slots.yaml names, as the others."""
         self._set(parse_ins_id=parse_ins_id)
 
     def set_parse_content(self, parse_content: bool = True) -> None:

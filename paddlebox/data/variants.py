@@ -78,15 +78,15 @@ class QueueDataset(InMemoryDataset):
         return self._stream(windows)
 
     def _stream(self, windows: list[list[str]]) -> Iterator[Feed]:
-        self._preload(windows[0])
+        self._preload_files(windows[0])
         for following in [*windows[1:], None]:
             super().begin_pass()
             if following is not None:
-                self._preload(following)
+                self._preload_files(following)
             yield from super().batches()
             super().end_pass()
 
-    def _preload(self, files: list[str]) -> None:
+    def _preload_files(self, files: list[str]) -> None:
         self._filelist = files
         super().preload_into_memory()
 
@@ -103,6 +103,10 @@ class QueueDataset(InMemoryDataset):
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         del is_shuffle
         raise self._no_pass("load_into_memory")
+
+    def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
+        del path, file_num
+        raise self._no_pass("preload_into_disk")
 
     def begin_pass(self) -> None:
         raise self._no_pass("begin_pass")

@@ -207,29 +207,21 @@ class TestLocalShuffle:
 
 
 class TestBudget:
-    def test_instances_with_ids_stay_in_memory(self, open_dataset, write_lines, tmp_path):
+    def test_instances_that_are_merged_or_sampled_stay_in_memory(
+        self, open_dataset, write_lines, tmp_path
+    ):
         init = {"budget_bytes": 10_000, "spill_dir": tmp_path / "spill"}
         found = []
         for name, extra in (("free", {}), ("budget", init)):
             dataset = opened(open_dataset, name, **extra)
             dataset.set_parse_ins_id(True)
+            dataset.set_sample_rate(0.5)
             dataset.local_shuffle("ins_id")
             load(dataset, write_lines("a.txt", lines_with_ids(2000, 10)))
             assert dataset._next.stats.spilled_bytes == 0
             dataset.begin_pass()
             found.append(users(dataset))
         assert found[0] == found[1]
-
-    def test_a_pass_on_disk_is_not_put_into_another_order(
-        self, open_dataset, write_lines, tmp_path
-    ):
-        dataset = open_dataset(budget_bytes=10_000, spill_dir=tmp_path / "spill")
-        dataset.set_fea_eval(10)
-        load(dataset, write_lines("a.txt", multislot_lines(2000)))
-        assert dataset._next.stats.spilled_bytes > 0
-        for call in (dataset.local_shuffle, lambda: dataset.slots_shuffle(["words"])):
-            with pytest.raises(OutOfSpaceError, match=r"feeder\.budget_bytes and lies on disk"):
-                call()
 
 
 def settled(path: str) -> str:

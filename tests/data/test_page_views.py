@@ -254,7 +254,7 @@ def test_a_damaged_log_key_makes_a_malformed_line(open_dataset, write_lines, key
         dataset.load_into_memory()
 
 
-def test_tags_are_of_multislot_text(open_dataset):
+def test_tags_are_of_formats_that_have_a_place_for_them(open_dataset):
     dataset = open_dataset(data_format="slot_value")
-    with pytest.raises(ConfigError, match="multislot only, found slot_value"):
+    with pytest.raises(ConfigError, match="parquet or arrow, found slot_value"):
         dataset.set_parse_logkey(True)

@@ -82,7 +82,10 @@ def test_plan_has_the_layout_of_its_header():
 
 @pytest.mark.parametrize(
     ("offsets", "message"),
-    [(OFFSETS[:-1], "found 4, expected B [*] 2"), (np.array([0, 2, 1, 4, 5], np.int32), "ascend")],
+    [
+        (OFFSETS[:-1], r"Offsets has shape \(4\), expected \(5\)"),
+        (np.array([0, 2, 1, 4, 5], np.int32), "ascend"),
+    ],
 )
 def test_wrong_offsets_are_a_value_error(open_table, offsets, message):
     table, _ = begin(open_table)
@@ -95,7 +98,7 @@ def test_wrong_offsets_are_a_value_error(open_table, offsets, message):
 
 def test_arrays_of_a_wrong_size_are_a_value_error(open_table):
     table, _ = begin(open_table)
-    with pytest.raises(ValueError, match="out: found 3 values, expected 28"):
+    with pytest.raises(ValueError, match=r"out: found 3 values, expected B \* 14"):
         table._native.pull_pooled(IDS, OFFSETS, SLOTS, True, np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="grad: found 3 values, expected 28"):
         empty = np.zeros(0, np.int32)

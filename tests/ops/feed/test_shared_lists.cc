@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "feed/feed_util.h"
 #include "feed/instances.h"
+#include "row/lists.h"
 
 namespace pbx {
 namespace {
@@ -87,6 +88,38 @@ std::unique_ptr<Instances> Filled(const std::vector<size_t>* slots, bool share, 
   return instances;
 }
 
+// The shared lists of a batch, which are numbered as they must be.
+SharedCells Checked(const Batch& batch, size_t cells) {
+  const SharedCells lists = FindShared(cells, batch.offsets.data(), batch.offsets.size()).value();
+  CellChains chains;
+  if (lists.list_of != nullptr) CHECK_OK(ChainCells(lists, cells, &chains));
+  return lists;
+}
+
+TEST(a_batch_has_a_list_once_that_follows_itself_and_a_list_each_where_none_does) {
+  ParsedChunk chunk;  // two slots: 7 7 8 7 and 1 1 1 1
+  chunk.instances = 4;
+  chunk.labels.assign(4, 0.0f);
+  chunk.lengths.assign(8, 1);
+  chunk.feasigns = {7, 1, 7, 1, 8, 1, 7, 1};
+  Instances instances(2, 0);
+  const std::vector<size_t> both = {0, 1};
+  CHECK_OK(instances.ShareLists(&both));
+  CHECK_OK(instances.Append(std::move(chunk)));
+  ThreadPool pool(1);
+  CHECK_OK(instances.Index(&pool));
+  std::vector<int32_t> rows(3);
+  for (size_t i = 0; i < 3; ++i) rows[i] = static_cast<int32_t>(i);
+  Batch batch;
+  CHECK_OK(instances.PackBatch(0, 4, rows.data(), 1, &batch));
+  CHECK_EQ(batch.ids.size(), 4u);  // 7, 1, 8, 7
+  CHECK(batch.ids[0] == batch.ids[3] && batch.ids[1] != batch.ids[2]);
+  CHECK(batch.offsets == std::vector<int32_t>({0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 1, 3, 1}));
+  CHECK_EQ(batch.plan[2], 8);  // occurrences that a push adds up
+  CHECK_OK(instances.PackBatch(3, 4, rows.data(), 1, &batch));
+  CHECK(batch.offsets == std::vector<int32_t>({0, 1, 2}));
+}
+
 TEST(batches_splits_and_keys_are_the_same_with_and_without) {
   ThreadPool pool(2);
   const std::vector<size_t> every = {0, 1, 2}, one = {1};
@@ -109,10 +142,19 @@ TEST(batches_splits_and_keys_are_the_same_with_and_without) {
       for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
       for (size_t begin = 0; begin < 2100; begin += 300) {
         Batch left, right;
+        std::vector<int32_t> ids, offsets;
         CHECK_OK(plain->PackBatch(begin, begin + 300, rows.data(), 1, &left));
         CHECK_OK(shared->PackBatch(begin, begin + 300, rows.data(), 1, &right));
-        CHECK(SameBytes(left.ids, right.ids) && SameBytes(left.offsets, right.offsets));
         CHECK(SameBytes(left.plan, right.plan) && SameBytes(left.labels, right.labels));
+        const SharedCells lists = Checked(right, 900);
+        CHECK(shuffle || lists.list_of != nullptr);  // in order lists repeat within every batch
+        if (lists.list_of != nullptr) {
+          CHECK(right.ids.size() < left.ids.size());
+          CHECK_OK(ExpandLists(lists, 900, right.ids.data(), right.offsets.data(), &ids, &offsets));
+          right.ids.swap(ids);
+          right.offsets.swap(offsets);
+        }
+        CHECK(SameBytes(left.ids, right.ids) && SameBytes(left.offsets, right.offsets));
       }
     }
   }

@@ -53,10 +53,34 @@ TEST(a_schema_without_tags_has_none) {
   const ParsedChunk chunk = Parse(Tagged({}), "1 1 2 7 8\n");
   CHECK_EQ(chunk.tags.ins_ids.size(), 0u);
   CHECK(!chunk.tags.spec().any());
-  FeedSchema csv = Schema(Format::kCsv, {Label("click")});
-  csv.tags.ins_id = true;
+  FeedSchema text = Schema(Format::kSlotValue, {Label("click")});
+  text.tags.ins_id = true;
   ParsedChunk out;
-  CHECK_CODE(ParseChunk(csv, "", 0, &out), Code::kInvalidArgument);
+  CHECK_CODE(ParseChunk(text, "", 0, &out), Code::kInvalidArgument);
+}
+
+TEST(cells_of_csv_are_tags_and_stand_first_without_a_header) {
+  FeedSchema csv = Schema(Format::kCsv, {Label("click")});
+  csv.tags = {true, true, false};
+  ParsedChunk out;
+  const std::string text = "a,x,1\n\"b \"\"q\"\"\",,0\n,y,1\nshort,1\n";
+  CHECK_OK(ParseChunk(csv, text.data(), text.size(), &out));
+  CHECK_EQ(out.instances, 2u);
+  CHECK_EQ(std::string(out.tags.ins_ids[1]), "b \"q\"");
+  CHECK_EQ(std::string(out.tags.contents[0]), "x");
+  CHECK_EQ(std::string(out.tags.contents[1]), "");
+  CHECK_EQ(out.bad_lines, 2u);
+  CHECK(out.first_bad[0].reason == "ins_id: an empty cell, expected an id");
+
+  csv.tags = {false, false, true};  // the log key is the id as well
+  csv.log_key_column = "key";
+  CHECK_OK(SetCsvHeader("click,other,key", 15, &csv));
+  const std::string keyed = "1,7," + kKey + "\n0,7,short\n";
+  CHECK_OK(ParseChunk(csv, keyed.data(), keyed.size(), &out));
+  CHECK_EQ(out.instances, 1u);
+  CHECK_EQ(std::string(out.tags.ins_ids[0]), kKey);
+  CHECK(out.first_bad[0].reason.rfind("logkey: 'short' is not one", 0) == 0);
+  CHECK_CODE(SetCsvHeader("click,other", 11, &csv), Code::kInvalidArgument);
 }
 
 TEST(damaged_tags_make_a_malformed_line_that_leaves_nothing) {

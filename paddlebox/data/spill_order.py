@@ -1,0 +1,150 @@
+"""What is kept in memory of a spilled pass, so that it can be put into any order: its tags, and the
+number of the instance at each place.
+
+Numbers count instances in the order of the files. N = instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.errors import OutOfSpaceError, PassError
+
+core = _native.core
+
+_MISSING = {
+    "ins_id": "set_parse_ins_id(True)",
+    "search_id": "set_parse_logkey(True)",
+    "page_views": "set_parse_logkey(True)",
+}
+
+
+class SpillOrder:
+    """The order of a spilled pass, and the tags of its instances in that order.
+
+    Args:
+        budget_bytes: that the tags may take.
+    """
+
+    def __init__(self, sparse_slots: int, budget_bytes: int) -> None:
+        self._sparse_slots = sparse_slots
+        self._budget_bytes = budget_bytes
+        self._tags: Any = None  # native Instances without slots
+        self.numbers: np.ndarray | None = None  # (N) uint32; None: the order of the files
+
+    def take_tags(self, chunk: Any) -> None:
+        """Of each chunk in turn, before it is written.
+
+        Raises: OutOfSpaceError when they take more than the budget.
+        """
+        taken = core.take_tags(chunk)
+        if taken is None:
+            return
+        if self._tags is None:
+            self._tags = core.Instances(0, 0)
+        self._tags.append(taken)
+        if self._tags.bytes > self._budget_bytes:
+            raise OutOfSpaceError(
+                f"the ids and log keys of a pass on disk stay in memory: those of the first "
+                f"{self._tags.size} instances take {self._tags.bytes} bytes, feeder.budget_bytes "
+                f"is {self._budget_bytes}: raise it, or use fewer files a pass"
+            )
+
+    def arrange(self, by: str, seed: int, slot: int, size: int, chunks: Iterable[Any]) -> None:
+        """The order of native `Instances.arrange_by`.
+
+        Args:
+            size: N. chunks: all of them in the order of the files; read for by="slot" only.
+
+        Raises: PassError when the instances have no such tag.
+        """
+        if by in _MISSING and self._tags is None:
+            raise PassError(f"order by {by}: the instances have no tags: {_MISSING[by]} is missing")
+        if by == "file":
+            self.numbers = None
+        elif by == "instance":
+            self.numbers = core.shuffled_order(size, seed)
+        elif by == "slot":
+            first = core.Instances(1, 0)
+            for chunk in chunks:
+                first.append(core.first_of_slot(chunk, self._sparse_slots, slot))
+            first.arrange_by("slot", seed, 0)
+            self.numbers = first.numbers()
+        else:
+            self._tags.arrange_by(by, seed, 0)
+            self.numbers = self._tags.numbers()
+        if self._tags is not None:
+            self._tags.arrange(np.arange(size, dtype=np.uint32) if by == "file" else self.numbers)
+
+    def numbers_of(self, begin: int, end: int) -> np.ndarray:
+        """(end - begin) numbers of the instances at these places."""
+        if self.numbers is None:
+            return np.arange(begin, end, dtype=np.uint32)
+        return self.numbers[begin:end]
+
+    def tags(self, call: str) -> Any:
+        """Native Instances of the tags alone, in this order."""
+        if self._tags is None:
+            raise PassError(
+                f"{call}: the instances have no tags: set_parse_logkey(True) is missing"
+            )
+        return self._tags
+
+
+class DonorPool:
+    """Instances whose values other ones are fed in some slots, as native `replace_slots`.
+
+    Args:
+        size: N. chunks: all, in the order of the files. room_bytes: that a window has for the pool.
+
+    Raises: OutOfSpaceError when the pool takes more.
+    """
+
+    def __init__(
+        self,
+        slots: list[int],
+        pool_size: int,
+        seed: int,
+        *,
+        size: int,
+        sparse_slots: int,
+        chunks: Iterable[Any],
+        room_bytes: int,
+    ) -> None:
+        self._slots = slots
+        self._sparse_slots = sparse_slots
+        pool, of = core.draw_donors(size, pool_size, seed)
+        wanted = np.sort(pool)
+        self._of = np.searchsorted(wanted, pool).astype(np.uint32)[of]  # (N) rows of the pool
+        parts, begin = [], 0
+        for chunk in chunks:
+            chosen = np.zeros(chunk.instances, np.uint32)
+            first, last = np.searchsorted(wanted, [begin, begin + chunk.instances])
+            chosen[wanted[first:last] - begin] = 1
+            parts.append(core.scatter_rows([chunk], sparse_slots, chosen, 2)[1])
+            begin += chunk.instances
+        self._parts = [part for part in parts if part.instances]
+        self._size = len(pool)
+        held = sum(int(core.chunk_bytes(part)) for part in self._parts)
+        if held > room_bytes:
+            raise OutOfSpaceError(
+                f"slots_shuffle: a pool of {self._size} instances takes {held} bytes in every "
+                f"window of the pass, which lies on disk, expected at most {room_bytes}: raise "
+                f"feeder.budget_bytes {held / max(1, room_bytes):.1f} times, or lower "
+                "record_candidate_size"
+            )
+
+    def add_to(self, window: Any) -> None:
+        """Appends the pool to a window that is not indexed yet."""
+        zeros = np.zeros(self._size, np.uint32)
+        window.append(core.scatter_rows(self._parts, self._sparse_slots, zeros, 1)[0])
+
+    def feed(self, window: Any, numbers: np.ndarray) -> None:
+        """Once it is indexed. numbers: of the window's own instances, which the pool follows."""
+        own = np.uint32(len(numbers))
+        donors = np.concatenate([own + self._of[numbers], own + np.arange(self._size)])
+        window.feed_from(self._slots, donors.astype(np.uint32))
