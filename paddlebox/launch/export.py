@@ -55,6 +55,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
 
 def _run(arguments: Any) -> Any:
     # Paddle comes with these, after its settings.
+    from paddlebox.serving.file import ExportFile
     from paddlebox.serving.gate import Gate
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import Writer, export
@@ -73,15 +74,13 @@ def _run(arguments: Any) -> Any:
             return export(
                 source, arguments.out, precision=arguments.precision or "float32", gate=gate
             )
+    if arguments.show:
+        with ExportFile(arguments.path) as file, file.read() as txn:
+            return {"head": file.head(txn), "generations": file.generations(txn)}
     with Writer(arguments.path) as writer:
         if arguments.apply is not None:
             with RunSource(arguments.apply, **chosen) as source:
                 return writer.apply(source, precision=arguments.precision, gate=gate)
         if arguments.pin is not None:
             return writer.pin(arguments.pin)
-        if arguments.unpin:
-            writer.unpin()
-        elif arguments.rollback:
-            return writer.rollback()
-        head, kept = writer.generations()
-        return {"head": head, "generations": kept}
+        return writer.unpin() if arguments.unpin else writer.rollback()

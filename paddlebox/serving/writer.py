@@ -146,9 +146,11 @@ class Writer:
         self._publish(dataclasses.replace(self._head, current=found[-1].generation, pinned=True))
         return found[-1]
 
-    def unpin(self) -> None:
+    def unpin(self) -> Generation:
         """Shows the newest version, and from now on each that is applied."""
         self._publish(dataclasses.replace(self._head, current=self._head.newest, pinned=False))
+        with self._file.read() as txn:
+            return self._file.generation(txn, self._head.newest)
 
     # ---- parts of apply
 
