@@ -132,6 +132,7 @@ class DenseProgram:
             config = inference.Config(*paths)
             config.disable_gpu()
             config.disable_glog_info()
+            config.disable_mkldnn()  # it speaks on stdout, and is no faster here
             config.set_cpu_math_library_num_threads(threads)
             self._first = inference.create_predictor(config)
         self._idle = [self._first]

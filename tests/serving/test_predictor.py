@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.conftest import FEATURES, ROOT, instances_of
 
 from paddlebox._native import core
 from paddlebox.config import Config
@@ -19,6 +18,7 @@ from paddlebox.errors import CorruptionError, DataError, StoreError
 from paddlebox.serving import Predictor
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
+from tests.serving.conftest import FEATURES, ROOT, instances_of
 
 pytestmark = pytest.mark.usefixtures("in_root")
 
@@ -50,7 +50,9 @@ with session.open_table(config, Path(sys.argv[1], "store"), read_only=True) as t
     dataset.set_filelist([sys.argv[2]])
     dataset.load_into_memory()
     dataset.begin_pass()
-    out = [float(p) for feed in dataset.batches() for p in sigmoid(runner.evaluate_step(feed)[1]).ravel()]
+    out = []
+    for feed in dataset.batches():
+        out += sigmoid(runner.evaluate_step(feed)[1]).ravel().tolist()
     dataset.end_pass()
     dataset.close()
 print(json.dumps(out))
@@ -84,9 +86,10 @@ def test_predictions_equal_the_training_programs_over_the_saved_rows(
         for slot, name in enumerate(FEATURES):
             values = fields[name]
             if name != "dense":
-                per_slot = config.data.key_space == "per_slot"
-                values = [v for v in values
-                          if (core.feasign_in_slot(v, slot - 1) if per_slot else v) in saved]  # fmt: skip
+                if config.data.key_space == "per_slot":
+                    values = [v for v in values if core.feasign_in_slot(v, slot - 1) in saved]
+                else:
+                    values = [v for v in values if v in saved]
             words.append(" ".join(map(str, [len(values), *values] if values else [1, 0])))
         lines.append(" ".join(words))
     left = tmp_path / "left.txt"
@@ -170,7 +173,7 @@ def test_a_damaged_block_is_named_and_never_read_as_rows(run_dir: Path, tmp_path
     content[at + 20] ^= 1
     path.write_bytes(content)
     fields = {"dense": [0, 0, 0, 0], "user": feasign}
-    with Predictor(path) as predictor, pytest.raises(CorruptionError, match="block .* of layer"):
+    with Predictor(path) as predictor, pytest.raises(CorruptionError, match=r"block .* of layer"):
         predictor.predict([fields])
 
 
