@@ -83,18 +83,13 @@ bool BlockView::Sound(const ServeCodec& codec, const char* data, size_t size, ui
   return before == *full;
 }
 
-uint32_t BlockView::Find(uint64_t key, int bits) const {
-  if (rows_ == 0) return 0;
-  uint64_t at = Guess(key, bits);
-  // A second guess from the key found: off by some sqrt(sqrt(rows)) and not sqrt(rows).
+uint64_t BlockView::Refine(uint64_t at, uint64_t key, int bits) const {
   const uint64_t found = this->key(at);
-  if (found == key) return static_cast<uint32_t>(at);
-  if (found < key) {
-    at = std::min<uint64_t>(rows_ - 1, at + Guess(key - found, bits));
-  } else {
-    const uint64_t back = Guess(found - key, bits);
-    at -= std::min(at, back);
-  }
+  if (found <= key) return std::min<uint64_t>(rows_ - 1, at + Guess(key - found, bits));
+  return at - std::min(at, Guess(found - key, bits));
+}
+
+uint32_t BlockView::FindFrom(uint64_t at, uint64_t key) const {
   // Steps that double, then halve: no distribution of keys makes it slow.
   uint64_t low = 0, high = rows_;  // the first key that is not below lies in [low, high]
   if (this->key(at) < key) {

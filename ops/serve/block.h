@@ -51,10 +51,17 @@ class BlockView {
 
   uint32_t rows() const { return rows_; }
   uint64_t key(size_t i) const { return Word(keys_ + 8 * i); }
-  // Where key is in a layer of these bits, if it is in this block; rows() if it is not.
-  uint32_t Find(uint64_t key, int bits) const;
-  // Roughly where, to ask for that memory early.
-  const char* Near(uint64_t key, int bits) const { return keys_ + 8 * Guess(key, bits); }
+  // Where key is in a layer of these bits, if it is in this block; rows() if it is not. In three
+  // steps, between which a caller can ask for what the next one reads. REQUIRES: rows() > 0.
+  uint64_t Guess(uint64_t key, int bits) const {
+    __extension__ using Wide = unsigned __int128;
+    // Keys are uniform: position is to rows as the key's lower bits are to their range.
+    return static_cast<uint64_t>((static_cast<Wide>(key << bits) * rows_) >> 64);
+  }
+  // From the key there: off by some sqrt(sqrt(rows)), where the first guess is by sqrt(rows).
+  uint64_t Refine(uint64_t at, uint64_t key, int bits) const;
+  uint32_t FindFrom(uint64_t at, uint64_t key) const;
+  const char* KeyAt(uint64_t i) const { return keys_ + 8 * i; }
   const char* MarkOf(uint32_t i) const { return marks_ + size_t{i} / 64 * 16; }
   const char* Row(uint32_t i, bool* full) const;
 
@@ -64,12 +71,6 @@ class BlockView {
     std::memcpy(&word, at, 8);
     return word;
   }
-  // Keys are uniform: position is to rows as the key's lower bits are to their range.
-  uint64_t Guess(uint64_t key, int bits) const {
-    __extension__ using Wide = unsigned __int128;
-    return static_cast<uint64_t>((static_cast<Wide>(key << bits) * rows_) >> 64);
-  }
-
   uint32_t full_bytes_ = 0, short_bytes_ = 0, rows_ = 0;
   const char *keys_ = nullptr, *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
 };

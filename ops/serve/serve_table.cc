@@ -81,19 +81,70 @@ Result<BlockView> ServeTable::Block(const Layer& layer, uint64_t number) const {
                    static_cast<uint32_t>(tested));
 }
 
-Status ServeTable::Find(uint64_t key, const char** row, bool* full) const {
+size_t ServeTable::NextLayer(size_t layer, uint64_t key) const {
+  for (; layer < layers_.size(); ++layer) {
+    const LayerParts& parts = layers_[layer].parts;
+    if (parts.filter.bits == 0) break;
+    if (key >= parts.min_key && key <= parts.max_key &&
+        MayHold(parts.filter_table, layers_[layer].filter, key)) {
+      break;
+    }
+  }
+  return layer;
+}
+
+Status ServeTable::Find(size_t layer, uint64_t key, const char** row, bool* full) const {
   *row = nullptr;
-  for (const Layer& layer : layers_) {
-    if (layer.parts.filter.bits != 0 && (key < layer.parts.min_key || key > layer.parts.max_key ||
-                                         !MayHold(layer.parts.filter_table, layer.filter, key))) {
+  for (layer = NextLayer(layer, key); layer < layers_.size(); layer = NextLayer(layer + 1, key)) {
+    const int bits = layers_[layer].parts.bits;
+    const Result<BlockView> found = Block(layers_[layer], BlockOf(key, bits));
+    PBX_RETURN_IF_ERROR(found.status());
+    const BlockView& block = found.value();
+    if (block.rows() == 0) continue;
+    const uint32_t i = block.FindFrom(block.Refine(block.Guess(key, bits), key, bits), key);
+    if (i == block.rows()) continue;
+    *row = block.Row(i, full);
+    break;
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** rows,
+                             bool* full) const {
+  // Of each: its key, the newest layer that may have it, the block there, the place in the block.
+  uint64_t keys[kGroup], at[kGroup];
+  size_t layers[kGroup];
+  BlockView blocks[kGroup];
+  for (size_t i = 0; i < n; ++i) {
+    rows[i] = nullptr;
+    keys[i] = KeyOf(feasigns[i]);
+    layers[i] = feasigns[i] == 0 ? layers_.size() : NextLayer(0, keys[i]);
+    if (layers[i] == layers_.size()) continue;
+    const Layer& layer = layers_[layers[i]];
+    const Result<BlockView> block = Block(layer, BlockOf(keys[i], layer.parts.bits));
+    PBX_RETURN_IF_ERROR(block.status());
+    blocks[i] = block.value();
+    if (blocks[i].rows() == 0) continue;
+    at[i] = blocks[i].Guess(keys[i], layer.parts.bits);
+    __builtin_prefetch(blocks[i].KeyAt(at[i]));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (blocks[i].rows() == 0) continue;
+    at[i] = blocks[i].Refine(at[i], keys[i], layers_[layers[i]].parts.bits);
+    __builtin_prefetch(blocks[i].KeyAt(at[i]));
+    __builtin_prefetch(blocks[i].MarkOf(static_cast<uint32_t>(at[i])));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (layers[i] == layers_.size()) continue;
+    const uint32_t place = blocks[i].rows() == 0 ? 0 : blocks[i].FindFrom(at[i], keys[i]);
+    if (place == blocks[i].rows()) {  // not there after all, which is rare but for a base
+      PBX_RETURN_IF_ERROR(Find(layers[i] + 1, keys[i], &rows[i], &full[i]));
       continue;
     }
-    const Result<BlockView> block = Block(layer, BlockOf(key, layer.parts.bits));
-    PBX_RETURN_IF_ERROR(block.status());
-    const uint32_t i = block.value().Find(key, layer.parts.bits);
-    if (i == block.value().rows()) continue;
-    *row = block.value().Row(i, full);
-    return Status::Ok();
+    rows[i] = blocks[i].Row(place, &full[i]);
+    for (uint32_t line = 0; line < codec_.bytes(full[i]); line += 64) {
+      __builtin_prefetch(rows[i] + line);
+    }
   }
   return Status::Ok();
 }
@@ -117,32 +168,18 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t
     const auto last = static_cast<size_t>(offsets[end * slots_]);
     const size_t room = (last - first) * row_bytes / sizeof(float);
     if (rows.size() < room) rows.resize(room);
-    // A row is found by a chain of misses, so the first of each is asked for ahead.
-    constexpr size_t kAhead = 8;
-    const auto ask = [&](size_t i) {
-      const Layer& base = layers_.back();
-      const uint64_t key = KeyOf(feasigns[i]);
-      const uint64_t number = BlockOf(key, base.parts.bits);
-      const uint64_t tested = base.tested[number].load(std::memory_order_acquire);
-      if (tested == 0) return;
-      const BlockView block(codec_, base.parts.blocks[number].first,
-                            static_cast<uint32_t>(tested >> 32 & INT32_MAX),
-                            static_cast<uint32_t>(tested));
-      if (block.rows() > 0) __builtin_prefetch(block.Near(key, base.parts.bits));
-    };
-    const bool any = !layers_.empty();
-    for (size_t i = first; any && i < std::min(last, first + kAhead); ++i) ask(i);
     int32_t id = 0;
-    for (size_t i = first; i < last; ++i) {
-      if (any && i + kAhead < last) ask(i + kAhead);
-      ids[i] = -1;
-      if (feasigns[i] == 0) continue;
-      const char* row = nullptr;
-      bool full = false;
-      PBX_RETURN_IF_ERROR(Find(KeyOf(feasigns[i]), &row, &full));
-      if (row == nullptr) continue;
-      codec_.Decode(row, full, rows.data() + static_cast<size_t>(id) * (row_bytes / 4));
-      ids[i] = id++;
+    for (size_t i = first; i < last; i += kGroup) {
+      const size_t n = std::min(kGroup, last - i);
+      const char* found[kGroup];
+      bool full[kGroup];
+      PBX_RETURN_IF_ERROR(FindGroup(feasigns + i, n, found, full));
+      for (size_t j = 0; j < n; ++j) {
+        ids[i + j] = found[j] == nullptr ? -1 : id++;
+        if (found[j] == nullptr) continue;
+        codec_.Decode(found[j], full[j],
+                      rows.data() + static_cast<size_t>(ids[i + j]) * (row_bytes / 4));
+      }
     }
     RowBlock block;
     block.rows = reinterpret_cast<char*>(rows.data());
@@ -167,7 +204,7 @@ Status ServeTable::Contains(const uint64_t* feasigns, size_t n, uint8_t* found) 
   for (size_t i = 0; i < n; ++i) {
     const char* row = nullptr;
     bool full = false;
-    if (feasigns[i] != 0) PBX_RETURN_IF_ERROR(Find(KeyOf(feasigns[i]), &row, &full));
+    if (feasigns[i] != 0) PBX_RETURN_IF_ERROR(Find(0, KeyOf(feasigns[i]), &row, &full));
     const auto zero = [](char c) { return c == 0; };
     found[i] = row != nullptr && (full || !std::all_of(row, row + codec_.short_bytes(), zero));
   }

@@ -102,8 +102,14 @@ class ServeTable {
   };
 
   Result<BlockView> Block(const Layer& layer, uint64_t number) const;
-  // Row of key, or null. REQUIRES: key != 0.
-  Status Find(uint64_t key, const char** row, bool* full) const;
+  // The first layer from `layer` on whose filter lets key pass; layers() if none.
+  size_t NextLayer(size_t layer, uint64_t key) const;
+  // Row of key in layer or one that is older, or null.
+  Status Find(size_t layer, uint64_t key, const char** row, bool* full) const;
+  // Rows of n <= kGroup feasigns, null where there are none; steps are those of all n at a time, so
+  // that their misses overlap.
+  static constexpr size_t kGroup = 32;
+  Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
 
   const std::string name_;
   const ServeCodec codec_;
