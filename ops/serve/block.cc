@@ -123,6 +123,10 @@ uint32_t BlockView::FindFrom(uint64_t at, uint64_t key) const {
 }
 
 const char* BlockView::Row(uint32_t i, bool* full) const {
+  if (!mixed()) {
+    *full = full_ != 0;
+    return *full ? full_rows_ + size_t{i} * full_bytes_ : short_rows_ + size_t{i} * short_bytes_;
+  }
   const char* const mark = MarkOf(i);
   const uint64_t bits = Word(mark);
   const uint32_t before =

@@ -40,6 +40,7 @@ class BlockView {
       : full_bytes_(codec.full_bytes()),
         short_bytes_(codec.short_bytes()),
         rows_(rows),
+        full_(full),
         keys_(data + 16),
         marks_(keys_ + size_t{8} * rows),
         full_rows_(marks_ + (size_t{rows} + 63) / 64 * 16),
@@ -62,6 +63,8 @@ class BlockView {
   uint64_t Refine(uint64_t at, uint64_t key, int bits) const;
   uint32_t FindFrom(uint64_t at, uint64_t key) const;
   const char* KeyAt(uint64_t i) const { return keys_ + 8 * i; }
+  // Whether Row reads a mark: not where all rows are of one kind.
+  bool mixed() const { return full_ != 0 && full_ != rows_; }
   const char* MarkOf(uint32_t i) const { return marks_ + size_t{i} / 64 * 16; }
   const char* Row(uint32_t i, bool* full) const;
 
@@ -71,7 +74,7 @@ class BlockView {
     std::memcpy(&word, at, 8);
     return word;
   }
-  uint32_t full_bytes_ = 0, short_bytes_ = 0, rows_ = 0;
+  uint32_t full_bytes_ = 0, short_bytes_ = 0, rows_ = 0, full_ = 0;
   const char *keys_ = nullptr, *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
 };
 

@@ -62,23 +62,20 @@ void ServeTable::AdoptTests(const ServeTable& before) {
   }
 }
 
-Result<BlockView> ServeTable::Block(const Layer& layer, uint64_t number) const {
+Status ServeTable::TestBlock(const Layer& layer, uint64_t number, BlockView* view) const {
   const Bytes bytes = layer.parts.blocks[number];
-  uint64_t tested = layer.tested[number].load(std::memory_order_acquire);
-  if (tested == 0) {
-    uint32_t rows = 0, full = 0;
-    if (!BlockView::Sound(codec_, bytes.first, bytes.second, number, &rows, &full)) {
-      return Error(Code::kCorruption,
-                   "%s: block %" PRIu64 " of layer %" PRIu64
-                   " (%zu bytes) is damaged: its CRC32C "
-                   "or its counts do not hold; roll back, or export anew",
-                   name_.c_str(), number, layer.parts.number, bytes.second);
-    }
-    tested = kTested | uint64_t{rows} << 32 | full;
-    layer.tested[number].store(tested, std::memory_order_release);
+  uint32_t rows = 0, full = 0;
+  if (!BlockView::Sound(codec_, bytes.first, bytes.second, number, &rows, &full)) {
+    return Error(Code::kCorruption,
+                 "%s: block %" PRIu64 " of layer %" PRIu64
+                 " (%zu bytes) is damaged: its CRC32C or "
+                 "its counts do not hold; roll back, or export anew",
+                 name_.c_str(), number, layer.parts.number, bytes.second);
   }
-  return BlockView(codec_, bytes.first, static_cast<uint32_t>(tested >> 32 & INT32_MAX),
-                   static_cast<uint32_t>(tested));
+  const uint64_t tested = kTested | uint64_t{rows} << 32 | full;
+  layer.tested[number].store(tested, std::memory_order_release);
+  *view = View(layer, number, tested);
+  return Status::Ok();
 }
 
 size_t ServeTable::NextLayer(size_t layer, uint64_t key) const {
@@ -97,9 +94,8 @@ Status ServeTable::Find(size_t layer, uint64_t key, const char** row, bool* full
   *row = nullptr;
   for (layer = NextLayer(layer, key); layer < layers_.size(); layer = NextLayer(layer + 1, key)) {
     const int bits = layers_[layer].parts.bits;
-    const Result<BlockView> found = Block(layers_[layer], BlockOf(key, bits));
-    PBX_RETURN_IF_ERROR(found.status());
-    const BlockView& block = found.value();
+    BlockView block;
+    PBX_RETURN_IF_ERROR(Block(layers_[layer], BlockOf(key, bits), &block));
     if (block.rows() == 0) continue;
     const uint32_t i = block.FindFrom(block.Refine(block.Guess(key, bits), key, bits), key);
     if (i == block.rows()) continue;
@@ -121,9 +117,7 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     layers[i] = feasigns[i] == 0 ? layers_.size() : NextLayer(0, keys[i]);
     if (layers[i] == layers_.size()) continue;
     const Layer& layer = layers_[layers[i]];
-    const Result<BlockView> block = Block(layer, BlockOf(keys[i], layer.parts.bits));
-    PBX_RETURN_IF_ERROR(block.status());
-    blocks[i] = block.value();
+    PBX_RETURN_IF_ERROR(Block(layer, BlockOf(keys[i], layer.parts.bits), &blocks[i]));
     if (blocks[i].rows() == 0) continue;
     at[i] = blocks[i].Guess(keys[i], layer.parts.bits);
     __builtin_prefetch(blocks[i].KeyAt(at[i]));
@@ -132,7 +126,7 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     if (blocks[i].rows() == 0) continue;
     at[i] = blocks[i].Refine(at[i], keys[i], layers_[layers[i]].parts.bits);
     __builtin_prefetch(blocks[i].KeyAt(at[i]));
-    __builtin_prefetch(blocks[i].MarkOf(static_cast<uint32_t>(at[i])));
+    if (blocks[i].mixed()) __builtin_prefetch(blocks[i].MarkOf(static_cast<uint32_t>(at[i])));
   }
   for (size_t i = 0; i < n; ++i) {
     if (layers[i] == layers_.size()) continue;
@@ -214,7 +208,8 @@ Status ServeTable::Contains(const uint64_t* feasigns, size_t n, uint8_t* found) 
 Status ServeTable::TestAll() const {
   for (const Layer& layer : layers_) {
     for (uint64_t i = 0; i < layer.parts.blocks.size(); ++i) {
-      PBX_RETURN_IF_ERROR(Block(layer, i).status());
+      BlockView view;
+      PBX_RETURN_IF_ERROR(Block(layer, i, &view));
     }
   }
   return Status::Ok();
@@ -233,10 +228,10 @@ Status ServeTable::Cursor::Settle(size_t layer) {
   At& at = at_[layer];
   const Layer& of = table_.layers_[first_ + layer];
   for (; at.block < of.parts.blocks.size(); ++at.block, at.i = 0) {
-    const Result<BlockView> block = table_.Block(of, at.block);
-    PBX_RETURN_IF_ERROR(block.status());
-    if (at.i == block.value().rows()) continue;
-    at.key = block.value().key(at.i);
+    BlockView block;
+    PBX_RETURN_IF_ERROR(table_.Block(of, at.block, &block));
+    if (at.i == block.rows()) continue;
+    at.key = block.key(at.i);
     return Status::Ok();
   }
   at.done = true;
@@ -253,9 +248,7 @@ void ServeTable::Cursor::Choose() {
   const At& at = at_[newest];
   const Layer& of = table_.layers_[first_ + newest];
   const uint64_t tested = of.tested[at.block].load(std::memory_order_acquire);
-  const BlockView block(table_.codec_, of.parts.blocks[at.block].first,
-                        static_cast<uint32_t>(tested >> 32 & INT32_MAX),
-                        static_cast<uint32_t>(tested));
+  const BlockView block = table_.View(of, at.block, tested);
   key_ = at.key;
   row_ = block.Row(at.i, &full_);
 }

@@ -101,7 +101,17 @@ class ServeTable {
     std::unique_ptr<std::atomic<uint64_t>[]> tested;
   };
 
-  Result<BlockView> Block(const Layer& layer, uint64_t number) const;
+  Status Block(const Layer& layer, uint64_t number, BlockView* view) const {
+    const uint64_t tested = layer.tested[number].load(std::memory_order_acquire);
+    if (__builtin_expect(tested == 0, 0)) return TestBlock(layer, number, view);
+    *view = View(layer, number, tested);
+    return Status::Ok();
+  }
+  Status TestBlock(const Layer& layer, uint64_t number, BlockView* view) const;
+  BlockView View(const Layer& layer, uint64_t number, uint64_t tested) const {
+    return {codec_, layer.parts.blocks[number].first,
+            static_cast<uint32_t>(tested >> 32 & INT32_MAX), static_cast<uint32_t>(tested)};
+  }
   // The first layer from `layer` on whose filter lets key pass; layers() if none.
   size_t NextLayer(size_t layer, uint64_t key) const;
   // Row of key in layer or one that is older, or null.
