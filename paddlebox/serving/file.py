@@ -142,11 +142,15 @@ class ExportFile:
 
     @property
     def env(self) -> Any:
+        self.check_process()
         if self._env is None:
             raise StoreError(f"{self.path}: is closed")
+        return self._env
+
+    def check_process(self) -> None:
+        """Raises StoreError in a process that was forked since."""
         if os.getpid() != self._key[0]:
             raise StoreError(f"{self.path}: was opened before a fork; open it in each process")
-        return self._env
 
     def read(self) -> Any:
         """A read transaction. What it gives are buffers of the map, until it ends."""

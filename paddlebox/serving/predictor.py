@@ -170,12 +170,12 @@ class Predictor:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[OpenGeneration]:
+        self._file.check_process()
         with self._lock:
             generation = self._now
             if generation is None:
                 raise StoreError(f"{self.path}: the predictor is closed")
             generation.users += 1
-        self._file.env  # noqa: B018  # says so after a fork
         try:
             yield generation
         finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,24 @@ def test_a_damaged_block_is_named_and_never_read_as_rows(run_dir: Path, tmp_path
     fields = {"dense": [0, 0, 0, 0], "user": feasign}
     with Predictor(path) as predictor, pytest.raises(CorruptionError, match=r"block .* of layer"):
         predictor.predict([fields])
+
+
+def test_threads_predict_at_once_while_versions_come(run: Any, data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    export(run, path)
+    instances = instances_of(data / "test.txt")[:40]
+    with Predictor(path, follow_s=0) as predictor, ThreadPoolExecutor(4) as pool:
+        expected = predictor.predict(instances)
+        # The generation is opened anew under the requests, as when another one has come.
+        done = [pool.submit(predictor.predict, instances) for _ in range(100)]
+        for _ in range(5):
+            predictor._now.record = dataclasses.replace(predictor._now.record, generation=0)
+            assert predictor.refresh()
+        for one in done:
+            assert np.array_equal(one.result(), expected)
+        assert predictor._open == 1  # the others were let go
+    with pytest.raises(StoreError, match="is closed"):
+        predictor.predict(instances)
 
 
 def _predict_after_fork(predictor: Predictor, queue: Any) -> None:
