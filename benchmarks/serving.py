@@ -9,9 +9,9 @@ nothing up. Both run on one core, in turns, on the same requests; rows are drawn
 are not in a cache. Then deltas of 5 % of the rows are applied by another process while this one
 follows.
 
-Goals: half of the requests take at most 1.5 times as long as the peer's at batch 1, and at most twice
-as long at batch 64, where finding rows by feasign costs three cache misses each and the peer's ids
-one; a delta of 5 % takes no more than a fifth of the time of the whole export; anonymous memory of
+Goals: half of the requests take at most 1.5 times as long as the peer's at batch 1, and at most
+twice as long at batch 64, where finding a row by its feasign is three cache misses and by the
+peer's id one; a delta of 5 % takes no more than a fifth of the time of the whole export; anonymous memory of
 the reader grows by less than 5 % over the deltas.
 """
 
