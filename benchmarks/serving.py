@@ -11,8 +11,8 @@ follows.
 
 Goals: half of the requests take at most 1.5 times as long as the peer's at batch 1, and at most
 twice as long at batch 64, where finding a row by its feasign is three cache misses and by the
-peer's id one; a delta of 5 % takes no more than a fifth of the time of the whole export; anonymous memory of
-the reader grows by less than 5 % over the deltas.
+peer's id one; a delta of 5 % takes no more than a fifth of the time of the whole export; anonymous
+memory of the reader grows by less than 5 % over the deltas.
 """
 
 from __future__ import annotations
