@@ -161,7 +161,9 @@ def _ages(columns: _Columns) -> tuple[int, int]:
 
 def _merge(columns: _Columns, inside: np.ndarray, reason: str) -> Merge:
     chosen = np.flatnonzero(inside)
-    return Merge(tuple(columns.ids[i] for i in chosen), int(columns.bytes[chosen].sum()), reason)
+    return Merge(
+        tuple(columns.ids[i] for i in chosen), int(columns.bytes[chosen].sum()), reason
+    )
 
 
 class _Planner:

@@ -82,6 +82,7 @@ class VersionRecord:
             raise CorruptionError(f"{where}: not a version record: {error!r}") from error
         raise _later(where, found)
 
+
     def _checked(self) -> VersionRecord:
         """Itself, if its fields are of their types; ValueError otherwise."""
         for name, kind in _TYPES.items():

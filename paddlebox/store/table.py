@@ -611,7 +611,9 @@ class Table:
                 "compaction",
                 segments=segments,
                 live_rows=compaction.live_rows_within(segments, live_rows),
-                bytes_written=_add(head.bytes_written, "compaction", sum(s["bytes"] for s in made)),
+                bytes_written=_add(
+                    head.bytes_written, "compaction", sum(s["bytes"] for s in made)
+                ),
             )
             self._manifest.commit(record)
             self._head = record

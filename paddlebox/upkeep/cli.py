@@ -50,7 +50,6 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     add("stat", _stat, "Versions, rows, bytes and who reads.")
-
     def add_version(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--version", type=int, metavar="N", help="a kept version; default: the newest"
