@@ -17,11 +17,14 @@ CPP = {
     "rule": {"row", "base"},
     "store": {"rule", "row", "base"},
     "table": {"store", "rule", "row", "base"},
+    "serve": {"table", "store", "rule", "row", "base"},
     "feed": {"row", "base"},
     "metric": {"base"},
     "dense": {"base"},
     "cuda": {"store", "rule", "row", "base"},
-    "paddle": {"cuda", "table", "store", "rule", "row", "feed", "metric", "dense", "base"},
+    "paddle": {
+        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "base"),
+    },
 }
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
@@ -50,7 +53,7 @@ PYTHON = {
     "models": _NATIVE | {"ops", "nn"},
     "train": _TRAIN,
     "serving": _TRAIN - {"train"},
-    "launch": _TRAIN,
+    "launch": _TRAIN | {"serving"},
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"

@@ -66,4 +66,5 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindFeed(module);
   pbx::BindParsed(module);
   pbx::BindSide(module);
+  pbx::BindServe(module);
 }

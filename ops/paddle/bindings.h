@@ -15,5 +15,6 @@ void BindParity(pybind11::module_& module);   // bind_parity.cc: parity files, k
 void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, instances, batches
 void BindParsed(pybind11::module_& module);   // bind_parsed.cc: parsed files, spilled chunks
 void BindSide(pybind11::module_& module);     // bind_side.cc: side tables and their text
+void BindServe(pybind11::module_& module);    // bind_serve.cc: export files
 
 }  // namespace pbx

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, load_config
+from paddlebox.config import Config, TrainerConfig, load_config
 from paddlebox.errors import (
     ConfigError,
     DataError,
@@ -148,10 +148,14 @@ def _parser(description: str) -> argparse.ArgumentParser:
 
 
 def _prepare(config: Config) -> None:
+    _prepare_for(config.trainer)
+
+
+def _prepare_for(trainer: TrainerConfig) -> None:
     """The log, the CPU settings, and then Paddle, without the noise that is no user's business."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
-    for line in cpu.apply(config.trainer.program, config.trainer.dense_threads):
+    for line in cpu.apply(trainer.program, trainer.dense_threads):
         log.info("%s", line)
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only

@@ -1,0 +1,271 @@
+"""What does a prediction from an export file cost, and a new version?
+
+    python benchmarks/serving.py --rows 2000000
+
+The model is that of configs/dnn_criteo.yaml: 39 sparse slots of one feasign each, 13 dense
+features, D = 8, an MLP of 400-400-400. The peer is the same program run by Paddle's inference with
+a dense embedding table of the same rows inside, for which ids are computed beforehand: it looks
+nothing up. Both run on one core, in turns, on the same requests; rows are drawn uniformly, so most
+are not in a cache. Then deltas of 5 % of the rows are applied by another process while this one
+follows.
+
+Goals: half of the requests take at most 1.5 times as long as the peer's at batch 1, and at most
+twice as long at batch 64, where finding a row by its feasign is three cache misses and by the
+peer's id one; a delta of 5 % takes no more than a fifth of the time of the whole export; anonymous
+memory of the reader grows by less than 5 % over the deltas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+
+from paddlebox.config import load_config, load_slots
+from paddlebox.launch import cpu
+
+CONFIG = "configs/dnn_criteo.yaml"
+DELTAS = 10
+BATCHES = (1, 64)
+WARM = 50  # requests that are not counted
+GOAL_TIMES, GOAL_APPLY, GOAL_MEMORY = {1: 1.5, 64: 2.0}, 0.2, 1.05
+
+
+class Drawn:
+    """A source of n rows with an embedx each, or of a share of them changed."""
+
+    def __init__(self, rows: int, version: int, share: float = 1.0) -> None:
+        from paddlebox._native import core
+        from paddlebox.train.program import build_runner
+
+        self.config = load_config(CONFIG, ["data.train_files=[x]"])
+        self.slots = load_slots(self.config.data.slots)
+        self.dense_state = build_runner(self.config, self.slots).dense_state()
+        self.meta = {
+            "kind": "base" if share == 1 else "delta",
+            "version": version,
+            "day": 0,
+            "pass_number": version,
+            "layout": self.config.table.model_dump(mode="json"),
+        }
+        random = np.random.default_rng(version)
+        chosen = np.arange(1, rows + 1, dtype=np.uint64)
+        if share < 1:
+            chosen = np.sort(random.choice(chosen, int(rows * share), replace=False))
+        keys = core.sorted_unique_keys(chosen)
+        self.feasigns = np.array([core.unmix(int(key)) for key in keys], np.uint64)
+        self._random = random
+
+    def dense(self) -> dict[str, np.ndarray]:
+        return self.dense_state
+
+    def deleted(self) -> tuple[()]:
+        return ()
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        dim = self.config.table.embedx_dim
+        for first in range(0, len(self.feasigns), 1 << 16):
+            chunk = self.feasigns[first : first + (1 << 16)]
+            rows = self._random.normal(size=(len(chunk), 9 + dim)).astype(np.float32) * 0.1
+            rows[:, 0].view(np.uint32)[:] = 1 << 16  # owns an embedx
+            rows[:, 1] = 9
+            rows[:, 2] = 2
+            yield chunk, rows
+
+
+def peer(source: Drawn, folder: Path) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """The program with a table of its own: ids (B, S) int64, dense (B, W)."""
+    from paddlebox._native import paddle
+
+    slots, width = len(source.slots.sparse), source.config.table.embedx_dim + 3
+    program, startup = paddle.static.Program(), paddle.static.Program()
+    paddle.enable_static()
+    with paddle.static.program_guard(program, startup):
+        ids = paddle.static.data("ids", [-1, slots], "int64")
+        dense = paddle.static.data("dense", [-1, source.slots.dense_width], "float32")
+        table = paddle.nn.Embedding(len(source.feasigns) + 1, width)
+        x = paddle.concat([paddle.reshape(table(ids), [-1, slots * width]), dense], axis=1)
+        for hidden in source.config.model.hidden:
+            x = paddle.nn.functional.relu(paddle.nn.Linear(x.shape[-1], hidden)(x))
+        out = paddle.nn.functional.sigmoid(paddle.nn.Linear(x.shape[-1], 1)(x))
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    executor.run(startup)
+    paddle.static.save_inference_model(
+        str(folder / "peer"), [ids, dense], [out], executor, program=program
+    )
+    config = paddle.inference.Config(str(folder / "peer.json"), str(folder / "peer.pdiparams"))
+    config.disable_gpu()
+    config.disable_glog_info()
+    config.disable_mkldnn()
+    config.set_cpu_math_library_num_threads(1)
+    runner = paddle.inference.create_predictor(config)
+
+    def run(ids: np.ndarray, dense: np.ndarray) -> np.ndarray:
+        runner.get_input_handle("ids").copy_from_cpu(ids)
+        runner.get_input_handle("dense").copy_from_cpu(dense)
+        runner.run()
+        return np.asarray(runner.get_output_handle(runner.get_output_names()[0]).copy_to_cpu())
+
+    return run
+
+
+def measured(seconds: list[float]) -> dict[str, float]:
+    return {
+        "requests_per_s": len(seconds) / sum(seconds),
+        "p50_us": float(np.percentile(seconds, 50) * 1e6),
+        "p99_us": float(np.percentile(seconds, 99) * 1e6),
+    }
+
+
+def anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def speed(predictor: Any, run: Any, source: Drawn, requests: int) -> dict[str, Any]:
+    """Figures by batch: ours, the peer's, ours from raw fields."""
+    random = np.random.default_rng(7)
+    slots, width = len(source.slots.sparse), source.slots.dense_width
+    columns = [slot.column or slot.name for slot in source.slots.sparse]
+    figures = {}
+    for batch in BATCHES:
+        offsets = np.arange(batch * slots + 1, dtype=np.int32)
+        drawn = [
+            (
+                random.integers(1, len(source.feasigns) + 1, (batch, slots)),
+                random.random((batch, width), np.float32),
+            )
+            for _ in range(requests + WARM)
+        ]
+        times: dict[str, list[float]] = {"own": [], "peer": [], "raw": []}
+
+        def own(ids: np.ndarray, dense: np.ndarray, offsets: np.ndarray = offsets) -> None:
+            predictor.predict_feasigns(ids.reshape(-1), offsets, dense)
+
+        for number, request in enumerate(drawn):
+            both = (("own", own), ("peer", run))
+            for name, call in both if number % 2 else both[::-1]:
+                times[name].append(timed(call, *request))
+        for ids, _ in drawn:
+            fields = [
+                {c: f"{v:x}" if c[0] == "C" else int(v) for c, v in zip(columns, row, strict=True)}
+                for row in ids
+            ]
+            times["raw"].append(timed(predictor.predict, fields))
+        figures[str(batch)] = {name: measured(taken[WARM:]) for name, taken in times.items()}
+    return figures
+
+
+def timed(call: Callable[..., Any], *arguments: Any) -> float:
+    started = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - started
+
+
+def apply_one(path: Path, rows: int, version: int) -> None:
+    """In a process of its own: one delta; prints the seconds that it took."""
+    from paddlebox.serving.writer import Writer
+
+    source = Drawn(rows, version, 0.05)
+    started = time.perf_counter()
+    with Writer(path) as writer:
+        layers = len(writer.apply(source).layers)
+    print(json.dumps({"seconds": time.perf_counter() - started, "layers": layers}))
+
+
+def follow(predictor: Any, path: Path, rows: int, whole_s: float) -> dict[str, Any]:
+    """Applies deltas from another process; what they took, and what memory did."""
+    form = predictor.generation
+    ids = np.arange(1, form.slots * 64 + 1, dtype=np.uint64)
+    offsets = np.arange(form.slots * 64 + 1, dtype=np.int32)
+    dense = np.zeros((64, form.dense_width), np.float32)
+    taken, layers, memory = [], [], []
+    for version in range(2, 2 + DELTAS):
+        done = subprocess.run(
+            [sys.executable, __file__, "--apply", str(path), str(rows), str(version)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+        taken.append(result["seconds"])
+        layers.append(result["layers"])
+        predictor.refresh()
+        assert predictor.version == version
+        predictor.predict_feasigns(ids, offsets, dense)
+        memory.append(anonymous_bytes())
+    return {
+        "export_s": whole_s,
+        "apply_s": report.spread(taken),
+        "layers": layers,
+        "anonymous_bytes": memory,
+        "file_bytes": path.stat().st_size,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/serving.json"))
+    parser.add_argument("--apply", nargs=3, metavar=("FILE", "ROWS", "VERSION"), help="one delta")
+    options = parser.parse_args()
+    config = load_config(CONFIG, ["data.train_files=[x]"])
+    cpu.apply(config.trainer.program, 1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if options.apply:
+        apply_one(Path(options.apply[0]), int(options.apply[1]), int(options.apply[2]))
+        return 0
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    from paddlebox.serving import Predictor
+    from paddlebox.serving.writer import export
+
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "m.export"
+        source = Drawn(options.rows, 1)
+        started = time.perf_counter()
+        export(source, path)
+        whole_s = time.perf_counter() - started
+        with Predictor(path, follow_s=0) as predictor:
+            figures = speed(predictor, peer(source, Path(name)), source, options.requests)
+            figures["deltas"] = follow(predictor, path, options.rows, whole_s)
+    times = {
+        b: figures[str(b)]["own"]["p50_us"] / figures[str(b)]["peer"]["p50_us"] for b in BATCHES
+    }
+    memory = figures["deltas"]["anonymous_bytes"]
+    growth = memory[-1] / memory[0]
+    share = figures["deltas"]["apply_s"]["median"] / whole_s
+    for batch in map(str, BATCHES):
+        for one, f in figures[batch].items():
+            print(
+                f"batch {batch:>2} {one:5} {f['requests_per_s']:7.0f} requests/s, "
+                f"p50 {f['p50_us']:6.0f} us, p99 {f['p99_us']:6.0f} us"
+            )
+    print(f"export {whole_s:.2f} s, a delta of 5 % {figures['deltas']['apply_s']}, memory {memory}")
+    return report.write(
+        options.out,
+        {"config": CONFIG, "rows": options.rows, "requests": options.requests},
+        figures,
+        [
+            *(
+                report.Goal(f"p50 of the peer's, batch {b}", t, GOAL_TIMES[b], t <= GOAL_TIMES[b])
+                for b, t in times.items()
+            ),
+            report.Goal("a delta's time of the export's", share, GOAL_APPLY, share <= GOAL_APPLY),
+            report.Goal("memory after of before", growth, GOAL_MEMORY, growth <= GOAL_MEMORY),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+#include "serve/serve_table.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <limits>
+
+#include "row/feasign.h"
+#include "table/kernels.h"
+
+namespace pbx {
+namespace {
+
+constexpr uint64_t kTested = uint64_t{1} << 63;
+constexpr size_t kTileBytes = 256 << 10;  // of decoded rows: they stay in the second cache
+
+bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
+  const FuseHash::Place place = hash.Of(key);
+  const auto* at = reinterpret_cast<const uint8_t*>(table.first);
+  return (at[place.at[0]] ^ at[place.at[1]] ^ at[place.at[2]]) == (place.fingerprint & 255u);
+}
+
+}  // namespace
+
+ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width)
+    : name_(std::move(name)), codec_(codec), slots_(slots), dense_width_(dense_width) {
+  accessor_.layout = codec.decoded();
+  width_ = static_cast<size_t>(codec.embedx_dim()) + (codec.counts() ? 3 : 1);
+}
+
+Status ServeTable::AddLayer(LayerParts parts) {
+  const bool shaped =
+      parts.bits >= 0 && parts.bits <= 30 && parts.blocks.size() == size_t{1} << parts.bits;
+  const bool filtered =
+      parts.filter.bits == 0 ||
+      (parts.filter.bits == 8 && parts.filter.Sane() && parts.min_key <= parts.max_key &&
+       parts.filter_table.second == parts.filter.bytes());
+  if (!shaped || !filtered) {
+    return Error(Code::kInvalidArgument,
+                 "%s: layer %" PRIu64
+                 ": %zu blocks of %d bits, or its "
+                 "filter of %zu bytes, make no sense",
+                 name_.c_str(), parts.number, parts.blocks.size(), parts.bits,
+                 parts.filter_table.second);
+  }
+  Layer layer;
+  if (parts.filter.bits != 0) layer.filter = FuseHash(parts.filter, parts.min_key, parts.max_key);
+  layer.tested = std::make_unique<std::atomic<uint64_t>[]>(parts.blocks.size());
+  layer.parts = std::move(parts);
+  layers_.push_back(std::move(layer));
+  return Status::Ok();
+}
+
+void ServeTable::AdoptTests(const ServeTable& before) {
+  for (Layer& layer : layers_) {
+    for (const Layer& old : before.layers_) {
+      if (old.parts.number != layer.parts.number) continue;
+      const size_t n = std::min(old.parts.blocks.size(), layer.parts.blocks.size());
+      for (size_t i = 0; i < n; ++i) {
+        if (old.parts.blocks[i] == layer.parts.blocks[i]) layer.tested[i].store(old.tested[i]);
+      }
+    }
+  }
+}
+
+Status ServeTable::TestBlock(const Layer& layer, uint64_t number, BlockView* view) const {
+  const Bytes bytes = layer.parts.blocks[number];
+  uint32_t rows = 0, full = 0;
+  if (!BlockView::Sound(codec_, bytes.first, bytes.second, number, &rows, &full)) {
+    return Error(Code::kCorruption,
+                 "%s: block %" PRIu64 " of layer %" PRIu64
+                 " (%zu bytes) is damaged: its CRC32C or "
+                 "its counts do not hold; roll back, or export anew",
+                 name_.c_str(), number, layer.parts.number, bytes.second);
+  }
+  const uint64_t tested = kTested | uint64_t{rows} << 32 | full;
+  layer.tested[number].store(tested, std::memory_order_release);
+  *view = View(layer, number, tested);
+  return Status::Ok();
+}
+
+size_t ServeTable::NextLayer(size_t layer, uint64_t key) const {
+  for (; layer < layers_.size(); ++layer) {
+    const LayerParts& parts = layers_[layer].parts;
+    if (parts.filter.bits == 0) break;
+    if (key >= parts.min_key && key <= parts.max_key &&
+        MayHold(parts.filter_table, layers_[layer].filter, key)) {
+      break;
+    }
+  }
+  return layer;
+}
+
+Status ServeTable::Find(size_t layer, uint64_t key, const char** row, bool* full) const {
+  *row = nullptr;
+  for (layer = NextLayer(layer, key); layer < layers_.size(); layer = NextLayer(layer + 1, key)) {
+    const int bits = layers_[layer].parts.bits;
+    BlockView block;
+    PBX_RETURN_IF_ERROR(Block(layers_[layer], BlockOf(key, bits), &block));
+    if (block.rows() == 0) continue;
+    const uint32_t i = block.FindFrom(block.Refine(block.Guess(key, bits), key, bits), key);
+    if (i == block.rows()) continue;
+    *row = block.Row(i, full);
+    break;
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** rows,
+                             bool* full) const {
+  // Of each: its key, the newest layer that may have it, the block there, the place in the block.
+  uint64_t keys[kGroup], at[kGroup];
+  size_t layers[kGroup];
+  BlockView blocks[kGroup];
+  for (size_t i = 0; i < n; ++i) {
+    rows[i] = nullptr;
+    keys[i] = KeyOf(feasigns[i]);
+    layers[i] = feasigns[i] == 0 ? layers_.size() : NextLayer(0, keys[i]);
+    if (layers[i] == layers_.size()) continue;
+    const Layer& layer = layers_[layers[i]];
+    PBX_RETURN_IF_ERROR(Block(layer, BlockOf(keys[i], layer.parts.bits), &blocks[i]));
+    if (blocks[i].rows() == 0) continue;
+    at[i] = blocks[i].Guess(keys[i], layer.parts.bits);
+    __builtin_prefetch(blocks[i].KeyAt(at[i]));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (blocks[i].rows() == 0) continue;
+    at[i] = blocks[i].Refine(at[i], keys[i], layers_[layers[i]].parts.bits);
+    __builtin_prefetch(blocks[i].KeyAt(at[i]));
+    if (blocks[i].mixed()) __builtin_prefetch(blocks[i].MarkOf(static_cast<uint32_t>(at[i])));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (layers[i] == layers_.size()) continue;
+    const uint32_t place = blocks[i].rows() == 0 ? 0 : blocks[i].FindFrom(at[i], keys[i]);
+    if (place == blocks[i].rows()) {  // not there after all, which is rare but for a base
+      PBX_RETURN_IF_ERROR(Find(layers[i] + 1, keys[i], &rows[i], &full[i]));
+      continue;
+    }
+    rows[i] = blocks[i].Row(place, &full[i]);
+    for (uint32_t line = 0; line < codec_.bytes(full[i]); line += 64) {
+      __builtin_prefetch(rows[i] + line);
+    }
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+                        const float* dense, float* out) const {
+  const Kernels& kernels = ActiveKernels();
+  const size_t row_bytes = accessor_.layout.bytes();
+  thread_local std::vector<float> rows;
+  thread_local std::vector<int32_t> ids;
+  const auto nnz = static_cast<size_t>(offsets[instances * slots_]);
+  if (ids.size() < nnz) ids.resize(nnz);
+  for (size_t begin = 0; begin < instances;) {
+    // As many instances as fit the tile, one at least.
+    const auto first = static_cast<size_t>(offsets[begin * slots_]);
+    size_t end = begin + 1;
+    while (end < instances &&
+           (static_cast<size_t>(offsets[(end + 1) * slots_]) - first) * row_bytes <= kTileBytes) {
+      ++end;
+    }
+    const auto last = static_cast<size_t>(offsets[end * slots_]);
+    const size_t room = (last - first) * row_bytes / sizeof(float);
+    if (rows.size() < room) rows.resize(room);
+    int32_t id = 0;
+    for (size_t i = first; i < last; i += kGroup) {
+      const size_t n = std::min(kGroup, last - i);
+      const char* found[kGroup];
+      bool full[kGroup];
+      PBX_RETURN_IF_ERROR(FindGroup(feasigns + i, n, found, full));
+      for (size_t j = 0; j < n; ++j) {
+        ids[i + j] = found[j] == nullptr ? -1 : id++;
+        if (found[j] == nullptr) continue;
+        codec_.Decode(found[j], full[j],
+                      rows.data() + static_cast<size_t>(ids[i + j]) * (row_bytes / 4));
+      }
+    }
+    RowBlock block;
+    block.rows = reinterpret_cast<char*>(rows.data());
+    block.row_bytes = static_cast<uint32_t>(row_bytes);
+    block.config = &accessor_;
+    PooledOutput output;
+    output.out = out;
+    output.slots = slots_;
+    output.extra = dense_width_;
+    kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, codec_.counts(),
+                        output);
+    begin = end;
+  }
+  for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
+    std::memcpy(out + b * output_width() + slots_ * width_, dense + b * dense_width_,
+                dense_width_ * sizeof(float));
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::Contains(const uint64_t* feasigns, size_t n, uint8_t* found) const {
+  for (size_t i = 0; i < n; ++i) {
+    const char* row = nullptr;
+    bool full = false;
+    if (feasigns[i] != 0) PBX_RETURN_IF_ERROR(Find(0, KeyOf(feasigns[i]), &row, &full));
+    const auto zero = [](char c) { return c == 0; };
+    found[i] = row != nullptr && (full || !std::all_of(row, row + codec_.short_bytes(), zero));
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::TestAll() const {
+  for (const Layer& layer : layers_) {
+    for (uint64_t i = 0; i < layer.parts.blocks.size(); ++i) {
+      BlockView view;
+      PBX_RETURN_IF_ERROR(Block(layer, i, &view));
+    }
+  }
+  return Status::Ok();
+}
+
+ServeTable::Cursor::Cursor(const ServeTable& table, size_t first, size_t last)
+    : table_(table), first_(first), at_(last - first) {}
+
+Status ServeTable::Cursor::Start() {
+  for (size_t i = 0; i < at_.size(); ++i) PBX_RETURN_IF_ERROR(Settle(i));
+  Choose();
+  return Status::Ok();
+}
+
+Status ServeTable::Cursor::Settle(size_t layer) {
+  At& at = at_[layer];
+  const Layer& of = table_.layers_[first_ + layer];
+  for (; at.block < of.parts.blocks.size(); ++at.block, at.i = 0) {
+    BlockView block;
+    PBX_RETURN_IF_ERROR(table_.Block(of, at.block, &block));
+    if (at.i == block.rows()) continue;
+    at.key = block.key(at.i);
+    return Status::Ok();
+  }
+  at.done = true;
+  return Status::Ok();
+}
+
+void ServeTable::Cursor::Choose() {
+  size_t newest = at_.size();
+  for (size_t i = at_.size(); i-- > 0;) {
+    if (!at_[i].done && (newest == at_.size() || at_[i].key <= at_[newest].key)) newest = i;
+  }
+  done_ = newest == at_.size();
+  if (done_) return;
+  const At& at = at_[newest];
+  const Layer& of = table_.layers_[first_ + newest];
+  const uint64_t tested = of.tested[at.block].load(std::memory_order_acquire);
+  const BlockView block = table_.View(of, at.block, tested);
+  key_ = at.key;
+  row_ = block.Row(at.i, &full_);
+}
+
+bool ServeTable::Cursor::zeros() const {
+  const auto zero = [](char c) { return c == 0; };
+  return !full_ && std::all_of(row_, row_ + table_.codec_.short_bytes(), zero);
+}
+
+Status ServeTable::Cursor::Next() {
+  const uint64_t key = key_;
+  for (size_t i = 0; i < at_.size(); ++i) {
+    if (at_[i].done || at_[i].key != key) continue;
+    ++at_[i].i;
+    PBX_RETURN_IF_ERROR(Settle(i));
+  }
+  Choose();
+  return Status::Ok();
+}
+
+}  // namespace pbx

@@ -1,0 +1,132 @@
+// ServeTable: the rows of one version of an export file, looked up where they lie in its map.
+//
+// Letters: B = instances, S = sparse slots, W = dense width, width = floats of a pooled slot.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "rule/accessor.h"
+#include "serve/block.h"
+#include "store/fuse_filter.h"
+
+namespace pbx {
+
+using Bytes = std::pair<const char*, size_t>;  // borrowed
+
+// A layer as the file holds it.
+struct LayerParts {
+  uint64_t number = 0;
+  int bits = 0;
+  std::vector<Bytes> blocks;  // (2^bits)
+  FuseShape filter;           // bits = 0: none
+  uint64_t min_key = 0, max_key = 0;
+  Bytes filter_table{};
+};
+
+class ServeTable {
+ public:
+  // name: of the file, for messages.
+  ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width);
+
+  // Newest first. All that parts point to must stay while the table is used. InvalidArgument where
+  // bits, blocks and filter do not fit each other.
+  Status AddLayer(LayerParts parts);
+
+  // Blocks that `before` has tested and that lie at the same place count as tested.
+  void AdoptTests(const ServeTable& before);
+
+  // Pools the rows of each (instance, slot) and applies CVM, with the kernels of training.
+  //   feasigns (nnz), offsets (B * S + 1), ascending from 0 to nnz, dense (B, W)
+  //   out (B, S * width + W)
+  // An absent feasign reads as zeros. Corruption names a damaged block. Thread safe.
+  Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+              const float* dense, float* out) const;
+
+  // found: (n) 1 where a feasign has a row. Thread safe.
+  Status Contains(const uint64_t* feasigns, size_t n, uint8_t* found) const;
+
+  // Tests every block.
+  Status TestAll() const;
+
+  const ServeCodec& codec() const { return codec_; }
+  size_t slots() const { return slots_; }
+  size_t dense_width() const { return dense_width_; }
+  size_t output_width() const { return slots_ * width_ + dense_width_; }
+
+  // Walks layers [first, last), newest first, in the order of keys; of a key its newest row.
+  class Cursor {
+   public:
+    Cursor(const ServeTable& table, size_t first, size_t last);
+    Status Start();
+    bool done() const { return done_; }
+    uint64_t key() const { return key_; }
+    const char* row() const { return row_; }  // encoded
+    bool full() const { return full_; }
+    // Of no bits: a deleted feasign.
+    bool zeros() const;
+    Status Next();
+
+   private:
+    struct At {
+      uint64_t block = 0;
+      uint32_t i = 0, rows = 0;
+      uint64_t key = 0;
+      bool done = false;
+    };
+    Status Settle(size_t layer);  // moves past empty blocks
+    void Choose();
+
+    const ServeTable& table_;
+    const size_t first_;
+    std::vector<At> at_;
+    bool done_ = false, full_ = false;
+    uint64_t key_ = 0;
+    const char* row_ = nullptr;
+  };
+
+  size_t layers() const { return layers_.size(); }
+
+ private:
+  struct Layer {
+    LayerParts parts;
+    FuseHash filter;
+    // (blocks) 0: not tested; else bit 63, rows << 32, full rows.
+    std::unique_ptr<std::atomic<uint64_t>[]> tested;
+  };
+
+  Status Block(const Layer& layer, uint64_t number, BlockView* view) const {
+    const uint64_t tested = layer.tested[number].load(std::memory_order_acquire);
+    if (__builtin_expect(tested == 0, 0)) return TestBlock(layer, number, view);
+    *view = View(layer, number, tested);
+    return Status::Ok();
+  }
+  Status TestBlock(const Layer& layer, uint64_t number, BlockView* view) const;
+  BlockView View(const Layer& layer, uint64_t number, uint64_t tested) const {
+    return {codec_, layer.parts.blocks[number].first,
+            static_cast<uint32_t>(tested >> 32 & INT32_MAX), static_cast<uint32_t>(tested)};
+  }
+  // The first layer from `layer` on whose filter lets key pass; layers() if none.
+  size_t NextLayer(size_t layer, uint64_t key) const;
+  // Row of key in layer or one that is older, or null.
+  Status Find(size_t layer, uint64_t key, const char** row, bool* full) const;
+  // Rows of n <= kGroup feasigns, null where there are none; steps are those of all n at a time, so
+  // that their misses overlap.
+  static constexpr size_t kGroup = 32;
+  Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
+
+  const std::string name_;
+  const ServeCodec codec_;
+  const size_t slots_, dense_width_;
+  AccessorConfig accessor_;  // of decoded rows
+  size_t width_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace pbx

@@ -1,0 +1,86 @@
+"""The command line of tools/export.py."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import TrainerConfig
+from paddlebox.errors import ConfigError
+from paddlebox.launch.cli import _guarded, _prepare_for
+
+
+def export_main(argv: Sequence[str] | None = None) -> int:
+    """tools/export.py. Prints one JSON object. Returns the exit code."""
+    arguments = _arguments(argv)
+
+    def run() -> None:
+        _prepare_for(TrainerConfig())
+        print(json.dumps(_run(arguments), default=dataclasses.asdict))
+
+    return _guarded(run)
+
+
+def _arguments(argv: Sequence[str] | None) -> Any:
+    parser = argparse.ArgumentParser(
+        description="Makes export files for serving, and brings new versions into them."
+    )
+    parser.add_argument("path", type=Path, help="with --out a run folder, else an export file")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="FILE", help="make FILE of the run's commit")
+    what.add_argument(
+        "--apply", type=Path, metavar="RUN_DIR", help="bring what is new in the run into the file"
+    )
+    what.add_argument("--pin", type=int, metavar="VERSION", help="show a version until --unpin")
+    what.add_argument("--unpin", action="store_true", help="show the newest version again")
+    what.add_argument("--rollback", action="store_true", help="show the version before")
+    what.add_argument("--show", action="store_true", help="say which versions there are")
+    parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
+    parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
+    parser.add_argument(
+        "--threshold", type=float, metavar="SCORE", help="in place of table.life.base_threshold"
+    )
+    gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
+    gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
+    gate.add_argument("--min-auc", type=float, default=0.0)
+    gate.add_argument(
+        "--max-copc-drift", type=float, default=0.0, help="from the version shown now, as a share"
+    )
+    return parser.parse_args(argv)
+
+
+def _run(arguments: Any) -> Any:
+    # Paddle comes with these, after its settings.
+    from paddlebox.serving.file import ExportFile
+    from paddlebox.serving.gate import Gate
+    from paddlebox.serving.source import RunSource
+    from paddlebox.serving.writer import Writer, export
+
+    bounds = arguments.min_auc or arguments.max_copc_drift
+    if bounds and not arguments.gate_files:
+        raise ConfigError("--min-auc and --max-copc-drift need --gate-files")
+    if arguments.gate_files and not bounds:
+        raise ConfigError("--gate-files needs --min-auc or --max-copc-drift")
+    gate = None
+    if bounds:
+        gate = Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
+    chosen = {"version": arguments.version, "threshold": arguments.threshold}
+    if arguments.out is not None:
+        with RunSource(arguments.path, **chosen) as source:
+            return export(
+                source, arguments.out, precision=arguments.precision or "float32", gate=gate
+            )
+    if arguments.show:
+        with ExportFile(arguments.path) as file, file.read() as txn:
+            return {"head": file.head(txn), "generations": file.generations(txn)}
+    with Writer(arguments.path) as writer:
+        if arguments.apply is not None:
+            with RunSource(arguments.apply, **chosen) as source:
+                return writer.apply(source, precision=arguments.precision, gate=gate)
+        if arguments.pin is not None:
+            return writer.pin(arguments.pin)
+        return writer.unpin() if arguments.unpin else writer.rollback()

@@ -1,0 +1,92 @@
+"""Raw fields of an instance to feasigns and dense features, by the code that training uses.
+
+An instance is written as a line of text and parsed as training's lines are: a line of criteo_tsv
+where that is the config's format, else one of CSV; parsers differ in how they find the values, not
+in what becomes of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paddlebox._native import core
+from paddlebox.config import Config, Format, KeySpace, Slots
+from paddlebox.errors import DataError
+
+_CELL, _VALUE = "\x1f", "\x1e"  # between cells and between the values of one
+_CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+
+
+class FieldParser:
+    """Parses instances, dicts from column (or slot) name to a string, a number, or a list of them.
+
+    What is not there or None is an empty cell. The label is not needed, and not looked at.
+    """
+
+    def __init__(self, config: Config, slots: Slots) -> None:
+        criteo = config.data.format is Format.CRITEO_TSV
+        self._schema = core.FeedSchema(
+            "criteo_tsv" if criteo else "csv",
+            [slot.fields() for slot in slots.slots],
+            config.data.key_space is KeySpace.PER_SLOT,
+            config.data.max_line_bytes,
+            ",|" if criteo else _CELL + _VALUE,
+        )
+        self._quoted = not criteo
+        self._delimiter = "\t" if criteo else _CELL
+        self._forbidden = {_CELL, _VALUE, "\n", "\r", "\0", self._delimiter}
+        label = slots.label.column or slots.label.name
+        column_of = {slot.name: slot.column or slot.name for slot in slots.slots if not slot.made}
+        columns = _CRITEO if criteo else tuple(self._schema.column_names)
+        self._places = {column: place for place, column in enumerate(columns)}
+        self._places |= {
+            name: self._places[column]
+            for name, column in column_of.items()
+            if name not in self._places
+        }
+        self._label = self._places[label]
+        self._empty = [""] * len(columns)
+        self._empty[self._label] = "0"
+
+    def parse(self, instances: Sequence[Mapping[str, Any]]) -> Any:
+        """The native ParsedChunk of at least one instance.
+
+        Raises: DataError naming the instance and its field.
+        """
+        text = "\n".join([self._line(number, fields) for number, fields in enumerate(instances)])
+        chunk = core.parse_chunk(self._schema, text.encode("utf-8", "surrogateescape"))
+        if chunk.bad_lines or chunk.instances != len(instances):
+            for line, reason, _ in chunk.first_bad:
+                raise DataError(f"instance {line}: {reason.replace(_CELL, ' ')}")
+            raise DataError(f"{len(instances)} instances became {chunk.instances} lines")
+        return chunk
+
+    def _line(self, number: int, fields: Mapping[str, Any]) -> str:
+        cells = self._empty.copy()
+        try:
+            for name, value in fields.items():
+                if value is not None:
+                    cells[self._places[name]] = self._cell(value)
+        except KeyError:
+            near = difflib.get_close_matches(name, list(self._places), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"instance {number}: no slot reads a field {name!r}{hint}") from None
+        except ValueError as error:
+            raise DataError(f"instance {number}: field {name!r}: {error}") from None
+        cells[self._label] = "0"
+        return self._delimiter.join(cells)
+
+    def _cell(self, value: Any) -> str:
+        if isinstance(value, str) or not hasattr(value, "__len__"):
+            text = self._one(value)
+        else:
+            text = _VALUE.join([self._one(one) for one in value])
+        return '"' + text.replace('"', '""') + '"' if text[:1] == '"' and self._quoted else text
+
+    def _one(self, value: Any) -> str:
+        text = str(int(value) if isinstance(value, bool) else value)
+        if not self._forbidden.isdisjoint(text):
+            raise ValueError(f"{text[:40]!r} holds a line break or a control character")
+        return text

@@ -1,0 +1,239 @@
+"""An export file: its environment and its records (docs/formats/export.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.store.record import seal, unseal
+
+FORMAT = 1
+MAP_BYTES = 1 << 40  # of addresses: whatever the file grows to, it is never mapped anew
+_READERS = 1024
+
+HEAD = b"head"
+
+
+def generation_key(number: int) -> bytes:
+    return f"generation/{number:012d}".encode()
+
+
+def model_key(number: int, part: str) -> bytes:
+    return f"model/{number:012d}/{part}".encode()
+
+
+def layer_key(number: int, part: str) -> bytes:
+    return f"layer/{number:012d}/{part}".encode()
+
+
+def block_key(layer: int, number: int) -> bytes:
+    return layer_key(layer, f"block/{number:012d}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What readers show, and what a writer goes on from."""
+
+    current: int = 0  # generations; 0: none yet
+    newest: int = 0
+    pinned: bool = False
+    next: int = 1  # number of the next generation, model or layer
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One version as the file has it."""
+
+    generation: int
+    version: int
+    layers: list[int]  # newest first; the last is a base
+    model: int
+    embedx_dim: int
+    counts: bool  # rows keep show and click
+    precision: str
+    slots: int  # S
+    dense_width: int  # W
+    day: int = 0
+    pass_number: int = 0
+    dense_version: int = 0
+    rows: int = 0  # of its layers: an upper bound
+    created_at: str = field(
+        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    )
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+@contextlib.contextmanager
+def system_errors(path: Path, what: str) -> Iterator[None]:
+    """Raises what LMDB raises as an error of ours that names the file."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as error:
+        if isinstance(error, StoreError):
+            raise
+        text = str(error)
+        full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in text
+        kind: type[StoreError] = OutOfSpaceError if full else StoreError
+        if isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)):
+            kind = CorruptionError
+        raise kind(f"{path}: cannot {what}: {text}") from error
+
+
+@dataclass
+class _Open:
+    env: Any
+    write: bool
+    users: int = 0
+
+
+# By (pid, real path): LMDB forbids a second environment of one file in a process.
+_open: dict[tuple[int, str], _Open] = {}
+_lock = threading.Lock()
+
+
+class ExportFile:
+    """An open export file; several readers of one process share its environment.
+
+    Raises: StoreError when there is none, when it is open in this process the other way, or after a
+        fork.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, write: bool = False, create: bool = False):
+        self.path = Path(path)
+        self._key = (os.getpid(), os.path.realpath(path))
+        if not create and not self.path.is_file():
+            raise StoreError(f"{self.path}: there is no export file; tools/export.py makes one")
+        with _lock:
+            held = _open.get(self._key)
+            if held is not None and (write or held.write):
+                raise StoreError(
+                    f"{self.path}: is open in this process already; write to it from another one"
+                )
+            if held is None:
+                with system_errors(self.path, "open"):
+                    env = lmdb.open(
+                        os.fspath(self.path),
+                        map_size=MAP_BYTES,
+                        subdir=False,
+                        readonly=not write,
+                        create=create,
+                        max_readers=_READERS,
+                        readahead=False,  # lookups are random
+                        max_dbs=0,
+                    )
+                held = _open[self._key] = _Open(env, write)
+            held.users += 1
+            self._env: Any = held.env
+
+    @property
+    def env(self) -> Any:
+        self.check_process()
+        if self._env is None:
+            raise StoreError(f"{self.path}: is closed")
+        return self._env
+
+    def check_process(self) -> None:
+        """Raises StoreError in a process that was forked since."""
+        if os.getpid() != self._key[0]:
+            raise StoreError(f"{self.path}: was opened before a fork; open it in each process")
+
+    def read(self) -> Any:
+        """A read transaction. What it gives are buffers of the map, until it ends."""
+        with system_errors(self.path, "read"):
+            return self.env.begin(buffers=True)
+
+    def sealed(self, txn: Any, key: bytes) -> bytes:
+        """The payload under key. Raises: CorruptionError when it is absent or damaged."""
+        where = f"{self.path}: {key.decode()}"
+        value = txn.get(key)
+        if value is None:
+            raise CorruptionError(f"{where} is missing")
+        return unseal(bytes(value), where)
+
+    def record(self, txn: Any, key: bytes) -> dict[str, Any]:
+        """The JSON object under key. Raises: CorruptionError."""
+        payload = self.sealed(txn, key)
+        try:
+            return dict(json.loads(payload))
+        except (ValueError, TypeError) as error:
+            raise CorruptionError(f"{self.path}: {key.decode()}: {error}") from error
+
+    def head(self, txn: Any) -> Head:
+        if txn.get(HEAD) is None:
+            return Head()
+        fields = self.record(txn, HEAD)
+        found = fields.pop("format", None)
+        if found != FORMAT:
+            raise StoreError(
+                f"{self.path}: has format {found}, this version reads {FORMAT}: export anew"
+            )
+        return Head(**self._known(Head, fields))
+
+    def generation(self, txn: Any, number: int) -> Generation:
+        fields = self.record(txn, generation_key(number))
+        return Generation(**self._known(Generation, fields))
+
+    def generations(self, txn: Any) -> list[Generation]:
+        """All that are kept, oldest first."""
+        prefix = b"generation/"
+        found = []
+        cursor = txn.cursor()
+        if cursor.set_range(prefix):
+            for key in cursor.iternext(values=False):
+                name = bytes(key)
+                if not name.startswith(prefix):
+                    break
+                found.append(self.generation(txn, int(name[len(prefix) :])))
+        return found
+
+    def _known(self, kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        names = {one.name for one in dataclasses.fields(kind)}
+        if names != set(fields):
+            raise CorruptionError(
+                f"{self.path}: a {kind.__name__.lower()} has the fields {sorted(fields)}, expected "
+                f"{sorted(names)}"
+            )
+        return fields
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._env is None:
+            return
+        self._env = None
+        if os.getpid() != self._key[0]:
+            return
+        with _lock:
+            held = _open[self._key]
+            held.users -= 1
+            if held.users == 0:
+                held.env.close()
+                del _open[self._key]
+
+    def __enter__(self) -> ExportFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def head_value(head: Head) -> bytes:
+    return seal(to_json({"format": FORMAT, **dataclasses.asdict(head)}))
+
+
+def generation_value(generation: Generation) -> bytes:
+    return seal(to_json(dataclasses.asdict(generation)))

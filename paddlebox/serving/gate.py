@@ -1,0 +1,93 @@
+"""The gate before a version is shown: how well it predicts files whose labels are known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.config import Config, Slots
+from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.errors import ConfigError, TrainingError
+from paddlebox.serving.generation import OpenGeneration
+
+log = logging.getLogger(__name__)
+
+_BATCH = 4096
+_ALL_KEYS = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a new version must fulfil to be shown.
+
+    Args:
+        files: in the format of the config.
+        min_auc: 0: any.
+        max_copc_drift: how far COPC, clicks over predicted clicks, may lie from that of the version
+            shown now, as a share of it; from 1 where there is none. 0: any.
+    """
+
+    files: Sequence[str]
+    min_auc: float = 0.0
+    max_copc_drift: float = 0.0
+
+    def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
+        """Returns the metrics of the new version.
+
+        Raises: TrainingError with the value found and the bound; DataError, ConfigError.
+        """
+        loaded = _load(self.files, new.config, new.slots)
+        metrics = _evaluate(new, loaded)
+        name = f"version {new.record.version} on {', '.join(self.files)}"
+        if self.min_auc > 0 and not metrics["auc"] >= self.min_auc:
+            raise TrainingError(
+                f"{name}: AUC {metrics['auc']:.6f}, expected {self.min_auc} at least: it is not "
+                "shown; readers stay where they are"
+            )
+        if self.max_copc_drift > 0:
+            before = _evaluate(shown, loaded)["copc"] if shown is not None else 1.0
+            drift = abs(metrics["copc"] / before - 1) if before > 0 else float("inf")
+            if not drift <= self.max_copc_drift:
+                raise TrainingError(
+                    f"{name}: COPC {metrics['copc']:.4f} against {before:.4f} is a drift of "
+                    f"{drift:.4f}, expected {self.max_copc_drift} at most: it is not shown; "
+                    "readers stay where they are"
+                )
+        log.info("%s: AUC %.6f, COPC %.4f", name, metrics["auc"], metrics["copc"])
+        return metrics
+
+
+def _load(files: Sequence[str], config: Config, slots: Slots) -> LoadedPass:
+    data = config.data
+    if data.pipe_command or data.parser:
+        raise ConfigError(
+            "gate files are read without data.pipe_command and data.parser, which the config has"
+        )
+    options = LoadOptions(
+        format=data.format,
+        slots=slots,
+        batch_size=_BATCH,
+        key_space=data.key_space,
+        max_bad_line_ratio=data.max_bad_line_ratio,
+        max_line_bytes=data.max_line_bytes,
+        retries=data.retries,
+    )
+    return load(list(files), options, _ALL_KEYS)
+
+
+def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:
+    auc = core.BucketAuc()
+    instances = loaded.instances
+    rows = np.full(instances.unique_keys, -1, np.int32)
+    width = loaded.options.slots.dense_width
+    for begin in range(0, loaded.size, _BATCH):
+        end = min(loaded.size, begin + _BATCH)
+        batch = instances.pack_batch(begin, end, rows, 0, width)
+        feasigns, offsets = instances.pack_feasigns(begin, end)
+        predictions = generation.predict_feasigns(feasigns, offsets, batch["dense"])
+        auc.add(predictions, batch["label"].reshape(-1))
+    return {name: float(value) for name, value in auc.compute().items()}

@@ -1,0 +1,109 @@
+"""One version of an export file, open for prediction or for a writer that builds on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.config import Config, Slots
+from paddlebox.config.check import validate
+from paddlebox.errors import CorruptionError
+from paddlebox.serving.fields import FieldParser
+from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
+from paddlebox.serving.program import DenseProgram
+from paddlebox.store.record import unseal
+
+
+class OpenRows:
+    """The rows of a generation, as long as its read transaction lasts.
+
+    Raises: CorruptionError for a layer that is not whole.
+    """
+
+    def __init__(
+        self, file: ExportFile, txn: Any, record: Generation, before: OpenRows | None = None
+    ) -> None:
+        self.record = record
+        self.table = core.ServeTable(
+            str(file.path),
+            record.embedx_dim,
+            record.counts,
+            record.precision,
+            record.slots,
+            record.dense_width,
+        )
+        self.rows: list[int] = []  # of each layer, deleted ones too
+        for layer in record.layers:
+            self._add(file, txn, layer)
+        if before is not None:
+            self.table.adopt_tests(before.table)
+
+    def _add(self, file: ExportFile, txn: Any, layer: int) -> None:
+        about = file.record(txn, layer_key(layer, "about"))
+        key = layer_key(layer, "filter")
+        sealed = txn.get(key)
+        unseal(bytes(sealed or b""), f"{file.path}: {key.decode()}")
+        prefix = layer_key(layer, "block/")
+        blocks = []
+        cursor = txn.cursor()
+        if cursor.set_range(prefix):
+            for name, value in cursor.iternext():
+                if name[: len(prefix)] != prefix:
+                    break
+                blocks.append(value)
+        if len(blocks) != 1 << about["bits"]:
+            raise CorruptionError(
+                f"{file.path}: layer {layer} has {len(blocks)} blocks, expected "
+                f"{1 << about['bits']}"
+            )
+        self.table.add_layer(layer, about["bits"], blocks, about["filter"], sealed[4:])
+        self.rows.append(about["rows"] + about["deleted"])
+
+
+def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, tuple[bytes, bytes]]:
+    """The config, the slots, and the program with its parameters."""
+    where = f"{file.path}: model {model}"
+    config = validate(Config, json.loads(file.sealed(txn, model_key(model, "config"))), where)
+    slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
+    program = file.sealed(txn, model_key(model, "program"))
+    return config, slots, (program, file.sealed(txn, model_key(model, "params")))
+
+
+class OpenGeneration:
+    """A generation that predicts. Its read transaction lasts until `close`."""
+
+    def __init__(
+        self,
+        file: ExportFile,
+        txn: Any,
+        record: Generation,
+        threads: int,
+        before: OpenGeneration | None = None,
+    ) -> None:
+        self.record, self._txn = record, txn
+        self.users = 0  # requests in flight; of the Predictor
+        self.rows: OpenRows = OpenRows(file, txn, record, before.rows if before else None)
+        self.config, self.slots, frozen = read_model(file, txn, record.model)
+        self._fields = FieldParser(self.config, self.slots)
+        self._dense = DenseProgram(*frozen, threads)
+
+    def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        if not instances:
+            return np.zeros(0, np.float32)
+        return self._dense.run(self.rows.table.pull_parsed(self._fields.parse(instances)))
+
+    def predict_feasigns(
+        self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
+    ) -> np.ndarray:
+        if len(offsets) <= 1:
+            return np.zeros(0, np.float32)
+        if dense is None:
+            dense = np.zeros(0, np.float32)
+        return self._dense.run(self.rows.table.pull(feasigns, offsets, dense))
+
+    def close(self) -> None:
+        self._txn.abort()

@@ -1,0 +1,209 @@
+"""Predictor: probabilities from an export file, following the versions that come into it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.serving.file import ExportFile, Generation
+from paddlebox.serving.generation import OpenGeneration
+
+log = logging.getLogger(__name__)
+
+
+class Predictor:
+    """Letters: B = instances, S = sparse slots, W = dense width, nnz = feasigns in the batch.
+
+    Thread safe. Not to be used after a fork: open one in each process; they share the file's pages.
+
+    Args:
+        path: an export file (tools/export.py).
+        threads: of the dense part of one prediction.
+        pin: a version to stay at; None: what the file shows, followed as it changes.
+        follow_s: seconds between two looks at the file; 0: only `refresh` looks.
+
+    Raises: StoreError, CorruptionError.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        threads: int = 1,
+        pin: int | None = None,
+        *,
+        follow_s: float = 1.0,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads {threads}: expected 1 or more")
+        self.path, self._threads, self._pin = Path(path), threads, pin
+        self._lock = threading.Lock()
+        self._switching = threading.Lock()
+        self._stop = threading.Event()
+        self._now: OpenGeneration | None = None
+        self._open = 0  # generations whose read transactions last; the file stays open for them
+        self._file = ExportFile(path)
+        try:
+            self.refresh()
+        except BaseException:
+            self._file.close()
+            raise
+        if follow_s > 0 and pin is None:
+            threading.Thread(
+                target=self._follow, args=(follow_s,), name="paddlebox-follow", daemon=True
+            ).start()
+
+    # ---- prediction
+
+    def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Probabilities, (B) float32, of raw fields.
+
+        Args:
+            instances: a dict each, from column or slot name to a string, a number or a list of
+                them, as `slots.yaml` describes the training data. The label is not needed.
+
+        Raises: DataError naming the instance and the field; CorruptionError.
+        """
+        with self._using() as generation:
+            return generation.predict(instances)
+
+    def predict_feasigns(
+        self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Probabilities, (B) float32, of what the feeder makes of raw fields.
+
+        Args:
+            feasigns: (nnz) uint64, or int64 bits. 0, and any that has no row, reads as zeros.
+            offsets: (B * S + 1) int32; those of slot s of instance b are
+                feasigns[offsets[b * S + s] : offsets[b * S + s + 1]].
+            dense: (B, W) float32, transformed; None where W is 0.
+
+        Raises: ValueError for another shape or dtype; CorruptionError.
+        """
+        feasigns = np.ascontiguousarray(feasigns)
+        if feasigns.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+            raise ValueError(f"feasigns have dtype {feasigns.dtype}, expected uint64 or int64")
+        offsets = np.ascontiguousarray(offsets, np.int32)
+        if dense is not None:
+            dense = np.ascontiguousarray(dense, np.float32)
+        with self._using() as generation:
+            return generation.predict_feasigns(feasigns.view(np.uint64), offsets, dense)
+
+    # ---- versions
+
+    @property
+    def generation(self) -> Generation:
+        """What is predicted with: its version, day, pass and more."""
+        with self._using() as generation:
+            return generation.record
+
+    @property
+    def version(self) -> int:
+        return self.generation.version
+
+    @property
+    def model(self) -> tuple[Any, Any]:
+        """(Config, Slots) of the version."""
+        with self._using() as generation:
+            return generation.config, generation.slots
+
+    def refresh(self) -> bool:
+        """Goes to what the file shows, if that has changed; requests in flight end where they
+        began. Returns whether it has.
+
+        Raises: CorruptionError, StoreError; then it stays where it was.
+        """
+        with self._switching:
+            txn = self._file.read()
+            try:
+                record = self._wanted(txn)
+                before = self._now
+                if before is not None and before.record.generation == record.generation:
+                    txn.abort()
+                    return False
+                opened = OpenGeneration(self._file, txn, record, self._threads, before)
+            except BaseException:
+                txn.abort()
+                raise
+            with self._lock:
+                if self._stop.is_set():
+                    before = opened  # the predictor was closed meanwhile
+                else:
+                    self._now = opened
+                self._open += 1
+                idle = before is not None and before.users == 0
+            if before is not None and idle:
+                self._retire(before)
+            return True
+
+    def _wanted(self, txn: Any) -> Generation:
+        if self._pin is None:
+            current = self._file.head(txn).current
+            if current == 0:
+                raise StoreError(f"{self.path}: no version has been exported yet")
+            return self._file.generation(txn, current)
+        kept = self._file.generations(txn)
+        found = [generation for generation in kept if generation.version == self._pin]
+        if not found:
+            raise StoreError(
+                f"{self.path}: version {self._pin} is not kept; there are "
+                f"{', '.join(str(generation.version) for generation in kept) or 'none'}"
+            )
+        return found[-1]
+
+    def _follow(self, seconds: float) -> None:
+        while not self._stop.wait(seconds):
+            try:
+                if self.refresh():
+                    log.info("%s: version %d", self.path, self.version)
+            except PaddleBoxError as error:
+                if self._stop.is_set():
+                    return
+                log.error("%s: stays at its version: %s", self.path, error)
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[OpenGeneration]:
+        self._file.check_process()
+        with self._lock:
+            generation = self._now
+            if generation is None:
+                raise StoreError(f"{self.path}: the predictor is closed")
+            generation.users += 1
+        try:
+            yield generation
+        finally:
+            with self._lock:
+                generation.users -= 1
+                last = generation.users == 0 and generation is not self._now
+            if last:
+                self._retire(generation)
+
+    def _retire(self, generation: OpenGeneration) -> None:
+        generation.close()
+        with self._lock:
+            self._open -= 1
+            unused = self._open == 0
+        if unused:
+            self._file.close()
+
+    def close(self) -> None:
+        """Lets the file go, once requests in flight have ended. May be called twice."""
+        self._stop.set()
+        with self._lock:
+            generation, self._now = self._now, None
+            idle = generation is not None and generation.users == 0
+        if generation is not None and idle:
+            self._retire(generation)
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,442 @@
+"""Writes export files: versions in, and back (docs/formats/export.md, "Writing")."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.config import Config, Slots
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.serving import program
+from paddlebox.serving.file import (
+    HEAD,
+    ExportFile,
+    Generation,
+    Head,
+    block_key,
+    generation_key,
+    generation_value,
+    head_value,
+    layer_key,
+    model_key,
+    system_errors,
+    to_json,
+)
+from paddlebox.serving.gate import Gate
+from paddlebox.serving.generation import OpenGeneration, OpenRows, read_model
+from paddlebox.serving.source import Source, each_chunk, embed_state_words
+from paddlebox.store.lock import StoreLock
+from paddlebox.store.record import seal
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = ("float32", "float16", "int8")
+MAX_LAYERS = 8  # each costs a lookup some 3 ns, for its filter
+KEPT = 3  # generations before the newest, to roll back to
+_TRANSACTION_BYTES = 64 << 20
+_REMOVED_A_TRANSACTION = 1 << 14
+
+
+class Writer:
+    """The one writer of an export file. Readers of other processes go on beside it.
+
+    Raises: StoreLockedError while another process writes; StoreError when this one reads the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
+        self.path = Path(path)
+        self._lock = StoreLock(f"{self.path}-writer")
+        try:
+            self._file = ExportFile(self.path, write=True, create=create)
+        except BaseException:
+            self._lock.release()
+            raise
+        with self._closed_on_error():
+            self._file.env.reader_check()  # slots of readers that were killed
+            with self._file.read() as txn:
+                self._head = self._file.head(txn)
+            self._remove_unnamed()
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- versions
+
+    def generations(self) -> tuple[Head, list[Generation]]:
+        """What is shown, and all that is kept, oldest first."""
+        with self._file.read() as txn:
+            return self._file.head(txn), self._file.generations(txn)
+
+    def apply(
+        self, source: Source, *, precision: str | None = None, gate: Gate | None = None
+    ) -> Generation:
+        """Makes a source the newest version, and shows it unless the file is pinned.
+
+        A delta becomes a layer as it is. Of a base what differs from the newest version becomes
+        one; the first base of a file is its lowest layer.
+
+        Args:
+            precision: of embedx; None: as the file has it. Of the first base only.
+
+        Raises: StoreError when the version does not follow; ConfigError for another layout or
+            precision; TrainingError when the gate does not let it pass. The file shows what it
+            showed, then.
+        """
+        newest = self._newest()
+        self._check_follows(source, newest)
+        if newest is not None and precision not in (None, newest.precision):
+            raise ConfigError(
+                f"{self.path} holds {newest.precision}, expected the same, found {precision}: "
+                "export into a new file"
+            )
+        try:
+            record = self._build(source, newest, precision)
+            if gate is not None:
+                self._pass_through(gate, record)
+        except BaseException:
+            self._remove_unnamed()
+            raise
+        head = self._head
+        self._publish(
+            dataclasses.replace(
+                head,
+                newest=record.generation,
+                current=head.current if head.pinned else record.generation,
+            ),
+            record,
+        )
+        return record
+
+    def rollback(self) -> Generation:
+        """Shows the version before the one that is shown; the next apply shows its own.
+
+        Raises: StoreError when none before it is kept.
+        """
+        _, kept = self.generations()
+        before = [g for g in kept if g.generation < self._head.current]
+        if not before:
+            raise StoreError(
+                f"{self.path}: no version before generation {self._head.current} is kept"
+            )
+        self._publish(dataclasses.replace(self._head, current=before[-1].generation, pinned=False))
+        return before[-1]
+
+    def pin(self, version: int) -> Generation:
+        """Shows a version until `unpin`, whatever is applied. Raises: StoreError: not kept."""
+        _, kept = self.generations()
+        found = [g for g in kept if g.version == version]
+        if not found:
+            raise StoreError(
+                f"{self.path}: version {version} is not kept; there are "
+                f"{', '.join(str(g.version) for g in kept) or 'none'}"
+            )
+        self._publish(dataclasses.replace(self._head, current=found[-1].generation, pinned=True))
+        return found[-1]
+
+    def unpin(self) -> Generation:
+        """Shows the newest version, and from now on each that is applied."""
+        self._publish(dataclasses.replace(self._head, current=self._head.newest, pinned=False))
+        with self._file.read() as txn:
+            return self._file.generation(txn, self._head.newest)
+
+    # ---- parts of apply
+
+    def _build(
+        self, source: Source, newest: Generation | None, precision: str | None
+    ) -> Generation:
+        """Writes what the generation consists of; nothing names it yet."""
+        model, config, slots = self._write_model(source, newest)
+        record = Generation(
+            generation=self._next(),
+            version=int(source.meta["version"]),
+            layers=newest.layers if newest is not None else [],
+            model=model,
+            embedx_dim=int(source.meta["layout"]["embedx_dim"]),
+            counts=program.uses_counts(config),
+            precision=precision or (newest.precision if newest is not None else "float32"),
+            slots=len(slots.sparse),
+            dense_width=slots.dense_width,
+            day=int(source.meta["day"]),
+            pass_number=int(source.meta["pass_number"]),
+            dense_version=int(source.meta.get("dense_version", source.meta["version"])),
+        )
+        _check_same_form(self.path, record, newest)
+        layer = self._write_layer(source, record, newest)
+        return self._merged(dataclasses.replace(record, layers=[layer, *record.layers]))
+
+    def _newest(self) -> Generation | None:
+        if self._head.newest == 0:
+            return None
+        with self._file.read() as txn:
+            return self._file.generation(txn, self._head.newest)
+
+    def _check_follows(self, source: Source, newest: Generation | None) -> None:
+        meta = source.meta
+        found = meta["version"]
+        if newest is None:
+            if meta["kind"] != "base":
+                raise StoreError(
+                    f"{self.path}: holds no version yet, expected a base first, found the "
+                    f"{meta['kind']} of version {found}"
+                )
+            return
+        follows = meta.get("follows")
+        if found <= newest.version or (follows is not None and follows != newest.version):
+            after = f", which follows version {follows}" if follows is not None else ""
+            raise StoreError(
+                f"{self.path}: holds version {newest.version}, expected one that follows it, found "
+                f"the {meta['kind']} of version {found}{after}"
+            )
+
+    def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
+        if getattr(source, "config", None) is not None:
+            config, slots = source.config, source.slots
+        else:
+            assert newest is not None  # a first base has them
+            with self._file.read() as txn:
+                config, slots, _ = read_model(self._file, txn, newest.model)
+        frozen = program.freeze(config, slots, source.dense())
+        model = self._next()
+        puts = _Puts(self._file)
+        for part, value in {
+            "program": frozen[0],
+            "params": frozen[1],
+            "config": config.canonical_json().encode(),
+            "slots": to_json(slots.model_dump(mode="json")),
+        }.items():
+            puts.put(model_key(model, part), seal(value))
+        puts.flush()
+        return model, config, slots
+
+    def _write_layer(self, source: Source, record: Generation, newest: Generation | None) -> int:
+        writer = core.LayerWriter(
+            record.embedx_dim,
+            record.counts,
+            record.precision,
+            embed_state_words(source.meta["layout"]),
+            newest is not None,
+        )
+        layer, puts = self._next(), _Puts(self._file)
+
+        def take(feasigns: np.ndarray, rows: np.ndarray) -> None:
+            writer.add(feasigns, rows)
+            puts.take_blocks(writer, layer)
+
+        with self._file.read() as txn:
+            if source.meta["kind"] == "delta":
+                gone = [np.asarray(chunk, np.uint64) for chunk in source.deleted()]
+                if gone:
+                    writer.delete(np.concatenate(gone))
+            elif newest is not None:
+                writer.against(OpenRows(self._file, txn, newest).table)
+            each_chunk(source, take)
+            writer.finish()
+        puts.finish_layer(writer, layer)
+        log.info(
+            "%s: layer %d: %d rows, %d deleted",
+            self.path,
+            layer,
+            writer.about["rows"],
+            writer.about["deleted"],
+        )
+        return layer
+
+    def _merged(self, record: Generation) -> Generation:
+        """The record with few enough layers, and with their rows."""
+        with self._file.read() as txn:
+            opened = OpenRows(self._file, txn, record)
+            rows = opened.rows
+            if len(rows) <= MAX_LAYERS:
+                return dataclasses.replace(record, rows=sum(rows))
+            whole = 2 * sum(rows[:-1]) > rows[-1]
+            cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
+            writer = core.LayerWriter(
+                record.embedx_dim, record.counts, record.precision, 0, not whole
+            )
+            layer, puts = self._next(), _Puts(self._file)
+            while not cursor.done:
+                writer.merge(cursor, whole, _TRANSACTION_BYTES)
+                puts.take_blocks(writer, layer)
+            writer.finish()
+            puts.finish_layer(writer, layer)
+        about = writer.about
+        log.info("%s: %d layers merged into layer %d", self.path, len(rows) - (not whole), layer)
+        made = about["rows"] + about["deleted"]
+        return dataclasses.replace(
+            record,
+            layers=[layer] if whole else [layer, record.layers[-1]],
+            rows=made if whole else made + rows[-1],
+        )
+
+    def _pass_through(self, gate: Gate, record: Generation) -> None:
+        with contextlib.ExitStack() as stack:
+            new = OpenGeneration(self._file, self._file.read(), record, 1)
+            stack.callback(new.close)
+            shown = None
+            if self._head.current:
+                txn = self._file.read()
+                current = self._file.generation(txn, self._head.current)
+                shown = OpenGeneration(self._file, txn, current, 1)
+                stack.callback(shown.close)
+            gate.check(new, shown)
+
+    # ---- transactions
+
+    def _next(self) -> int:
+        """A number that nothing has had. It is kept in the file with the next `_publish`; until
+        then nothing names what has it."""
+        number = self._head.next
+        self._head = dataclasses.replace(self._head, next=number + 1)
+        return number
+
+    def _publish(self, head: Head, record: Generation | None = None) -> None:
+        """The one transaction that readers see."""
+        with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
+            if record is not None:
+                txn.put(generation_key(record.generation), generation_value(record))
+            kept = [g.generation for g in self._file.generations(txn)]
+            for old in [g for g in kept if g < head.newest][:-KEPT]:
+                if old != head.current:
+                    txn.delete(generation_key(old))
+            txn.put(HEAD, head_value(head))
+        self._head = head
+        self._file.env.reader_check()
+        self._remove_unnamed()
+
+    def _remove_unnamed(self) -> None:
+        """Layers and models that no generation names: of generations gone, of writers that died."""
+        with self._file.read() as txn:
+            kept = self._file.generations(txn)
+        named = {
+            b"layer/": {layer for g in kept for layer in g.layers},
+            b"model/": {g.model for g in kept},
+        }
+        for prefix, numbers in named.items():
+            at: bytes | None = prefix
+            while at is not None:
+                with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
+                    at = _remove(txn, prefix, numbers, at)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._file.close()
+        self._lock.release()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Puts:
+    """Gathers values, and writes them in transactions that memory has room for."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self._file = file
+        self._values: list[tuple[bytes, bytes]] = []
+        self._bytes = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._values.append((key, value))
+        self._bytes += len(value)
+        if self._bytes >= _TRANSACTION_BYTES:
+            self.flush()
+
+    def take_blocks(self, writer: Any, layer: int) -> None:
+        for number, block in writer.take_blocks():
+            self.put(block_key(layer, number), block)
+
+    def finish_layer(self, writer: Any, layer: int) -> None:
+        self.take_blocks(writer, layer)
+        self.put(layer_key(layer, "filter"), seal(writer.filter_table))
+        self.put(layer_key(layer, "about"), seal(to_json(writer.about)))
+        self.flush()
+
+    def flush(self) -> None:
+        with system_errors(self._file.path, "write"), self._file.env.begin(write=True) as txn:
+            for key, value in self._values:
+                txn.put(key, value)
+        self._values, self._bytes = [], 0
+
+
+def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None:
+    """Removes what has another number from key `at` on; where to go on, or None at the end."""
+    cursor = txn.cursor()
+    left = _REMOVED_A_TRANSACTION
+    found = cursor.set_range(at)
+    while found:
+        key = bytes(cursor.key())
+        if not key.startswith(prefix):
+            return None
+        number = int(key[len(prefix) :].split(b"/", 1)[0])
+        if number in named:
+            found = cursor.set_range(prefix + b"%012d" % (number + 1))
+            continue
+        if left == 0:
+            return key
+        left -= 1
+        found = cursor.delete()  # and goes to the next key
+        found = bool(cursor.key())
+    return None
+
+
+def _check_same_form(path: Path, record: Generation, newest: Generation | None) -> None:
+    if newest is None:
+        return
+    for name in ("embedx_dim", "counts"):
+        expected, found = getattr(newest, name), getattr(record, name)
+        if expected != found:
+            raise ConfigError(
+                f"{path}: rows have {name} {expected}, expected the same, found {found}: export "
+                "into a new file"
+            )
+
+
+def export(
+    source: Source,
+    path: str | os.PathLike[str],
+    *,
+    precision: str = "float32",
+    gate: Gate | None = None,
+) -> Generation:
+    """Makes a new export file of a base. It is there whole, or not at all.
+
+    Raises: StoreError when there is a file; what `Writer.apply` raises.
+    """
+    path = Path(path)
+    if path.exists():
+        raise StoreError(f"{path}: is there already; --apply brings a new version into it")
+    made = path.with_name(f"{path.name}.new")
+    for old in (made, Path(f"{made}-lock")):
+        old.unlink(missing_ok=True)
+    try:
+        with Writer(made, create=True) as writer:
+            generation = writer.apply(source, precision=precision, gate=gate)
+        os.rename(made, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{path}: cannot be made: {error.strerror}") from error
+    finally:
+        for left in (made, Path(f"{made}-lock"), Path(f"{made}-writer")):
+            left.unlink(missing_ok=True)
+    return generation

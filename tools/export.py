@@ -1,0 +1,8 @@
+"""Makes and updates export files: python tools/export.py RUN_DIR --out FILE"""
+
+import sys
+
+from paddlebox.launch.export import export_main
+
+if __name__ == "__main__":
+    sys.exit(export_main())
