@@ -311,7 +311,7 @@ class Block {
     first_ = out_->instances;
     out_->labels.resize(first_ + rows_);
     out_->dense.resize((first_ + rows_) * width_);
-    out_->lengths.resize((first_ + rows_) * slots_);
+    out_->lengths.resize((first_ + rows_) * slots_, 1);  // what single_ slots have
     std::fill(bad_.begin(), bad_.end(), uint8_t{0});
     reasons_.clear();
     any_bad_ = false;
@@ -561,17 +561,8 @@ class Block {
 
   // Turns the block's columns into rows; a bad one closes up.
   void Assemble() {
-    const auto singles =
-        static_cast<size_t>(std::count(single_.begin(), single_.end(), uint8_t{1}));
-    uint32_t* const lengths = out_->lengths.data() + first_ * slots_;
-    if (singles == slots_) {
-      std::fill_n(lengths, rows_ * slots_, uint32_t{1});
-      if (!any_bad_) return AssembleSingles();
-    } else {
-      for (size_t s = 0; s < slots_; ++s) {
-        for (size_t row = 0; single_[s] != 0 && row < rows_; ++row) lengths[row * slots_ + s] = 1;
-      }
-    }
+    const bool all_single = std::count(single_.begin(), single_.end(), uint8_t{0}) == 0;
+    if (all_single && !any_bad_) return AssembleSingles();
     const uint32_t* length = out_->lengths.data() + first_ * slots_;
     size_t total = 0;
     for (size_t i = 0; i < rows_ * slots_; ++i) total += length[i];
@@ -612,13 +603,19 @@ class Block {
     }
   }
 
-  // Rows of one feasign a slot.
+  // Rows of one feasign a slot, a tile of them at a time: what is written lies in the first cache.
   void AssembleSingles() {
-    const size_t used = out_->feasigns.size();
-    out_->feasigns.resize(used + rows_ * slots_);
-    uint64_t* to = out_->feasigns.data() + used;
-    for (size_t row = 0; row < rows_; ++row) {
-      for (size_t s = 0; s < slots_; ++s) *to++ = next_[s][row];
+    constexpr size_t kTileRows = 64;
+    tile_.resize(kTileRows * slots_);
+    for (size_t begin = 0; begin < rows_; begin += kTileRows) {
+      const size_t n = std::min(kTileRows, rows_ - begin);
+      for (size_t s = 0; s < slots_; ++s) {
+        const uint64_t* const from = next_[s] + begin;
+        uint64_t* const to = tile_.data() + s;
+        for (size_t row = 0; row < n; ++row) to[row * slots_] = from[row];
+      }
+      out_->feasigns.insert(out_->feasigns.end(), tile_.begin(),
+                            tile_.begin() + static_cast<ptrdiff_t>(n * slots_));
     }
     out_->instances = first_ + rows_;
     out_->lines += rows_;
@@ -643,7 +640,8 @@ class Block {
   std::vector<uint8_t> nulls_;                 // of the column at hand
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
-  std::vector<uint8_t> single_;        // (S) each row has one feasign, lengths are not written yet
+  std::vector<uint8_t> single_;  // (S) each row has one feasign; its length is not written
+  std::vector<uint64_t> tile_;
   std::vector<const uint64_t*> next_;  // (S) feasigns of the block: in values_, or in the column
 };
 
@@ -663,6 +661,7 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
 Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& batches,
                     ParsedChunk* out) {
   *out = ParsedChunk();
+  out->nonzero = true;  // each was looked at
   const FeedSchema read = schema.WithoutMade();
   Block block(read, out);
   for (const ColumnBatch& batch : batches) {
