@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kBlockRows = 1024;  // their values stay in the cache; 128 and 256 are no faster
 constexpr size_t kBadRowsKept = 8;
+constexpr double kMost = static_cast<double>(std::numeric_limits<float>::max());
 // Short lists are copied whole, without asking how long they are: 1 to 3 values of a slot at random
 // cost a misprediction each, which took half of the time.
 constexpr size_t kShort = 4;
@@ -231,6 +232,13 @@ class Column {
   // The items of one row begin where those of the row before end.
   bool contiguous() const { return !HasNulls(array_); }
 
+  // Each row has one item, that of row r at place(r).
+  bool one_each() const { return !list_ && contiguous(); }
+  int64_t place(int64_t row) const { return offset_ + row; }
+
+  // Values that lie behind the item `end` in the leaf's buffer.
+  int64_t ValuesBehind(int64_t end) const { return leaf_->offset + leaf_->length - end; }
+
   Status Broken(const char* why) const {
     return Error(Code::kCorruption, "column '%.200s': %s; write the file again",
                  slot_.column_name().c_str(), why);
@@ -332,6 +340,7 @@ class Block {
         items_(kBlockRows),
         nulls_(kBlockRows),
         bad_(kBlockRows),
+        single_(slots_),
         next_(slots_) {}
 
   // tags: of the schema's TagColumnsRead.
@@ -341,7 +350,7 @@ class Block {
     first_ = out_->instances;
     out_->labels.resize(first_ + rows_);
     out_->dense.resize((first_ + rows_) * width_);
-    out_->lengths.resize((first_ + rows_) * slots_);
+    out_->lengths.resize((first_ + rows_) * slots_, 1);  // what single_ slots have
     std::fill(bad_.begin(), bad_.end(), uint8_t{0});
     reasons_.clear();
     any_bad_ = false;
@@ -352,6 +361,11 @@ class Block {
     }
     size_t sparse = 0, dense = 0;
     for (const Column& column : columns) {
+      if (column.one_each() && OneEach(column, begin, dense, sparse)) {
+        dense += column.slot().kind == SlotKind::kDense ? 1 : 0;
+        sparse += column.slot().kind == SlotKind::kSparse ? 1 : 0;
+        continue;
+      }
       PBX_RETURN_IF_ERROR(column.Rows(begin, rows, items_.data(), nulls_.data()));
       switch (column.slot().kind) {
         case SlotKind::kLabel:
@@ -363,7 +377,10 @@ class Block {
                       [&](auto number) { Dense(column, dense, number); });
           dense += static_cast<size_t>(column.slot().dim);
           break;
-        case SlotKind::kSparse: PBX_RETURN_IF_ERROR(Sparse(column, sparse++)); break;
+        case SlotKind::kSparse:
+          single_[sparse] = 0;
+          PBX_RETURN_IF_ERROR(Sparse(column, sparse++));
+          break;
       }
     }
     Assemble();
@@ -422,6 +439,36 @@ class Block {
     return std::string_view(digits_).substr(first);
   }
 
+  // A column of one value a row, without asking for each row where its items are. False, with
+  // nothing done that counts, where a value is not one that is taken as it is.
+  bool OneEach(const Column& column, int64_t begin, size_t dense, size_t sparse) {
+    const int64_t first = column.place(begin);
+    bool taken = false;
+    if (column.slot().kind == SlotKind::kDense && column.slot().dim == 1) {
+      WithNumbers(column.leaf(), column.leaf_kind(),
+                  [&](auto number) { taken = OneNumberEach(first, dense, number); });
+    } else if (column.slot().kind == SlotKind::kSparse &&
+               std::strchr("uUzZ", column.leaf_kind()) == nullptr) {
+      WithInteger(column.leaf_kind(), [&](auto* type) {
+        taken = Whole(column, sparse, first, static_cast<int64_t>(rows_), type);
+      });
+      single_[sparse] = taken ? 1 : 0;
+    }
+    return taken;
+  }
+
+  template <typename Number>
+  bool OneNumberEach(int64_t first, size_t at, Number number) {
+    float* out = out_->dense.data() + first_ * width_ + at;
+    bool finite = true;
+    for (size_t row = 0; row < rows_; ++row, out += width_) {
+      const double value = number(first + static_cast<int64_t>(row));
+      finite &= std::fabs(value) <= kMost;
+      *out = static_cast<float>(value);
+    }
+    return finite;
+  }
+
   template <typename Number>
   void Label(const Column& column, Number number) {
     const char* const name = column.slot().name.c_str();
@@ -445,19 +492,6 @@ class Block {
     const SlotSpec& slot = column.slot();
     const char* const name = slot.name.c_str();
     const size_t dim = static_cast<size_t>(slot.dim);
-    constexpr double kMost = static_cast<double>(std::numeric_limits<float>::max());
-    // Mostly a value a row, none of them null or not finite.
-    if (dim == 1 && column.scalar() && column.contiguous()) {
-      const int64_t first = items_[0].begin;
-      float* out = out_->dense.data() + first_ * width_ + at;
-      bool finite = true;
-      for (size_t row = 0; row < rows_; ++row, out += width_) {
-        const double value = number(first + static_cast<int64_t>(row));
-        finite &= std::fabs(value) <= kMost;
-        *out = static_cast<float>(value);
-      }
-      if (finite) return;
-    }
     for (size_t row = 0; row < rows_; ++row) {
       float* const out = out_->dense.data() + (first_ + row) * width_ + at;
       const Items items = items_[row];
@@ -484,7 +518,7 @@ class Block {
   }
 
   Status Sparse(const Column& column, size_t slot) {
-    size_t most = kShort;  // that many more are copied than there are
+    size_t most = 0;
     if (column.contiguous()) {
       most += static_cast<size_t>(items_[rows_ - 1].end - items_[0].begin);
     } else {
@@ -492,7 +526,7 @@ class Block {
         most += static_cast<size_t>(items_[row].end - items_[row].begin);
       }
     }
-    if (values_[slot].size() < most) values_[slot].resize(most + most / 2);
+    Room(slot, most);
     switch (column.leaf_kind()) {
       case 'u':
       case 'z': return Strings<int32_t>(column, slot);
@@ -508,26 +542,51 @@ class Block {
 
   template <bool per_slot, typename T>
   void Integers(const Column& column, size_t slot, const T* type) {
-    const uint32_t index = static_cast<uint32_t>(slot);
-    const T* const values = Values<T>(column.leaf());
-    uint64_t* const to = values_[slot].data();
+    // Mostly there is nothing to leave out.
+    const int64_t first = items_[0].begin, n = items_[rows_ - 1].end - first;
+    if (!column.contiguous() || !Whole(column, slot, first, n, type)) {
+      return Sift<per_slot>(column, slot, type);
+    }
     uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
-    if (!column.contiguous() || HasNulls(column.leaf())) return Sift<per_slot>(column, slot, type);
-    // Mostly there is nothing to leave out, and all the block's values are copied in one go.
-    const T* const from = values + items_[0].begin;
-    const int64_t n = items_[rows_ - 1].end - items_[0].begin;
+    for (size_t row = 0; row < rows_; ++row, length += slots_) {
+      *length = static_cast<uint32_t>(items_[row].end - items_[row].begin);
+    }
+  }
+
+  // Takes the n values from `first` on in one go. False where one is to be left out.
+  template <typename T>
+  bool Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*) {
+    if (HasNulls(column.leaf())) return false;
+    const T* const from = Values<T>(column.leaf()) + first;
     uint64_t wrong = 0;  // its top bit, once a value is 0 or negative; SSE2 compares no 64 bits
     for (int64_t i = 0; i < n; ++i) {
       // A negative number keeps its high bits, as an int64 does.
       const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
       wrong |= (feasign - 1) & ~feasign;
       if constexpr (sizeof(T) < 8) wrong |= feasign;
-      to[i] = per_slot ? FeasignInSlot(feasign, index) : feasign;
     }
-    if (wrong >> 63 != 0) return Sift<per_slot>(column, slot, type);
-    for (size_t row = 0; row < rows_; ++row, length += slots_) {
-      *length = static_cast<uint32_t>(items_[row].end - items_[row].begin);
+    if (wrong >> 63 != 0) return false;
+    if constexpr (sizeof(T) == 8) {
+      // Where they are, if what a short list is copied with may be read too.
+      if (!per_slot_ && column.ValuesBehind(first + n) >= static_cast<int64_t>(kShort)) {
+        next_[slot] = reinterpret_cast<const uint64_t*>(from);
+        return true;
+      }
     }
+    Room(slot, static_cast<size_t>(n));
+    uint64_t* const to = values_[slot].data();
+    const uint32_t index = static_cast<uint32_t>(slot);
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+      to[i] = per_slot_ ? FeasignInSlot(feasign, index) : feasign;
+    }
+    return true;
+  }
+
+  // Room for n values of a slot, and for what a short list is copied with.
+  void Room(size_t slot, size_t n) {
+    if (values_[slot].size() < n + kShort) values_[slot].resize((n + kShort) * 3 / 2);
+    next_[slot] = values_[slot].data();
   }
 
   // As Integers, value by value: leaves out nulls and zeros, and finds negative ones.
@@ -579,13 +638,14 @@ class Block {
 
   // Turns the block's columns into rows; a bad one closes up.
   void Assemble() {
+    const bool all_single = std::count(single_.begin(), single_.end(), uint8_t{0}) == 0;
+    if (all_single && !any_bad_) return AssembleSingles();
     const uint32_t* length = out_->lengths.data() + first_ * slots_;
     size_t total = 0;
     for (size_t i = 0; i < rows_ * slots_; ++i) total += length[i];
     const size_t used = out_->feasigns.size();
     out_->feasigns.resize(used + total + kShort);
     uint64_t* to = out_->feasigns.data() + used;
-    for (size_t s = 0; s < slots_; ++s) next_[s] = values_[s].data();
     size_t good = first_;
     for (size_t row = 0; row < rows_; ++row, length += slots_) {
       if (any_bad_ && bad_[row]) {
@@ -621,6 +681,24 @@ class Block {
     }
   }
 
+  // Rows of one feasign a slot, a tile of them at a time: what is written lies in the first cache.
+  void AssembleSingles() {
+    constexpr size_t kTileRows = 64;
+    tile_.resize(kTileRows * slots_);
+    for (size_t begin = 0; begin < rows_; begin += kTileRows) {
+      const size_t n = std::min(kTileRows, rows_ - begin);
+      for (size_t s = 0; s < slots_; ++s) {
+        const uint64_t* const from = next_[s] + begin;
+        uint64_t* const to = tile_.data() + s;
+        for (size_t row = 0; row < n; ++row) to[row * slots_] = from[row];
+      }
+      out_->feasigns.insert(out_->feasigns.end(), tile_.begin(),
+                            tile_.begin() + static_cast<ptrdiff_t>(n * slots_));
+    }
+    out_->instances = first_ + rows_;
+    out_->lines += rows_;
+  }
+
   void MoveRow(size_t from, size_t to) {
     if (from == to) return;
     out_->labels[to] = out_->labels[from];
@@ -646,7 +724,9 @@ class Block {
   std::vector<uint8_t> nulls_;                 // of the column at hand
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
-  std::vector<const uint64_t*> next_;  // (S)
+  std::vector<uint8_t> single_;  // (S) each row has one feasign; its length is not written
+  std::vector<uint64_t> tile_;
+  std::vector<const uint64_t*> next_;  // (S) feasigns of the block: in values_, or in the column
 };
 
 }  // namespace
@@ -670,6 +750,7 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
 Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& batches,
                     ParsedChunk* out) {
   *out = ParsedChunk();
+  out->nonzero = true;  // each was looked at
   const FeedSchema read = schema.WithoutMade();
   Block block(read, out);
   std::vector<SlotSpec> tag_specs;

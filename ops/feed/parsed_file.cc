@@ -73,7 +73,7 @@ struct BadColumns {
 
 // A column that ParsedChunk gains is to be named in EachColumn, and scattered by ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
-                  3 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>) + sizeof(TagColumns),
+                  4 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>) + sizeof(TagColumns),
               "ParsedChunk has other columns than are written and read here");
 
 // Tags are not written: a chunk that has them is refused, rather than read back without them.
@@ -137,32 +137,61 @@ void Put(const std::vector<T>& values, uint8_t stored, char* out) {
   std::memcpy(out, values.data(), values.size() * sizeof(T));
 }
 
+// Bytes of a column that are checked, searched for 0 and widened together, while they lie in the
+// first cache. Crc32c is fastest with multiples of 3 KiB. Memory is fetched for what is written
+// while the checksum is computed, which needs none: a tenth less time for it all.
+constexpr size_t kBlockBytes = 3u << 10;
+
+struct Taken {
+  uint32_t crc = 0;
+  bool zero = false;  // a value is 0
+};
+
+// The top bit is set for 0 alone; SSE2 compares no 64 bits.
+template <typename Stored>
+Stored ZeroBits(Stored value) {
+  return static_cast<Stored>((value - 1) & ~value);
+}
+
 // REQUIRES: data is aligned for Stored.
 template <typename Stored, typename T>
-void TakeAs(const char* data, size_t count, std::vector<T>* out) {
-  const Stored* const values = reinterpret_cast<const Stored*>(data);
-  out->assign(values, values + count);
+Taken TakeAs(const char* data, size_t count, std::vector<T>* out) {
+  Taken taken;
+  out->reserve(count);
+  constexpr size_t kBlock = kBlockBytes / sizeof(Stored);
+  for (size_t at = 0; at < count; at += kBlock) {
+    const size_t n = std::min(kBlock, count - at);
+    const Stored* const values = reinterpret_cast<const Stored*>(data) + at;
+    for (size_t i = 0; i < n; i += 64 / sizeof(T)) __builtin_prefetch(out->data() + at + i, 1);
+    taken.crc = Crc32c(values, n * sizeof(Stored), taken.crc);
+    if constexpr (std::is_same_v<T, uint64_t>) {
+      Stored zeros = 0;
+      for (size_t i = 0; i < n; ++i) zeros = static_cast<Stored>(zeros | ZeroBits(values[i]));
+      taken.zero |= zeros >> (8 * sizeof(Stored) - 1) != 0;
+    }
+    out->insert(out->end(), values, values + n);
+  }
+  return taken;
 }
 
 template <typename T>
-void Take(const char* data, size_t count, uint8_t stored, std::vector<T>* out) {
+Taken Take(const char* data, size_t count, uint8_t stored, std::vector<T>* out) {
   if constexpr (KindOf<T>() == 'u') {
     if (stored == 1) return TakeAs<uint8_t>(data, count, out);
     if (stored == 2) return TakeAs<uint16_t>(data, count, out);
     if (stored == 4) return TakeAs<uint32_t>(data, count, out);
   }
-  TakeAs<T>(data, count, out);
+  return TakeAs<T>(data, count, out);
 }
 
 Status Broken(const std::string& where, const char* what) {
   return Error(Code::kCorruption, "%s: %s; remove the file, it is made again", where.c_str(), what);
 }
 
-// The columns of a piece, their places and checksums checked.
+// The columns of a piece, their places checked.
 struct ColumnList {
   std::array<ColumnHead, kMaxColumns> columns;
   size_t size = 0;
-  size_t used = 0;
 
   Status Load(const char* piece, const PieceHead& head, const std::string& where) {
     size = head.columns;
@@ -178,12 +207,6 @@ struct ColumnList {
       if (!width || column.offset % kAlign != 0 || column.offset > head.bytes ||
           column.count > (head.bytes - column.offset) / column.stored) {
         return Broken(where, "a column leaves its piece");
-      }
-      if (column.crc != Crc32c(piece + column.offset, column.count * column.stored)) {
-        return Error(Code::kCorruption,
-                     "%s: column '%.16s' has another CRC32C than it was written "
-                     "with; remove the file, it is made again",
-                     where.c_str(), column.name);
       }
     }
     return Status::Ok();
@@ -333,9 +356,11 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   out->instances = head.instances;
   out->lines = head.lines;
   out->bad_lines = head.bad_lines;
+  out->nonzero = false;
   BadColumns bad;
   size_t taken = 0;
   bool typed = true;
+  const ColumnHead* damaged = nullptr;
   EachColumn(*out, bad, [&](const char* name, auto& values) {
     using T = typename std::decay_t<decltype(values)>::value_type;
     const ColumnHead* const column = list.Find(name);
@@ -346,8 +371,19 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
         column->kind == KindOf<T>() && column->item == sizeof(T) &&
         (KindOf<T>() == 'u' ? column->stored <= sizeof(T) : column->stored == sizeof(T));
     typed = typed && fits;
-    if (fits) Take(piece + column->offset, column->count, column->stored, &values);
+    if (!fits) return;
+    const Taken found = Take(piece + column->offset, column->count, column->stored, &values);
+    if (found.crc != column->crc) damaged = column;
+    if constexpr (std::is_same_v<T, uint64_t>) {
+      if (&values == &out->feasigns) out->nonzero = !found.zero;
+    }
   });
+  if (damaged != nullptr) {
+    return Error(Code::kCorruption,
+                 "%s: column '%.16s' has another CRC32C than it was written "
+                 "with; remove the file, it is made again",
+                 where.c_str(), damaged->name);
+  }
   if (!typed || taken != list.size) {
     return Broken(where, "a piece has a column of another name or type than this version reads");
   }

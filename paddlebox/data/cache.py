@@ -10,11 +10,12 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,7 +77,6 @@ class ParsedCache:
         self.hits = 0  # files whose columns were there
         self.misses = 0
         self._told = False  # that the cache cannot be written
-        self._numbers = count()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -129,7 +129,8 @@ class ParsedCache:
     def _record(
         self, path: str, file: Path, key: str, identity: Mapping[str, Any]
     ) -> _Recording | None:
-        part = file.with_name(f"{file.stem}-{os.getpid()}-{next(self._numbers)}{_PART}")
+        # Nobody else's, in this process or in others: containers have equal process numbers.
+        part = file.with_name(f"{file.stem}-{secrets.token_hex(8)}{_PART}")
         try:
             writer = core.ParsedFileWriter(str(part))
         except StoreError as error:

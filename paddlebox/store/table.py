@@ -486,7 +486,7 @@ class Table:
         events: Sequence[Mapping[str, Any]],
         cursor: Mapping[str, Any],
         config_hash: str,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
     ) -> int:
         """Makes rows that were imported (store/import_rows.py) the first version of a new store.
 
@@ -515,7 +515,7 @@ class Table:
                 events=list(events),
                 cursor=dict(cursor),
                 config_hash=config_hash,
-                config=dict(config),
+                config=dict(config or {}),
             )
             self._manifest.commit(record)
             self._head = record

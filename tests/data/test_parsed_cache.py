@@ -18,6 +18,7 @@ import pytest
 from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from tests.conftest import run_python
 from tests.data.conftest import SLOTS, multislot_lines
@@ -284,6 +285,20 @@ class TestFolder:
             thread.join()
         assert found == [expected] * 4
         assert len(entries(cache)) == 1
+
+    def test_two_that_write_one_entry_at_once_do_not_meet(self, tmp_path, cache):
+        path = write(tmp_path / "a", several_chunks())
+        schema = LoadOptions(Format.MULTISLOT, SLOTS, 16).schema()
+        other = ParsedCache(cache.folder, GIB)
+        both = [
+            each.parts(str(path), {}, lambda: read_chunks(str(path))) for each in (cache, other)
+        ]
+        for parts in zip(*both, strict=True):  # each of them begins before the other ends
+            for part in parts:
+                part.parse(schema)
+        assert len(entries(cache)) == 1
+        kept = cache.parts(str(path), {}, lambda: read_chunks("nowhere"))
+        assert sum(part.parse(schema).instances for part in kept) == 40_000
 
     def test_another_process_reads_what_this_one_kept(self, tmp_path, cache):
         path = write(tmp_path / "a", multislot_lines(300))

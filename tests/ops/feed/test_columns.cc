@@ -225,3 +225,67 @@ TEST(many_rows_with_bad_ones_keep_the_others_in_order) {
   CHECK(chunk.feasigns == expected);
   CHECK_EQ(chunk.lengths.size(), 2 * chunk.instances);
 }
+
+// Rows of a label, a dense number and one id a slot, over blocks and tiles that end in the middle.
+struct OneEach : Batch {
+  static constexpr size_t kRows = 2500;
+  std::vector<float> labels = std::vector<float>(kRows, 0.25f);
+  std::vector<double> numbers = std::vector<double>(kRows);
+  std::vector<uint64_t> wide = std::vector<uint64_t>(kRows);
+  std::vector<int32_t> narrow = std::vector<int32_t>(kRows);
+
+  OneEach() {
+    for (size_t i = 0; i < kRows; ++i) {
+      numbers[i] = 0.5 * static_cast<double>(i);
+      wide[i] = ~uint64_t{0} - i;
+      narrow[i] = static_cast<int32_t>(i + 1);
+    }
+  }
+
+  // As the columns say, row by row.
+  ParsedChunk Expected() const {
+    ParsedChunk chunk;
+    chunk.lines = kRows;
+    for (size_t i = 0; i < kRows; ++i) {
+      if (labels[i] > 1) {
+        ++chunk.bad_lines;
+        continue;
+      }
+      ++chunk.instances;
+      chunk.labels.push_back(labels[i]);
+      chunk.dense.push_back(static_cast<float>(numbers[i]));
+      for (const uint64_t id : {wide[i], static_cast<uint64_t>(narrow[i])}) {
+        chunk.lengths.push_back(id == 0 ? 0 : 1);
+        if (id != 0) chunk.feasigns.push_back(id);
+      }
+    }
+    return chunk;
+  }
+
+  void Check() {
+    ParsedChunk chunk;
+    CHECK_OK(Parse(Schema(Format::kColumns, {Label("y"), Dense("d", 1), Sparse("u"), Sparse("w")}),
+                   {Add<float>("y", "f", labels), Add<double>("d", "g", numbers),
+                    Add<uint64_t>("u", "L", wide), Add<int32_t>("w", "i", narrow)},
+                   0, kRows, &chunk));
+    const ParsedChunk expected = Expected();
+    CHECK(SameBytes(chunk.labels, expected.labels));
+    CHECK(SameBytes(chunk.dense, expected.dense));
+    CHECK(SameBytes(chunk.feasigns, expected.feasigns));
+    CHECK(SameBytes(chunk.lengths, expected.lengths));
+    CHECK_EQ(chunk.instances, expected.instances);
+    CHECK_EQ(chunk.lines, expected.lines);
+    CHECK_EQ(chunk.bad_lines, expected.bad_lines);
+    CHECK(chunk.nonzero);
+  }
+};
+
+TEST(one_id_a_row_in_every_slot_is_what_the_columns_say) { OneEach().Check(); }
+
+TEST(a_row_without_its_id_or_a_bad_one_changes_no_other_row) {
+  OneEach rows;
+  rows.wide[0] = rows.narrow[1023] = 0;
+  rows.wide[1500] = 0;
+  rows.labels[1024] = rows.labels[OneEach::kRows - 1] = 2;  // malformed
+  rows.Check();
+}

@@ -136,6 +136,33 @@ TEST(any_changed_byte_of_a_piece_is_corruption_or_padding) {
   }
 }
 
+// A column is checked block by block.
+TEST(a_long_column_comes_back_and_damage_anywhere_in_it_is_seen) {
+  for (const uint64_t width : {1, 2, 4, 8}) {
+    const uint64_t most = ~uint64_t{0} >> (64 - 8 * width);
+    ParsedChunk chunk;
+    chunk.instances = 1;
+    chunk.labels = {1};
+    chunk.lengths = {10001};
+    for (uint64_t i = 0; i < 10001; ++i) chunk.feasigns.push_back(most - i % 100);
+    std::string piece;
+    EncodePiece(chunk, &piece);
+    const ParsedChunk back = Decoded(piece);
+    CheckSame(chunk, back, 0);
+    CHECK(back.nonzero);
+    const size_t column = piece.size() - 10001 * width;
+    for (size_t at = column; at < piece.size() - 8; at += 1021) {
+      piece[at] = static_cast<char>(piece[at] ^ 1);
+      ParsedChunk damaged;
+      CHECK(DecodePiece(piece.data(), piece.size(), "piece", &damaged).code() == Code::kCorruption);
+      piece[at] = static_cast<char>(piece[at] ^ 1);
+    }
+    chunk.feasigns[9000] = 0;
+    EncodePiece(chunk, &piece);
+    CHECK(!Decoded(piece).nonzero);
+  }
+}
+
 TEST(a_file_gives_its_pieces_in_their_order_whatever_order_they_came_in) {
   const Folder folder;
   auto writer = ParsedFileWriter::Create(folder.file());
