@@ -212,7 +212,9 @@ sys.stdin.read()
     parent = run_child(code, str(tmp_path))
     assert parent.stdout is not None
     lines = [parent.stdout.readline() for _ in range(3)]
-    child = next(int(line) for line in lines if line.strip().isdigit())
+    numbers = [int(line) for line in lines if line.strip().isdigit()]
+    assert numbers, lines
+    child = numbers[0]
     try:
         assert any("may not be used in its child" in line for line in lines)
         assert "opened anew\n" in lines
