@@ -38,7 +38,8 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
         if section is not None:
             yield from describe(section, f"{prefix}{name}.")
         else:
-            default = "required" if field.is_required() else _show(field.default, name)
+            value = field.get_default(call_default_factory=True)
+            default = "required" if field.is_required() else _show(value, name)
             yield Key(prefix + name, _type(name, field), default, field.description or "")
 
 
@@ -72,6 +73,9 @@ def _type(name: str, field: FieldInfo) -> str:
 def _list_of(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
+    if get_origin(annotation) is dict:
+        value = get_args(annotation)[1]
+        return f"{(get_args(value) or (value,))[0].__name__} by name"
     item = get_args(annotation)[0]
     return f"list of {(get_args(item) or (item,))[0].__name__}"
 
