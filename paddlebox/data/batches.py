@@ -1,6 +1,9 @@
 """Batches: what one step feeds, packed from the instances of a pass.
 
 Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
+
+Where sparse slots belong to several tables, `box_ids`, `box_offsets` and `box_plan` are of the
+slots of the first; those of table t are `box_ids_t` and so on.
 """
 
 from __future__ import annotations
@@ -29,31 +32,44 @@ LOG_KEYS = ("box_search_id", "box_cmatch_rank")
 
 Feed = dict[str, Any]
 
-_FLAT = ("box_ids", "box_offsets", "box_plan")  # the packed inputs without a dimension B
+_FLAT = ("box_ids", "box_offsets", "box_plan")  # of a table; without a dimension B
+
+
+def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
+    """PACKED with the inputs of each table; tables: all their names, the first one's too."""
+    of_others = {f"{name}_{table}": PACKED[name] for table in tables[1:] for name in _FLAT}
+    return {**PACKED, **of_others}
+
+
+def _is_flat(name: str) -> bool:
+    return name in _FLAT or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
 
 
 def instances_of(feed: Feed) -> int:
     """B of a feed."""
-    return next(len(array) for name, array in feed.items() if name not in _FLAT)
+    return next(len(array) for name, array in feed.items() if not _is_flat(name))
 
 
-def check_use_var(variables: Sequence[Any], slots: Slots, rank_offset: str = "") -> None:
+def check_use_var(
+    variables: Sequence[Any], slots: Slots, rank_offset: str = "", tables: Sequence[str] = ()
+) -> None:
     """Raises ValueError, naming the variable, when one of a user's program cannot be fed.
 
     Args:
-        rank_offset: the variable that takes RankOffset, or "".
+        rank_offset: the variable that takes RankOffset, or "". tables: names, where several.
     """
+    inputs = packed(tables)
     of_name = {slot.name: slot for slot in slots.slots}
-    if all(var.name in _FLAT for var in variables):
+    if all(_is_flat(var.name) for var in variables):
         found = ", ".join(var.name for var in variables) or "none"
         raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
     for var in variables:
-        if var.name in PACKED or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
+        if var.name in inputs or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
             continue
         if var.name not in of_name:
             raise ValueError(
                 f"variable {var.name!r} is neither a slot ({', '.join(of_name)}) "
-                f"nor a packed input ({', '.join(PACKED)})"
+                f"nor a packed input ({', '.join(inputs)})"
             )
         slot, shape = of_name[var.name], tuple(var.shape)
         if slot.type is not SlotType.SPARSE:
@@ -82,7 +98,7 @@ class BatchPacker:
 
     Args:
         loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
-        stamp: of the pass table.
+        stamps: of the pass table of each table. tables: their names, where there are several.
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
     """
@@ -91,14 +107,16 @@ class BatchPacker:
         self,
         loaded: LoadedPass,
         row_of_position: np.ndarray,
-        stamp: int,
+        stamps: Sequence[int],
         use_var: Sequence[Any] | None,
         rank_offset: str = "",
+        tables: Sequence[str] = (),
     ) -> None:
         self._rank_offset = rank_offset
         self._loaded = loaded
         self._rows = row_of_position
-        self._stamp = stamp
+        self._stamps = stamps
+        self._tables = tables
         self._use_var = use_var
         self._slots: Slots = loaded.options.slots
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
@@ -118,9 +136,14 @@ class BatchPacker:
 
     def _pack(self, begin: int, end: int) -> Feed:
         native = self._loaded.instances.pack_batch(
-            begin, end, self._rows, self._stamp, self._slots.dense_width
+            begin, end, self._rows, self._stamps[0], self._slots.dense_width
         )
         packed = {f"box_{name}": array for name, array in native.items()}
+        for number in range(1, len(self._stamps)):
+            others = self._loaded.instances.pack_table(
+                number, begin, end, self._rows, self._stamps[number]
+            )
+            packed |= {f"box_{name}_{self._tables[number]}": a for name, a in others.items()}
         if self._use_var is None:
             return packed
         feed: Feed = {}

@@ -112,9 +112,11 @@ def only_in(
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes of all files of the store."""
+    """Bytes of all files of the store; those below tables/ are stores of their own."""
     total = 0
-    for where, _, names in os.walk(folder):
+    for where, below, names in os.walk(folder):
+        if where == folder and "tables" in below:
+            below.remove("tables")
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 total += os.stat(os.path.join(where, name)).st_size

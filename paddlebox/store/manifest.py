@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -250,11 +250,47 @@ class Manifest:
                 ]
             )
 
-    def prune(self, keep: int = 2) -> list[int]:
+    def rewind(self, version: int) -> list[int]:
+        """Makes an older version the newest again; 0: none at all. Returns those it forgets.
+
+        Versions after it that hold the same rows, as a merge makes them, stay. Call
+        `remove_unreferenced` next.
+
+        Raises: StoreError: it is not kept, or a reader holds a lease on one to forget.
+        """
+        with self._writing():
+            records = [self.version(number) for number in self.versions()]
+            chosen = self.version(version) if version > 0 else None
+            last = version
+            for record in records:
+                if chosen is not None and record.version > version:
+                    same = record.dense_version == chosen.dense_version  # else a pass came between
+                    last = record.version if same and record.events == chosen.events else last
+            dropped = [record.version for record in records if record.version > last]
+            if not dropped:
+                return []
+            for lease in held_leases(self.folder, remove_stale=True):
+                if lease.version is None or lease.version in dropped:
+                    raise StoreError(
+                        f"{self.folder}: version {lease.version} must be forgotten, process "
+                        f"{lease.pid} reads it: try again when it has ended"
+                    )
+            kept = {number: crc for number, crc in self._kept_crcs().items() if number <= last}
+            newer = range(last + 1, dropped[-1] + 1)
+            self._put(
+                [
+                    *((_key(number), None) for number in dropped),
+                    *((_journal_key(number), None) for number in newer),
+                    (_HEAD, head_payload(last, kept)),
+                ]
+            )
+            return dropped
+
+    def prune(self, keep: int = 2, named: Collection[int] = ()) -> list[int]:
         """Forgets old versions, with every file that only they name; returns them.
 
         Kept are the newest version of each of the newest ``keep`` passes (a compaction makes a
-        version of the pass that was there), and those that a reader holds a lease on.
+        version of the pass that was there), those that a reader holds a lease on, and ``named``.
         """
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
@@ -269,7 +305,7 @@ class Manifest:
                 if record.kind == "pass" or not of_pass:
                     of_pass.append(record.version)
                 of_pass[-1] = record.version
-            chosen = {*of_pass[-keep:], *pinned}
+            chosen = {*of_pass[-keep:], *pinned, *named}
             dropped = [record for record in records if record.version not in chosen]
             kept = [record for record in records if record.version in chosen]
             if not dropped:

@@ -38,6 +38,7 @@ class VersionRecord:
     dense_version: int = 0  # the files of dense/<dense_version>/
     config_hash: str = ""
     digest: str | None = None
+    tables: dict[str, int] = field(default_factory=dict)  # of a group: the others' versions
     created_at: str = field(default_factory=_now)
 
     def following(self, kind: str, **changes: Any) -> VersionRecord:
@@ -57,6 +58,8 @@ class VersionRecord:
             StoreError: a field holds something that is not JSON.
         """
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
+        if not self.tables:
+            del fields["tables"]  # a store of one table stays readable as it was
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -94,6 +97,9 @@ class VersionRecord:
                     raise ValueError(f"{name} of a segment is {segment[name]!r}")
             if not isinstance(segment["file"], str) or "/" in segment["file"]:
                 raise ValueError(f"file of a segment is {segment['file']!r}")
+        for name, version in self.tables.items():
+            if type(version) is not int or version < 1:
+                raise ValueError(f"version of table {name!r} is {version!r}")
         return self
 
 
@@ -110,6 +116,7 @@ _TYPES = {
     "bytes_written": dict,
     "dense": dict,
     "dense_version": int,
+    "tables": dict,
 }
 _SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 

@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import TableConfig
+from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store import compaction, files, life
@@ -35,6 +36,7 @@ _MIB = 1 << 20
 # Of the arrays of a version's dense state those that are the table's own, not the program's.
 _OWN = "paddlebox."
 _ADMISSION = _OWN + "admission"
+TABLES = "tables"  # below a store: the stores of the other tables of its group
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
@@ -48,6 +50,28 @@ class StagedPass:
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
     train: bool = True
     refused: int = 0  # keys that get no row yet: see Table.count_keys
+
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        """Of each table that the pass has rows in."""
+        return (self.stamp,)
+
+    @property
+    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
+        """`hits` by the name of the table, where there are several."""
+        return {}
+
+
+@dataclass(frozen=True)
+class GroupLink:
+    """What ties a table to the others of its `TableGroup` (store/group.py)."""
+
+    #: Of the first table: the versions of the others that its next version names.
+    others: Callable[[], Mapping[str, int]] | None = None
+    #: Of another: its versions that kept versions of the first one name.
+    named: Callable[[], Collection[int]] | None = None
+    #: Of another that is opened for training: the version to go back to; 0: an empty table.
+    version: int | None = None
 
 
 class Table:
@@ -67,6 +91,7 @@ class Table:
         version: with read_only, the version to read instead of the newest.
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
+        link: of a table of a group; None: it stands alone.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -88,6 +113,7 @@ class Table:
         disk_budget_bytes: int = 0,
         version: int | None = None,
         slot_rates: Sequence[float] = (),
+        link: GroupLink | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -95,6 +121,7 @@ class Table:
         self.keep_versions = keep_versions
         self.disk_budget_bytes = disk_budget_bytes
         self.policy = compaction
+        self._link = link or GroupLink()
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
         # Goes into each version: tools open the store with it, and whoever trains it on must agree
         # on what of it gives the rows' bytes their meaning.
@@ -154,6 +181,10 @@ class Table:
             head = self._manifest.pin(version)
         else:
             self._manifest = Manifest.open_writer(self.folder)
+            if self._link.version is not None:
+                forgotten = self._manifest.rewind(self._link.version)
+                if forgotten:
+                    log.info("%s: versions %s belong to no commit", self.folder, forgotten)
             self._manifest.remove_unreferenced()
             head = self._manifest.head()
         if head is None:
@@ -176,6 +207,24 @@ class Table:
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def members(self) -> tuple[Table, ...]:
+        """Itself; of a `TableGroup` its tables."""
+        return (self,)
+
+    def slot_tables(self, slots: Slots) -> tuple[int, ...]:
+        """(S) the member that each sparse slot belongs to; empty: all to one.
+
+        Raises: ConfigError for a slot of a table that is not there.
+        """
+        slots.tables([self.name])
+        return ()
+
+    @property
+    def counts_keys(self) -> bool:
+        """Whether training passes go through `count_keys`."""
+        return self.config.admission.min_count > 1
 
     @property
     def max_pass_rows(self) -> int:
@@ -220,7 +269,9 @@ class Table:
             staged["stamp"], staged["rows"], staged["row_of_key"], hits, train, staged["refused"]
         )
 
-    def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
+    def count_keys(
+        self, keys: np.ndarray, counts: np.ndarray, slots: np.ndarray | None = None
+    ) -> int:
         """Counts the feasigns of a whole training pass, once, before it is staged.
 
         For tables with `admission.min_count` above 1: a feasign without a row gets one in the pass
@@ -229,10 +280,12 @@ class Table:
 
         Args:
             keys: (K) uint64, ascending. counts: (K) uint32, occurrences of each in the pass.
+            slots: as of `stage`; a group of tables goes by them.
 
         Returns: what `commit` is given as `counted`, so that a version has the counts up to its own
             pass, however many passes were counted since.
         """
+        del slots
         with self._counting:
             self._counts_before[self._counted + 1] = self._native.admission_state()
             self._native.count_keys(
@@ -267,9 +320,13 @@ class Table:
         self._native.drop_staged(staged.stamp)
 
     def begin(self, staged: StagedPass) -> None:
-        """Opens the staged pass: operators read and write it from here on.
+        """Opens the staged pass: operators read and write it from here on. Makes room as
+        `make_room`."""
+        self.make_room(staged)
+        self._native.begin(staged.stamp)
 
-        Waits for compaction where segments are too many or take too much room, and says so.
+    def make_room(self, staged: StagedPass) -> None:
+        """Waits for compaction where segments are too many or take too much room, and says so.
 
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
@@ -281,7 +338,6 @@ class Table:
             )
         if self._manifest is not None and staged.train:
             self._check_room(staged.rows)
-        self._native.begin(staged.stamp)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
@@ -298,6 +354,10 @@ class Table:
             self._unnamed = []  # of the pass's earlier parts: no later commit may name them
         if self._native.training:
             self._native.abandon()
+
+    def refuse_passes(self) -> None:
+        """Takes no more training, as after `abandon`: what is in memory is not what is stored."""
+        self._abandoned = True
 
     def _check_not_abandoned(self) -> None:
         if self._abandoned:
@@ -350,12 +410,37 @@ class Table:
         else:
             self._day = day
         self._native.publish(written["segments"])
-        if self._manifest is not None:
-            with self._committing:
-                self._manifest.prune(self.keep_versions)
+        self.prune()
         if self._compactor is not None:
             self._compactor.wake()
         return version
+
+    def prune(self) -> None:
+        """Forgets versions, and their files, that are no longer to be kept."""
+        if self._manifest is None or self.folder is None:
+            return
+        with self._committing:
+            if self._link.named is not None:
+                self._manifest.prune(self.keep_versions, self._link.named())
+            elif not _is_of_group(self.folder):  # else nobody says which versions are named
+                self._manifest.prune(self.keep_versions)
+
+    def committing(self) -> AbstractContextManager[Any]:
+        """While it is held no version is made or forgotten but by this thread."""
+        return self._committing
+
+    def _others(self) -> dict[str, int]:
+        """What the next version names of the other tables."""
+        if self._link.others is not None:
+            return dict(self._link.others())
+        return self._head.tables if self._head is not None else {}
+
+    def named_versions(self, table: str) -> set[int]:
+        """Versions of another table of the group that kept versions of this one name."""
+        if self._manifest is None:
+            return set()
+        kept = [self._manifest.version(number) for number in self._manifest.versions()]
+        return {record.tables[table] for record in kept if table in record.tables}
 
     def _commit_pass(
         self, parts: Sequence[Mapping[str, Any]], dense: Mapping[str, np.ndarray], **fields: Any
@@ -374,6 +459,7 @@ class Table:
             dense=names,
             dense_version=version,
             digest=None,
+            tables=self._others(),
             **fields,
         )
         self._manifest.commit(record)
@@ -435,11 +521,11 @@ class Table:
             added = life.numbered(events, len(known))
             if self._manifest is not None:
                 record = (self._head or self._empty_record()).following(
-                    "life", events=[*known, *added]
+                    "life", events=[*known, *added], tables=self._others()
                 )
                 self._manifest.commit(record)
                 self._head = record
-                self._manifest.prune(self.keep_versions)
+                self.prune()
             else:
                 self._events = [*known, *added]
             self._native.append_events(added)
@@ -611,14 +697,12 @@ class Table:
                 "compaction",
                 segments=segments,
                 live_rows=compaction.live_rows_within(segments, live_rows),
-                bytes_written=_add(
-                    head.bytes_written, "compaction", sum(s["bytes"] for s in made)
-                ),
+                bytes_written=_add(head.bytes_written, "compaction", sum(s["bytes"] for s in made)),
             )
             self._manifest.commit(record)
             self._head = record
             self._native.replace_segments(sorted(gone), made)
-            self._manifest.prune(self.keep_versions)
+            self.prune()
 
     def _shape(self) -> compaction.Shape:
         if self._head is None:
@@ -722,6 +806,12 @@ class Table:
 
 def _add(sums: Mapping[str, int], kind: str, count: int) -> dict[str, int]:
     return {**sums, kind: sums.get(kind, 0) + count}
+
+
+def _is_of_group(folder: Path) -> bool:
+    """Whether this is the store of one of the other tables of a group."""
+    above = folder.resolve().parent
+    return above.name == TABLES and (above.parent / "manifest").is_dir()
 
 
 def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from paddlebox import _native
-from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config import Config, Slots, TableConfig, load_slots
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
@@ -32,6 +32,7 @@ from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
 from paddlebox.train.loop import PassResult, run_pass
 from paddlebox.train.metrics import PassMetrics, format_metrics
@@ -73,47 +74,65 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 def open_table(
     config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
-) -> Table:
-    """The table that the config describes, over the store in folder.
+) -> Tables:
+    """The table that the config describes, or all of them where it has `extra_tables`, over the
+    store in folder.
 
-    Raises: ConfigError when table.slot_learning_rates names a slot that is not in `slots`.
+    Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
+        table; when a slot's table is not there; when the store has tables that the config lacks.
     """
-    return Table(
-        config.table,
-        seed=config.seed,
-        folder=folder,
-        hbm_budget_bytes=config.hbm.budget_bytes,
-        mem_budget_bytes=config.mem.budget_bytes,
-        max_segment_bytes=config.ssd.max_segment_bytes,
-        threads=_threads(config.store.threads),
-        read_only=read_only,
-        keep_versions=config.checkpoint.keep_versions,
-        compaction=Policy(
+    arguments: dict[str, Any] = {
+        "seed": config.seed,
+        "folder": folder,
+        "hbm_budget_bytes": config.hbm.budget_bytes,
+        "mem_budget_bytes": config.mem.budget_bytes,
+        "max_segment_bytes": config.ssd.max_segment_bytes,
+        "threads": _threads(config.store.threads),
+        "read_only": read_only,
+        "keep_versions": config.checkpoint.keep_versions,
+        "compaction": Policy(
             space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
         )
         if config.ssd.compaction
         else None,
-        disk_budget_bytes=config.ssd.disk_budget_bytes,
-        slot_rates=_slot_rates(config, slots),
-    )
+        "disk_budget_bytes": config.ssd.disk_budget_bytes,
+    }
+    if config.extra_tables:
+        slots = slots or _slots(config)
+        rates = [_slot_rates(config, table, slots) for table in config.tables]
+        return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
+    rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
+    table = Table(config.table, slot_rates=rates_of_one, **arguments)
+    if table.head is not None and table.head.tables:
+        names = ", ".join(table.head.tables)
+        table.close()
+        raise ConfigError(
+            f"{folder}: has rows in tables {names}, which the config does not name: add them to "
+            "extra_tables"
+        )
+    return table
 
 
-def _slot_rates(config: Config, slots: Slots | None) -> list[float]:
-    rates = config.table.slot_learning_rates
-    if not rates or slots is None:
+def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
+    """Of every sparse slot; those that are another table's are never asked for."""
+    rates = table.slot_learning_rates
+    if not rates:
         return []
     names = [slot.name for slot in slots.sparse]
+    own = [s.name for s in slots.sparse if (s.table or config.table.name) == table.name]
     for name in rates:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
+        if name not in own:
+            key = "table" if table is config.table else f"extra_tables.{table.name}"
+            near = difflib.get_close_matches(name, own, 1)
             raise ConfigError(
-                f"table.slot_learning_rates: no sparse slot {name!r} in {config.data.slots}"
+                f"{key}.slot_learning_rates: no sparse slot {name!r} "
+                f"{'of this table ' if name in names else ''}in {config.data.slots}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
     return [rates.get(name, 1.0) for name in names]
 
 
-def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDataset:
+def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
     """The feeder that the config describes."""
     dataset = InMemoryDataset(table, seed=config.seed)
     dataset.init(
@@ -166,11 +185,11 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
             )
         runner = build_runner(config, slots)
         log.info(
-            "%s: %d passes, %d sparse slots, rows of %d bytes, vector path %s",
+            "%s: %d passes, %d sparse slots, rows of %s bytes, vector path %s",
             config.name,
             len(passes),
             len(slots.sparse),
-            table.row_bytes,
+            " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
         with _feeding(create_dataset(config, slots, table)) as dataset:
@@ -215,7 +234,7 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     tests = expand(config.data.test_files, config.data.retries)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", read_only=True) as table:
+    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
         assert table.head is not None
         version = table.head.version
         runner = build_runner(config, slots)
@@ -231,13 +250,14 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
 
 def _train_pass(
     config: Config,
-    table: Table,
+    table: Tables,
     dataset: InMemoryDataset,
     runner: Runner,
     planned: PlannedPass,
     following: PlannedPass | None,
 ) -> dict[str, Any]:
     before = table.counters()
+    before_of = {member.name: member.counters() for member in table.members}
     waited = table.compaction_wait_s
     started = time.perf_counter()
     dataset.begin_pass()
@@ -278,6 +298,7 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **_hot_path(before, after),
+        **_by_table(table, before_of, stats.hits_of),
         "compaction_wait_s": table.compaction_wait_s - waited,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
@@ -290,6 +311,20 @@ def _train_pass(
     }
     _log_pass(planned, result, line)
     return line
+
+
+def _by_table(
+    table: Tables, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    """What of a pass's counts is which table's, where there are several."""
+    if len(table.members) == 1:
+        return {}
+    of_table = {}
+    for member in table.members:
+        after, names = member.counters(), ("rows_pulled", "rows_pushed")
+        moved = {name: after[name] - before[member.name][name] for name in names}
+        of_table[member.name] = {"hits": hits.get(member.name, {}), **moved}
+    return {"tables": of_table}
 
 
 def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +344,7 @@ def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wear(config: Config, table: Table, seconds: float) -> dict[str, Any]:
+def _wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
     """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
     for."""
     counters = table.counters()
@@ -369,7 +404,7 @@ def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[An
 
 
 def _evaluate_files(
-    config: Config, slots: Slots, table: Table, runner: Runner, files: Sequence[str]
+    config: Config, slots: Slots, table: Tables, runner: Runner, files: Sequence[str]
 ) -> dict[str, Any]:
     with _feeding(create_dataset(config, slots, table)) as dataset:
         dataset.set_test_mode(True)
