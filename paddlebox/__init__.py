@@ -20,6 +20,7 @@ _LAZY = {
     "QueueDataset": ("paddlebox.data.variants", "QueueDataset"),
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
+    "TableGroup": ("paddlebox.store.group", "TableGroup"),
     "errors": ("paddlebox.errors", ""),
     "ops": ("paddlebox.ops", ""),
     "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
@@ -33,6 +34,7 @@ __all__ = [
     "QueueDataset",
     "ReplicaCache",
     "Table",
+    "TableGroup",
     "__version__",
     "errors",
     "ops",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.data.side_table import InputTable, ReplicaCache
     from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
+    from paddlebox.store.group import TableGroup
     from paddlebox.store.table import Table
     from paddlebox.train.loop import train_from_dataset
 

@@ -94,7 +94,7 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
     assert two["sparse_digest"] != one["sparse_digest"]  # of each table by its name
 
 
-@pytest.mark.parametrize("program", ["static", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", "old_ir"])
 def test_threads_and_budgets_show_nowhere(run_dir, data, tmp_path, program):
     summary = json.loads((run_dir / "summary.json").read_text())
     small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
@@ -102,6 +102,14 @@ def test_threads_and_budgets_show_nowhere(run_dir, data, tmp_path, program):
     other, lines = trained(tmp_path / "r", overrides(data, *small, *threads))
     assert min(line["parts"] for line in lines) > 1
     assert other["sparse_digest"] == summary["sparse_digest"]
+
+
+def test_dygraph_learns_as_well(run_dir, data, tmp_path):
+    static = [json.loads(s) for s in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    more = ["trainer.program=dygraph", "trainer.evaluate_after_pass=true"]
+    _, lines = trained(tmp_path / "r", overrides(data, *more))
+    assert lines[-1]["hits"]["new"] == static[-1]["hits"]["new"]
+    assert lines[-1]["test"]["auc"] == pytest.approx(static[-1]["test"]["auc"], abs=0.02)
 
 
 def test_a_model_of_one_width_refuses(data, tmp_path):
