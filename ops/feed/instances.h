@@ -8,7 +8,8 @@
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences,
 // T = tables.
 //
-// Life: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
+// Life: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? ->
+// (Shuffle | Arrange | ArrangeBy)? -> Index ->
 // (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. ArrangeBy and ReplaceSlots
 // may come after Index as well, between batches. Not thread safe but for PackBatch, which any
 // number of threads may call.

@@ -106,6 +106,19 @@ def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(t
         assert group.digest() != digest
 
 
+def test_a_group_of_one_table_is_that_table(tmp_path):
+    slots = SLOTS.model_copy(
+        update={"slots": tuple(s.model_copy(update={"table": None}) for s in SLOTS.slots)}
+    )
+    sizes = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB}
+    with TableGroup(CONFIGS[:1], slots=slots, folder=tmp_path, **sizes) as group:
+        train(group, {"default": range(1, 50)}, 1)
+        digest = group.digest()
+        assert group.head.tables == {}
+    with Table(CONFIGS[0], folder=tmp_path, **sizes) as table:
+        assert table.digest() == digest
+
+
 def test_what_is_committed_opens_again(tmp_path):
     with opened(tmp_path) as group:
         first_two(group)
