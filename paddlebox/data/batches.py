@@ -135,14 +135,11 @@ class BatchPacker:
         return feed
 
     def _pack(self, begin: int, end: int) -> Feed:
-        native = self._loaded.instances.pack_batch(
-            begin, end, self._rows, self._stamps[0], self._slots.dense_width
-        )
+        held, low, high, rows = self._loaded.within(begin, end, self._rows)
+        native = held.pack_batch(low, high, rows, self._stamps[0], self._slots.dense_width)
         packed = {f"box_{name}": array for name, array in native.items()}
         for number in range(1, len(self._stamps)):
-            others = self._loaded.instances.pack_table(
-                number, begin, end, self._rows, self._stamps[number]
-            )
+            others = held.pack_table(number, low, high, rows, self._stamps[number])
             packed |= {f"box_{name}_{self._tables[number]}": a for name, a in others.items()}
         if self._use_var is None:
             return packed

@@ -20,7 +20,7 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
-from paddlebox.data.spill import new_instances
+from paddlebox.data.spill import SpillingInstances, new_instances
 from paddlebox.data.stages import InOrder, StageTimes, Threads
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 
@@ -145,6 +145,15 @@ class LoadedPass:
         (U) uint16 its lowest slot."""
         keys, slots, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
         return keys, self.instances.key_counts(), slots
+
+    def within(
+        self, begin: int, end: int, row_of_position: np.ndarray
+    ) -> tuple[Any, int, int, np.ndarray]:
+        """The native Instances that hold [begin, end), their numbers there, and the rows of its
+        keys."""
+        if isinstance(self.instances, SpillingInstances):
+            return self.instances.within(begin, end, row_of_position)
+        return self.instances, begin, end, row_of_position
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]

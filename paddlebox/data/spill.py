@@ -378,7 +378,7 @@ class SpillingInstances:
             )
         with self._lock:
             for old in [n for n in self._windows if n not in (number, number + 1)]:
-                self._windows.pop(old).cancel()
+                self._windows.pop(old)  # not cancelled: another thread may be waiting for it
             for wanted in (number, number + 1):
                 if wanted < len(self._bounds) - 1 and wanted not in self._windows:
                     self._windows[wanted] = self._reader.submit(self._load, wanted)
@@ -450,36 +450,24 @@ class SpillingInstances:
         positions = np.flatnonzero(used).astype(np.int32)
         return self._keys[positions], self._slots[positions], positions
 
-    def pack_batch(
-        self, begin: int, end: int, row_of_position: np.ndarray, stamp: int, dense_width: int
-    ) -> dict[str, np.ndarray]:
-        if self._whole is not None:
-            packed: dict[str, np.ndarray] = self._whole.pack_batch(
-                begin, end, row_of_position, stamp, dense_width
-            )
-            return packed
-        window, rows = self._rows_of_window(begin, end, row_of_position)
-        begin, end = begin - window.begin, end - window.begin
-        packed = window.instances.pack_batch(begin, end, rows, stamp, dense_width)
-        return packed  # noqa: RET504, mypy wants the type
-
-    def pack_table(
-        self, table: int, begin: int, end: int, row_of_position: np.ndarray, stamp: int
-    ) -> dict[str, np.ndarray]:
-        instances, rows = self._whole, row_of_position
-        if instances is None:
-            window, rows = self._rows_of_window(begin, end, row_of_position)
-            instances, begin, end = window.instances, begin - window.begin, end - window.begin
-        packed: dict[str, np.ndarray] = instances.pack_table(table, begin, end, rows, stamp)
-        return packed
-
-    def _rows_of_window(
+    def within(
         self, begin: int, end: int, row_of_position: np.ndarray
-    ) -> tuple[_Window, np.ndarray]:
+    ) -> tuple[Any, int, int, np.ndarray]:
+        """The native Instances that hold [begin, end), their numbers there, and the rows of its
+        keys: all inputs of a batch are packed from it at once."""
+        if self._whole is not None:
+            return self._whole, begin, end, row_of_position
         window = self._window_of(begin, end)
         if window.rows is None or window.rows_of is not row_of_position:
             window.rows, window.rows_of = row_of_position[window.positions], row_of_position
-        return window, window.rows
+        return window.instances, begin - window.begin, end - window.begin, window.rows
+
+    def pack_batch(
+        self, begin: int, end: int, row_of_position: np.ndarray, stamp: int, dense_width: int
+    ) -> dict[str, np.ndarray]:
+        instances, begin, end, rows = self.within(begin, end, row_of_position)
+        packed: dict[str, np.ndarray] = instances.pack_batch(begin, end, rows, stamp, dense_width)
+        return packed
 
     def pack_feasigns(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         if self._whole is not None:
