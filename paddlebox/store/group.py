@@ -418,6 +418,8 @@ class TableGroup:
         return self._end_day(self._tables)
 
     def _end_day(self, tables: Sequence[Table]) -> bool:
+        if not tables:
+            return False
         # A day's end without its passes would, after a crash, come before them.
         self.commit_ended()
         with self._whole():

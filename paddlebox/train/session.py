@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,7 +263,7 @@ def train(
                 write_line()
             if left:
                 _preload(dataset, left[0])
-            for planned, following in zip(left, [*left[1:], None], strict=True):
+            for planned, following in zip_longest(left, left[1:]):
                 begin = _begun(table)
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):

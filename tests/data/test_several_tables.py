@@ -88,6 +88,73 @@ def push(members: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return pulled
 
 
+SESSIONS = [f"1 {n % 2} 2 0 0 1 {n // 4 + 1} 2 {n // 3 + 1} 9" for n in range(1000)]
+
+
+def test_lists_that_repeat_are_pulled_once_from_each_table(
+    open_group, feeding, write_lines, tmp_path
+):
+    """To the same bits, in memory and on disk."""
+    paddle = pytest.importorskip("paddle")
+    from paddlebox.nn.pooled_slots import PooledSlots
+
+    paddle.disable_static()
+    file, slots, outcomes = write_lines("sessions", SESSIONS), slots_with(user="wide"), []
+    for init in (
+        {},
+        {"dedup_slots": ["user", "words"]},
+        {"dedup_slots": ["user", "words"], "budget_bytes": 8 << 10},
+    ):
+        group = open_group([config(), config("wide", embedx_dim=8)], slots)
+        dataset = feeding(group, slots, spill_dir=tmp_path, **init)
+        layers = [PooledSlots(1, 4, table="default"), PooledSlots(1, 8, table="wide")]
+        dataset.set_filelist([file])
+        pulled = []
+        for _ in range(2):
+            dataset.load_into_memory()
+            dataset.begin_pass()
+            for batch in dataset.batches():
+                for layer, suffix in zip(layers, ("", "_wide"), strict=True):
+                    names = (f"box_ids{suffix}", f"box_offsets{suffix}")
+                    fed = (*names, "box_show_click", f"box_plan{suffix}")
+                    out = layer(*(paddle.to_tensor(batch[name]) for name in fed))
+                    pulled.append(out.numpy().tobytes())
+                    (out.square() * 0.1 + out).mean().backward()
+            dataset.end_pass()
+        assert (dataset.stats.spilled_bytes > 0) == ("budget_bytes" in init)
+        group.wait_commit()
+        outcomes.append((pulled, group.digest()))
+        saved = dataset.stats.dedup
+        if init:  # of 667 words that repeat a list of 2, and 750 users of 1, some begin a batch
+            assert 2 * 600 + 700 <= saved["rows"] <= 2 * 667 + 750
+            assert saved["row_bytes"] > 4 * 7 * saved["rows"]  # the rows of users are wider
+        else:
+            assert saved == {"lists": 0, "ids": 0, "bytes": 0}
+        dataset.close()
+        group.close()
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_passes_on_disk_are_the_same_in_any_order(open_group, feeding, files, tmp_path):
+    slots, digests = slots_with(user="wide"), set()
+    for on_disk in (False, True):
+        group = open_group([config(), config("wide", embedx_dim=8)], slots)
+        dataset = feeding(group, slots, spill_dir=tmp_path)
+        dataset.local_shuffle("slot", slot="user")
+        dataset.set_filelist([files[0]])
+        dataset.load_into_disk() if on_disk else dataset.load_into_memory()
+        dataset.begin_pass()
+        assert (dataset.stats.spilled_bytes > 0) == on_disk
+        for batch in dataset.batches():
+            push(group.members, batch)
+        dataset.end_pass()
+        group.wait_commit()
+        digests.add(group.digest())
+        dataset.close()
+        group.close()
+    assert len(digests) == 1
+
+
 def train(dataset: Any, table: Any, *passes: str) -> list[dict[str, np.ndarray]]:
     """The passes, each loaded while the one before trains. What was pulled, batch by batch."""
     pulled = []

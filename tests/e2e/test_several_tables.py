@@ -117,7 +117,7 @@ def test_a_model_of_one_width_refuses(data, tmp_path):
         "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", tmp_path / "r",
         *overrides(data),
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "ConfigError: model.type deepfm multiplies the vectors of all slots" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -126,15 +126,15 @@ def test_a_config_without_a_table_of_the_store_or_the_slots_says_so(run_dir, dat
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)
     done = tool("evaluate", "-c", CONFIG, "--run-dir", run, *overrides(data, wide=None))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "has rows in tables wide, which the config does not name" in done.stderr
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
         *overrides(data, f"data.slots={data}/slots.yaml", wide=None),
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "slot 'tags': no table 'wide'; there are: default" in done.stderr
     rates = "extra_tables.wide.slot_learning_rates={user: 0.5}"
     done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, rates))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "extra_tables.wide.slot_learning_rates: no sparse slot 'user' of this" in done.stderr
