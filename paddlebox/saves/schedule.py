@@ -19,6 +19,7 @@ def save_due(saver: Saver, config: SaveConfig) -> dict[str, Any] | None:
     Raises: as `Saver.base`.
     """
     started = time.perf_counter()
+    saver.settle()
     last = saver.last()
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
     first = last is None or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base))
