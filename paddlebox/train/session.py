@@ -233,7 +233,7 @@ def train(
                 write_line()
             if left:
                 _preload(dataset, left[0])
-            for planned, following in zip(left, [*left[1:], None], strict=True):
+            for planned, following in zip(left, [*left[1:], None], strict=False):
                 begin = _Started(table.counters(), table.compaction_wait_s, time.perf_counter())
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):

@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ from paddlebox.errors import StoreError
 from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.store.manifest import Manifest
 from paddlebox.upkeep.verify import verify
-from tests.faults.crash_images import build_recorder
+from tests.faults.crash_images import build_preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/deepfm_synthetic.yaml"
@@ -84,15 +84,19 @@ class Run:
     folder: Path
     data: Path
     variant: int
+    files: str = "train-*"
 
     @property
     def store(self) -> Path:
         return self.folder / "run" / "store"
 
-    def start(self, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *more: str, preexec: Callable[[], None] | None = None, **environment: str
+    ) -> subprocess.Popen[str]:
+        """more: settings. preexec: what the child does first."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = [*SETTINGS, *VARIANTS[self.variant], f"save.out={self.folder}/saves"]
-        files = f"data.train_files=['{self.data}/train-*.txt']"
+        settings = [*SETTINGS, *VARIANTS[self.variant], f"save.out={self.folder}/saves", *more]
+        files = f"data.train_files=['{self.data}/{self.files}.txt']"
         command = [sys.executable, "tools/train.py", "-c", CONFIG]
         command += ["--run-dir", str(self.folder / "run"), "-o", files, *settings]
         return subprocess.Popen(
@@ -101,6 +105,7 @@ class Run:
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=preexec,
         )
 
     def head(self) -> int:
@@ -287,7 +292,7 @@ def kill_runs(scratch: Path, kills: int, seed: int, jobs: int = 1) -> Report:
 
     A kill that was to come after its run's end is tried, and kills nothing.
     """
-    data, recorder = scratch / "data", build_recorder(scratch)
+    data, recorder = scratch / "data", build_preloaded(scratch)
     prepare(data)
     whole, whole_s = [], 0.0
     for variant in range(len(VARIANTS)):
