@@ -66,8 +66,9 @@ class Trainer(common.Trainer):
         # Both have a store, in a run dir of its own.
         folder = f"{work.folder}/{name(work)}"
         super().__init__(Work(**{**asdict(work), "folder": folder, "store": True}))
-        self.end_pass = self.dataset.end_pass
-        self.dataset.end_pass = lambda: self._end_pass(every)  # type: ignore[method-assign]
+        dataset: Any = self.dataset
+        self.end_pass = dataset.end_pass
+        dataset.end_pass = lambda: self._end_pass(every)
         self.done = 0
 
     def _end_pass(self, every: bool) -> None:
@@ -181,8 +182,9 @@ def take_up(path: Path) -> int:
         print(json.dumps({"at": time.time(), "import_s": imported}), flush=True)
         os._exit(0)  # as if it were killed
 
-    session.run_pass = first_batch
-    session.train(config, path.parent)
+    module: Any = session
+    module.run_pass = first_batch
+    module.train(config, path.parent)
     raise AssertionError("there was no pass to train")
 
 
