@@ -7,6 +7,7 @@ loop answers `/healthz` and refuses what is too much while a prediction is made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_SHUTDOWN_S = 0.2  # for what `drain` has not waited for any more
 _LOOK_S = 0.5  # between two looks at which version is shown, for /metrics
 _RETRY = {"Retry-After": "1"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,6 +62,8 @@ class Server:
         self._pool = ThreadPoolExecutor(1, "paddlebox-predict")
         self._lock = threading.Lock()
         self._waiting = 0  # predictions queued or being made
+        self._in_flight = 0  # requests that have begun and have no answer yet
+        self._ended: asyncio.Event | None = None  # once draining: that there are none
 
     def application(self) -> web.Application:
         app = web.Application(
@@ -78,14 +82,38 @@ class Server:
             self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
             self._row["version"] = record.version
 
+    async def drain(self) -> None:
+        """Returns when no request is in flight, or after the grace. Their connections end with them.
+
+        Before aiohttp's own shutdown, which reads no more of a body that has not come whole.
+        """
+        self._ended = asyncio.Event()
+        if self._in_flight:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), self._options.grace_s)
+
     @web.middleware
     async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Whatever comes of a request is an answer in the form that the page promises, and is
         counted."""
         started = asyncio.get_running_loop().time()
+        self._in_flight += 1
+        try:
+            response = await self._response(request, handler)
+        finally:
+            self._in_flight -= 1
+            if self._ended is not None and self._in_flight == 0:
+                self._ended.set()
+        if self._ended is not None:
+            response.force_close()
+        seconds = asyncio.get_running_loop().time() - started
+        self._counters.count(self._worker, request.path, response.status, seconds)
+        return response
+
+    async def _response(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         headers: dict[str, str] = {}
         try:
-            response = await handler(request)
+            return await handler(request)
         except Refused as error:
             refused = error
         except web.HTTPException as error:
@@ -97,15 +125,9 @@ class Server:
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             refused = Refused(500, "internal", "the server failed; its log says how")
-        else:
-            refused = None
-        if refused is not None:
-            if refused.status == 503:
-                headers |= _RETRY
-            response = web.json_response(refused.body(), status=refused.status, headers=headers)
-        seconds = asyncio.get_running_loop().time() - started
-        self._counters.count(self._worker, request.path, response.status, seconds)
-        return response
+        if refused.status == 503:
+            headers |= _RETRY
+        return web.json_response(refused.body(), status=refused.status, headers=headers)
 
     async def _predict(self, request: web.Request) -> web.Response:
         deadline = asyncio.get_running_loop().time() + self._options.timeout_s
@@ -227,6 +249,11 @@ def _said(error: web.HTTPException, request: web.Request) -> str:
     return error.text or error.reason
 
 
+def _is_not_the_clients(record: logging.LogRecord) -> bool:
+    """False for what aiohttp logs of bytes that are no HTTP: it answers them with 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 def serve(
     listener: socket.socket,
     open_predictor: Callable[[], Predictor],
@@ -255,15 +282,17 @@ async def _serve(
     counters.rows[worker]["version"] = 0
     counters.rows[worker]["waiting"] = 0
     server = Server(options, counters, worker)
+    logging.getLogger("aiohttp.server").addFilter(_is_not_the_clients)
     runner = web.AppRunner(
         server.application(),
         access_log=None,
         auto_decompress=False,  # a compressed body could be of any size
-        shutdown_timeout=options.grace_s,
+        shutdown_timeout=_SHUTDOWN_S,
     )
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+        site = web.SockSite(runner, listener, backlog=_BACKLOG)
+        await site.start()
         predictor = await asyncio.to_thread(open_predictor)
         stop = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -277,6 +306,8 @@ async def _serve(
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
             except TimeoutError:
                 continue
+        await site.stop()
+        await server.drain()
     finally:
         await runner.cleanup()
     predictor.close()

@@ -11,7 +11,10 @@ from paddlebox.errors import DataError
 _ONE = frozenset({str, int, float})
 _TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
           float: "a number", bool: "a boolean", type(None): "null"}  # fmt: skip
-_INSTANCE = re.compile(r"instance (\d+)(?:: (?:slot|field) '((?:[^'\\]|\\.)*)')?")
+# How the feeder's errors begin.
+_PLACE = re.compile(
+    r"instance (\d+)(?:: (?:no slot reads a )?(?:slot|field) '((?:[^'\\]|\\.)*)')?"
+)
 
 
 class Refused(Exception):  # noqa: N818  # most are the client's errors and none of ours
@@ -83,7 +86,7 @@ def bad_field(error: DataError | UnicodeEncodeError) -> Refused:
     """What the feeder said of an instance, with its place."""
     if isinstance(error, UnicodeEncodeError):
         return Refused(422, "bad_field", "a string holds a surrogate that stands alone")
-    found = _INSTANCE.match(str(error))
+    found = _PLACE.match(str(error))
     where = ""
     if found:
         where = f"instances[{found[1]}]" + (f".{found[2]}" if found[2] is not None else "")
