@@ -114,7 +114,8 @@ def _run(arguments: Any) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """One socket for all workers: of what waits in it, nothing is lost with one of them."""
+    """One socket for all workers: of what waits in it, nothing is lost with one of them. It
+    listens when the first one is ready."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -122,21 +123,18 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
     except OSError as error:
         raise ConfigError(f"cannot listen at {host}, port {port}: {error.strerror}") from error
     return listener
 
 
 def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -> None:
+    _prepare_for(TrainerConfig(dense_threads=arguments.threads))
+    # Paddle has come with that, after its settings.
     from paddlebox.serving.http import ServeOptions, serve
+    from paddlebox.serving.predictor import Predictor
 
-    def open_predictor() -> Any:
-        _prepare_for(TrainerConfig(dense_threads=arguments.threads))
-        from paddlebox.serving.predictor import Predictor
-
-        return Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s)
-
+    counters.rows[number]["version"] = 0
     options = ServeOptions(
         max_body_bytes=arguments.max_body_bytes,
         max_batch=arguments.max_batch,
@@ -144,4 +142,5 @@ def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -
         timeout_s=arguments.timeout_s,
         grace_s=arguments.grace_s,
     )
-    serve(listener, open_predictor, options, counters, number)
+    with Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s) as predictor:
+        serve(listener, predictor, options, counters, number)

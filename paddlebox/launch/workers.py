@@ -80,7 +80,7 @@ def _fork(work: Callable[[int], int], number: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the keeper says what to do
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGTERM})
         # Nobody serves on when the keeper is gone.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() == keeper:
             code = work(number)
     except BaseException:

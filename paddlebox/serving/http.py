@@ -24,7 +24,7 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from paddlebox import __version__
-from paddlebox.errors import DataError
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.openapi import page
 from paddlebox.serving.request import Refused, bad_field, parse_request
@@ -53,12 +53,15 @@ class ServeOptions:
 
 
 class Server:
-    """The endpoints, over a predictor that is there once `predictor` is set."""
+    """The endpoints, over a predictor."""
 
-    def __init__(self, options: ServeOptions, counters: Counters, worker: int) -> None:
-        self.predictor: Predictor | None = None
-        self._options, self._counters, self._worker = options, counters, worker
+    def __init__(
+        self, predictor: Predictor, options: ServeOptions, counters: Counters, worker: int
+    ) -> None:
+        self._predictor, self._options = predictor, options
+        self._counters, self._worker = counters, worker
         self._row = counters.rows[worker]
+        self._row["waiting"] = 0  # those of a worker before this one are gone
         self._pool = ThreadPoolExecutor(1, "paddlebox-predict")
         self._lock = threading.Lock()
         self._waiting = 0  # predictions queued or being made
@@ -75,15 +78,19 @@ class Server:
         app.router.add_get("/openapi.json", self._openapi)
         return app
 
+    def started(self) -> None:
+        """Notes that it answers."""
+        self._row["starts"] += 1
+        log.info("worker %d is ready: version %d", self._worker, self._predictor.version)
+
     def look(self) -> None:
         """Notes which version is shown."""
-        if self.predictor is not None:
-            record = self.predictor.generation
-            self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
-            self._row["version"] = record.version
+        record = self._predictor.generation
+        self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
+        self._row["version"] = record.version
 
     async def drain(self) -> None:
-        """Returns when no request is in flight, or after the grace. Their connections end with them.
+        """Returns when no request is in flight, or after the grace; connections end with theirs.
 
         Before aiohttp's own shutdown, which reads no more of a body that has not come whole.
         """
@@ -131,7 +138,6 @@ class Server:
 
     async def _predict(self, request: web.Request) -> web.Response:
         deadline = asyncio.get_running_loop().time() + self._options.timeout_s
-        predictor = self._opened()
         if request.content_type != "application/json":
             raise Refused(
                 415,
@@ -144,7 +150,7 @@ class Server:
                 415, "unsupported_encoding", f"expected no Content-Encoding, found {encoding}"
             )
         body = await self._body(request, deadline)
-        done = self._submitted(predictor, body)
+        done = self._submitted(body)
         try:
             async with asyncio.timeout_at(deadline):
                 payload, instances = await asyncio.wrap_future(done)
@@ -170,7 +176,7 @@ class Server:
         except (HttpProcessingError, ClientError, web.RequestPayloadError) as error:
             raise Refused(400, "malformed_body", f"the body cannot be read: {error}") from None
 
-    def _submitted(self, predictor: Predictor, body: bytes) -> Future[tuple[bytes, int]]:
+    def _submitted(self, body: bytes) -> Future[tuple[bytes, int]]:
         """The prediction, in the queue. What nobody waits for any more is not begun."""
         with self._lock:
             if self._waiting >= self._options.max_queue:
@@ -187,15 +193,15 @@ class Server:
                 self._waiting -= 1
                 self._row["waiting"] = self._waiting
 
-        done = self._pool.submit(self._answer, predictor, body)
+        done = self._pool.submit(self._answer, body)
         done.add_done_callback(left)
         return done
 
-    def _answer(self, predictor: Predictor, body: bytes) -> tuple[bytes, int]:
+    def _answer(self, body: bytes) -> tuple[bytes, int]:
         """The JSON of the answer, and how many instances are in it. Raises: Refused."""
         instances = parse_request(body, self._options.max_batch)
         try:
-            predictions, generation = predictor.answer(instances)
+            predictions, generation = self._predictor.answer(instances)
         except (DataError, UnicodeEncodeError) as error:
             raise bad_field(error) from error
         infinite = np.flatnonzero(~np.isfinite(predictions))
@@ -214,10 +220,11 @@ class Server:
         return json.dumps(answer).encode(), len(instances)
 
     async def _health(self, _: web.Request) -> web.Response:
-        predictor = self._opened()
-        config, _slots = predictor.model
+        if self._ended is not None:
+            raise Refused(503, "ending", "the server ends; ask another one")
+        config, _ = self._predictor.model
         return web.json_response(
-            {"status": "ready", "version": predictor.version, "model": config.name}
+            {"status": "ready", "version": self._predictor.version, "model": config.name}
         )
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -228,13 +235,8 @@ class Server:
         )
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        config, slots = self._opened().model
+        config, slots = self._predictor.model
         return web.json_response(page(config, slots, self._options.max_batch, __version__))
-
-    def _opened(self) -> Predictor:
-        if self.predictor is None:
-            raise Refused(503, "not_ready", "the export file is being opened; try again later")
-        return self.predictor
 
 
 def _said(error: web.HTTPException, request: web.Request) -> str:
@@ -256,32 +258,25 @@ def _is_not_the_clients(record: logging.LogRecord) -> bool:
 
 def serve(
     listener: socket.socket,
-    open_predictor: Callable[[], Predictor],
+    predictor: Predictor,
     options: ServeOptions,
     counters: Counters,
     worker: int,
 ) -> None:
     """Serves until SIGTERM, and then ends what is in flight. For a process's main thread.
 
-    SIGTERM must be blocked: it is let in when the predictor is open, because Paddle takes that
-    signal for itself while it is imported.
+    SIGTERM may be blocked before: it is let in when the handler is there.
 
-    Raises: what `open_predictor` does.
+    Args:
+        listener: bound. It listens from the first worker on that comes here, so that nobody
+            connects to a server that cannot answer.
+
+    Raises: ConfigError when another server has come to listen there.
     """
-    asyncio.run(_serve(listener, open_predictor, options, counters, worker))
+    asyncio.run(_serve(listener, Server(predictor, options, counters, worker)))
 
 
-async def _serve(
-    listener: socket.socket,
-    open_predictor: Callable[[], Predictor],
-    options: ServeOptions,
-    counters: Counters,
-    worker: int,
-) -> None:
-    loop = asyncio.get_running_loop()
-    counters.rows[worker]["version"] = 0
-    counters.rows[worker]["waiting"] = 0
-    server = Server(options, counters, worker)
+async def _serve(listener: socket.socket, server: Server) -> None:
     logging.getLogger("aiohttp.server").addFilter(_is_not_the_clients)
     runner = web.AppRunner(
         server.application(),
@@ -292,22 +287,19 @@ async def _serve(
     await runner.setup()
     try:
         site = web.SockSite(runner, listener, backlog=_BACKLOG)
-        await site.start()
-        predictor = await asyncio.to_thread(open_predictor)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen: {error.strerror}") from error
         stop = asyncio.Event()
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        server.predictor = predictor
-        counters.rows[worker]["starts"] += 1
-        log.info("worker %d is ready: version %d", worker, predictor.version)
+        server.started()
         while not stop.is_set():
             server.look()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
-            except TimeoutError:
-                continue
         await site.stop()
         await server.drain()
     finally:
         await runner.cleanup()
-    predictor.close()

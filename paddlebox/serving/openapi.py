@@ -90,7 +90,7 @@ _REFUSALS = {
     415: "The body is not application/json, or is compressed.",
     422: "The body is JSON, but not a request; or a field holds what its slot cannot read.",
     500: "The server failed; its log says how.",
-    503: "No version is open yet, or too many requests wait: try again after Retry-After.",
+    503: "Too many requests wait, or the server ends: try again after Retry-After.",
     504: "The prediction took too long.",
 }
 
@@ -138,7 +138,7 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
                 "get": {
                     "responses": {
                         "200": _json("This page.", {"type": "object"}),
-                        **_refusals(500, 503),
+                        **_refusals(500),
                     }
                 }
             },

@@ -12,9 +12,7 @@ _ONE = frozenset({str, int, float})
 _TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
           float: "a number", bool: "a boolean", type(None): "null"}  # fmt: skip
 # How the feeder's errors begin.
-_PLACE = re.compile(
-    r"instance (\d+)(?:: (?:no slot reads a )?(?:slot|field) '((?:[^'\\]|\\.)*)')?"
-)
+_PLACE = re.compile(r"instance (\d+)(?:: (?:no slot reads a )?(?:slot|field) '((?:[^'\\]|\\.)*)')?")
 
 
 class Refused(Exception):  # noqa: N818  # most are the client's errors and none of ours
