@@ -105,7 +105,7 @@ def _end(workers: dict[int, int], grace_s: float) -> int:
     """Ends the workers; 0, or 1 if one had to be killed."""
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s + 1.0  # they cut requests off themselves after grace_s
+    deadline = time.monotonic() + grace_s + 2.0  # they cut requests off themselves after grace_s
     while True:
         for pid in _ended(workers):
             del workers[pid]

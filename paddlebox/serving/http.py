@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_SHUTDOWN_S = 0.2  # for what `drain` has not waited for any more
+_SHUTDOWN_S = 0.5  # for answers to be written, and for what `drain` gave up
 _LOOK_S = 0.5  # between two looks at which version is shown, for /metrics
 _RETRY = {"Retry-After": "1"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
