@@ -33,7 +33,7 @@ _FLOOR = {"config", "errors"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
-_TRAIN = _DATA | _MODELS | {"train"}
+_TRAIN = _DATA | _MODELS | {"saves", "train"}
 PYTHON = {
     "errors": set[str](),
     "config": {"errors"},
@@ -42,6 +42,8 @@ PYTHON = {
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
     "upkeep": _NATIVE | {"store"},
+    "saves": _NATIVE | {"store"},
+    "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},
     "_call": _NATIVE,
     "ops_dense": _NATIVE | {"_call"},

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # Name to the module that defines it; an empty attribute means the module itself.
 _LAZY = {
     "BoxPSDataset": ("paddlebox.data.variants", "BoxPSDataset"),
+    "BoxWrapper": ("paddlebox.box_wrapper", "BoxWrapper"),
     "InMemoryDataset": ("paddlebox.data.dataset", "InMemoryDataset"),
     "InputTable": ("paddlebox.data.side_table", "InputTable"),
     "PadBoxSlotDataset": ("paddlebox.data.variants", "PadBoxSlotDataset"),
@@ -21,12 +22,14 @@ _LAZY = {
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
     "errors": ("paddlebox.errors", ""),
+    "open_save": ("paddlebox.saves", "open_save"),
     "ops": ("paddlebox.ops", ""),
     "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
 }
 
 __all__ = [
     "BoxPSDataset",
+    "BoxWrapper",
     "InMemoryDataset",
     "InputTable",
     "PadBoxSlotDataset",
@@ -35,15 +38,18 @@ __all__ = [
     "Table",
     "__version__",
     "errors",
+    "open_save",
     "ops",
     "train_from_dataset",
 ]
 
 if TYPE_CHECKING:
     from paddlebox import errors, ops
+    from paddlebox.box_wrapper import BoxWrapper
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.data.side_table import InputTable, ReplicaCache
     from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
+    from paddlebox.saves import open_save
     from paddlebox.store.table import Table
     from paddlebox.train.loop import train_from_dataset
 

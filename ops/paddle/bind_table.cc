@@ -225,8 +225,11 @@ void VisitChunks(Table& table, size_t most, const py::function& callback,
   if (!feasigns.empty()) flush();
 }
 
-// feasigns: (n), ascending by key. (n) uint8 found, (n, words) rows.
-py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns) {
+// feasigns: (n), ascending by key. (n) uint8 found (and passed by the filter), (n, words) rows.
+py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns,
+                 const std::optional<py::dict>& fields) {
+  const bool all = !fields.has_value();
+  const SaveFilter filter = all ? SaveFilter() : FilterFrom(*fields);
   const size_t n = SizeOf(feasigns);
   const size_t words = table.row_bytes() / 4;
   std::vector<uint64_t> keys(n);
@@ -236,6 +239,10 @@ py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns) {
   {
     const py::gil_scoped_release release;
     ThrowIfError(table.Lookup(keys.data(), n, rows.data(), found.data()));
+    for (size_t i = 0; i < n && !all; ++i) {
+      const float* row = rows.data() + i * words;
+      if (found[i] != 0 && !life::Saved(table.config().accessor, filter, row)) found[i] = 0;
+    }
   }
   return py::make_tuple(
       ToArray(std::move(found)),
@@ -325,6 +332,7 @@ py::dict Layout(const Table& table) {
   out["embedx_state"] = layout.embedx_state;
   out["expand_dim"] = layout.expand_dim;
   out["expand_state"] = layout.expand_state;
+  out["fingerprint"] = layout.Fingerprint();  // of rows as docs/formats/row.md has them
   return out;
 }
 
@@ -461,7 +469,7 @@ void BindTable(py::module_& module) {
       .def("read_all", &ReadAll)
       .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"),
            py::arg("filter") = py::none())
-      .def("lookup", &Lookup, py::arg("feasigns"))
+      .def("lookup", &Lookup, py::arg("feasigns"), py::arg("filter") = py::none())
       .def("pull_pooled", &PullPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
            py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert())
       .def("push_pooled", &PushPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),

@@ -99,6 +99,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMem(module);
   pbx::BindSsd(module);
   pbx::BindSegment(module);
+  pbx::BindParity(module);
   pbx::BindFeed(module);
   pbx::BindParsed(module);
   pbx::BindSide(module);

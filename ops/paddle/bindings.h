@@ -9,6 +9,7 @@ void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its ti
 void BindMem(pybind11::module_& module);      // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);      // bind_ssd.cc: the SSD tier alone
 void BindSegment(pybind11::module_& module);  // bind_segment.cc: segment files one by one
+void BindParity(pybind11::module_& module);   // bind_parity.cc: parity files, keys and feasigns
 void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, instances, batches
 void BindParsed(pybind11::module_& module);   // bind_parsed.cc: parsed files, spilled chunks
 void BindSide(pybind11::module_& module);     // bind_side.cc: side tables and their text

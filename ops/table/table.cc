@@ -362,8 +362,9 @@ Status Table::Idle(const char* what) const {
                  "commit to go back to",
                  what, config_.name.c_str());
   }
-  if (staging_ == nullptr && staged_train_ == nullptr && training_ == nullptr &&
-      frozen_ == nullptr) {
+  // A pass that is staged has taken rows out of MEM, but the SSD tier has all that are committed.
+  const bool staged = staging_ != nullptr || staged_train_ != nullptr;
+  if (training_ == nullptr && frozen_ == nullptr && (ssd_ != nullptr || !staged)) {
     return Status::Ok();
   }
   return Error(Code::kFailedPrecondition,

@@ -196,7 +196,8 @@ class Table {
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
                     size_t plan_size, const float* grad, size_t dense_width = 0);
 
-  // ---- Whole table. FailedPrecondition while a pass is staged, open or frozen.
+  // ---- Whole table, as committed. FailedPrecondition while a pass is open or frozen, and without
+  // an SSD tier also while one is staged.
 
   // Canonical digest of all (key, row) pairs: two 64-bit sums, so the order does not matter. 32 hex
   // digits.

@@ -112,6 +112,11 @@ class ModelType(StrEnum):
     DEEPFM = "deepfm"
 
 
+class BaseEvery(StrEnum):
+    DATE = "date"
+    ONCE = "once"
+
+
 class OptimizerType(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
@@ -328,6 +333,25 @@ class StoreConfig(Section):
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
     )
+    parity: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="segments that one parity file protects against the loss of one; 0: none",
+    )
+
+
+class SaveConfig(Section):
+    """Saves for serving that a run writes by itself."""
+
+    out: str = Field(default="", description="folder of base and delta saves; empty: none")
+    base_every: Choice[BaseEvery] = Field(
+        default=BaseEvery.DATE,
+        description="a base after the first pass of each date, or after a run's first pass (once)",
+    )
+    delta_every: int = Field(
+        default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
+    )
 
 
 class DataConfig(Section):
@@ -499,6 +523,7 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    save: SaveConfig = Field(default_factory=SaveConfig)
     security: SecurityConfig = Field(default_factory=SecurityConfig)
 
     @model_validator(mode="after")

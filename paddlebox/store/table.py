@@ -28,6 +28,7 @@ from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.parity import Keeper
 
 log = logging.getLogger("paddlebox")
 core = _native.core
@@ -65,6 +66,8 @@ class Table:
         compaction: when segments are merged in the background; None: never.
         disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
         version: with read_only, the version to read instead of the newest.
+        parity: segments that one parity file protects (docs/formats/parity.md); 0: there shall be
+            none; None: those that are there stay, and none is written.
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
 
@@ -88,6 +91,7 @@ class Table:
         disk_budget_bytes: int = 0,
         version: int | None = None,
         slot_rates: Sequence[float] = (),
+        parity: int | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -111,6 +115,7 @@ class Table:
         self._day = 0
         self._native: Any = None
         self._compactor: Compactor | None = None
+        self._parity: Keeper | None = None
         self._committing = threading.RLock()  # one writer of versions at a time
         self._head: VersionRecord | None = None  # as committed or read by this table
         try:
@@ -138,6 +143,11 @@ class Table:
                 counters = self._read_dense(self._head).get(_ADMISSION)
                 if counters is not None:
                     self._native.set_admission_state(counters.tobytes())
+            if self.folder is not None and not read_only and parity is not None:
+                self._parity = Keeper(
+                    self.folder, parity, lambda: self._head.segments if self._head else []
+                )
+                self._parity.wake()
             if self.policy is not None and self._manifest is not None and not read_only:
                 self._compactor = Compactor(
                     self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
@@ -353,6 +363,8 @@ class Table:
         if self._manifest is not None:
             with self._committing:
                 self._manifest.prune(self.keep_versions)
+        if self._parity is not None:
+            self._parity.wake()
         if self._compactor is not None:
             self._compactor.wake()
         return version
@@ -523,15 +535,40 @@ class Table:
 
         Returns: the filter that chose them; give it to `reset_delta` once they are saved.
 
-        Raises: PassError while a pass is staged, open or being committed.
+        Raises: PassError while a pass is open; without a folder also while one is staged.
         """
-        return self._visit(life.base_filter(self.config.life, self._save_day(day)), visit)
+        return self.visit(visit, life.base_filter(self.config.life, self._save_day(day)))
 
     def rows_of_delta(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
         """As `rows_of_base`, of a delta (save mode 1): only what changed enough since a save."""
-        return self._visit(life.delta_filter(self.config.life, self._save_day(day)), visit)
+        return self.visit(visit, self.delta_filter(day))
+
+    def delta_filter(self, day: int | None = None) -> SaveFilter:
+        """Which rows a delta of this day holds."""
+        return life.delta_filter(self.config.life, self._save_day(day))
+
+    def visit(
+        self, visit: Callable[[np.ndarray, np.ndarray], None], chosen: SaveFilter
+    ) -> SaveFilter:
+        """As `rows_of_base`, of any filter."""
+        self._save_day(None)
+        if self._unnamed:
+            raise PassError(f"table '{self.name}': a pass that was split is open")
+        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
+        return chosen
+
+    def lookup(
+        self, feasigns: np.ndarray, chosen: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Committed rows of (n) uint64 feasigns in the order of keys: (n) bool, which have one
+        (that a SaveFilter, as a dict, passes), and (n, words) float32.
+
+        Raises: as `rows_of_base`.
+        """
+        found, rows = self._native.lookup(feasigns, chosen)
+        return found.astype(bool), rows
 
     def reset_delta(self, saved: SaveFilter) -> None:
         """Lets delta_score of the rows in a save start anew: after it is durable, before the next
@@ -546,11 +583,19 @@ class Table:
         self.wait_commit()
         return self.day if day is None else day
 
-    def _visit(
-        self, chosen: SaveFilter, visit: Callable[[np.ndarray, np.ndarray], None]
-    ) -> SaveFilter:
-        self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
-        return chosen
+    def journal(self) -> list[dict[str, Any]]:
+        """The latest commits, oldest first (docs/formats/manifest.md); none without a folder."""
+        return self._manifest.journal() if self._manifest is not None else []
+
+    def open_segments(self, *, after: int) -> list[Any]:
+        """The newest version's segments of a higher sequence, open: whatever a merge removes
+        meanwhile, they can be read."""
+        with self._committing:
+            return [
+                core.SegmentFile(str(self.folder / "ssd" / segment["file"]), segment)
+                for segment in (self._head.segments if self._head is not None else ())
+                if self.folder is not None and segment["sequence"] > after
+            ]
 
     # ---- compaction and room
 
@@ -619,6 +664,8 @@ class Table:
             self._head = record
             self._native.replace_segments(sorted(gone), made)
             self._manifest.prune(self.keep_versions)
+        if self._parity is not None:
+            self._parity.wake()
 
     def _shape(self) -> compaction.Shape:
         if self._head is None:
@@ -697,6 +744,16 @@ class Table:
     def row_bytes(self) -> int:
         return int(self._native.row_bytes)
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the rows mean, as a version's record has it."""
+        return dict(self._layout)
+
+    @property
+    def row_layout(self) -> dict[str, int]:
+        """Widths of a row's parts, and the fingerprint of rows in float32."""
+        return dict(self._native.layout)
+
     def close(self) -> None:
         """Waits for the commit in the background and gives the store free. May be called twice."""
         try:
@@ -706,6 +763,9 @@ class Table:
             if self._compactor is not None:
                 self._compactor.close()
                 self._compactor = None
+            if self._parity is not None:
+                self._parity.close()
+                self._parity = None
             if self._native is not None:
                 self._native.unregister()
                 self._native = None

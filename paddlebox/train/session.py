@@ -30,6 +30,8 @@ from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.saves.saver import Saver
+from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table
@@ -95,6 +97,7 @@ def open_table(
         else None,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         slot_rates=_slot_rates(config, slots),
+        parity=config.store.parity,
     )
 
 
@@ -178,9 +181,12 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
             dataset.config_hash = config.fingerprint()
             dataset.tracer = tracer
             lines = []
+            saver = _saver(config, table)
             _preload(dataset, passes[0])
             for planned, following in zip(passes, [*passes[1:], None], strict=True):
                 lines.append(_train_pass(config, table, dataset, runner, planned, following))
+                if saver is not None:
+                    lines[-1]["save"] = save_due(saver, config.save)
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
@@ -201,6 +207,17 @@ def train(config: Config, run_dir: Path) -> dict[str, Any]:
         }
     _write_json(run_dir / "summary.json", summary)
     return summary
+
+
+def _saver(config: Config, table: Table) -> Saver | None:
+    """Writes the saves that the config asks for."""
+    if not config.save.out:
+        return None
+    extra = {
+        "slots.yaml": Path(config.data.slots).read_bytes(),
+        "config.json": config.canonical_json().encode(),
+    }
+    return Saver(table, config.save.out, extra=extra)
 
 
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:

@@ -300,6 +300,9 @@ def _repair(folder: Path, arguments: argparse.Namespace) -> int:
     if result.manifest is not None:
         made = "made anew from its files" if result.done else "can be made anew from its files"
         lines.append(f"manifest: {result.manifest}: {made}")
+    can = "made again" if result.done else "can be made again"
+    lines += [f"{name}: {can} from its parity, nothing is lost" for name in result.rebuilt]
+    lines += [f"no parity: {message}" for message in result.no_parity]
     for lost in result.lost:
         where = "all of it" if lost.block is None else f"block {lost.block}"
         lines.append(
@@ -313,7 +316,7 @@ def _repair(folder: Path, arguments: argparse.Namespace) -> int:
             else "  no older copies: these feasigns begin anew"
         )
     lines += [f"cannot be mended: {damage.message}" for damage in result.not_mended]
-    damaged = bool(result.lost or result.not_mended or result.manifest)
+    damaged = bool(result.lost or result.not_mended or result.manifest or result.rebuilt)
     if not damaged:
         lines.append("nothing is damaged")
     elif result.done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import files, parity
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord
@@ -40,6 +41,8 @@ class Repair:
     done: bool
     manifest: str | None = None  # what is wrong with it; it is made anew from MANIFEST files
     version: int = 0  # the newest, after the repair
+    rebuilt: list[str] = field(default_factory=list)  # segments, to the bit, from their parity
+    no_parity: list[str] = field(default_factory=list)  # why a group could not make one again
     lost: list[Lost] = field(default_factory=list)
     not_mended: list[Damage] = field(default_factory=list)
 
@@ -48,7 +51,8 @@ class Repair:
 
 
 def repair(folder: Path, *, yes: bool = False) -> Repair:
-    """Drops the damaged blocks of the newest version and keeps the rest, as a new version.
+    """Makes damaged segments of the newest version again from their parity. Where there is none it
+    drops the damaged blocks and keeps the rest, as a new version.
 
     Damaged files are kept in STORE/damaged/. Without ``yes`` nothing is changed.
 
@@ -73,6 +77,9 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
         for segment in record.segments
         if (found := list(segment_damage(folder, segment)))
     }
+    for number, (segment, _) in list(damaged.items()):
+        if _rebuild(folder, segment, result):
+            del damaged[number]
     result.not_mended = list(dense_damage(folder, record))
     for segment, found in damaged.values():
         result.lost += _lost(folder, record, segment, found)
@@ -93,6 +100,33 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
         manifest.prune(keep=1)
         result.version = mended.version
     return result
+
+
+def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
+    """Makes a segment again beside the damaged one and, where the repair is real, in its place.
+    False: there is no parity that could."""
+    name = os.path.join("ssd", segment["file"])
+    made = folder / f"{name}.rebuilt"
+    try:
+        if not parity.rebuild(folder, segment, made if result.done else None):
+            return False
+        if result.done:
+            if damage := _native.core.SegmentFile(str(made), segment).check():
+                raise CorruptionError(
+                    f"{name}: was damaged before its parity was written: {damage[0]['message']}"
+                )
+            with Manifest.open_writer(folder):  # its lock: nobody else writes here
+                _set_aside(folder, name)
+                os.rename(made, folder / name)
+                files.sync_folder(str(folder / "ssd"))
+        result.rebuilt.append(name)
+        return True
+    except (CorruptionError, ValueError) as error:
+        result.no_parity.append(str(error))
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
 
 
 def _lost(

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
-from paddlebox.store import files
+from paddlebox.store import files, parity
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord, unframe
@@ -59,6 +59,7 @@ def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> 
             progress(done + 1, len(segments))
     for record in records:
         found.damage += dense_damage(folder, record)
+    found.damage += parity_damage(folder)
     found.unreferenced = [
         name
         for name in files.unreferenced(str(folder), records)
@@ -78,6 +79,18 @@ def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]
         return
     for block in segment.check():
         yield Damage(name, segment=number, **block)
+
+
+def parity_damage(folder: Path) -> Iterator[Damage]:
+    """Parity files that are of no use."""
+    groups, wrong = parity.groups_of(folder)
+    for message in wrong:
+        yield Damage(file=parity.FOLDER, message=message)
+    for group in groups:
+        try:
+            parity.check(group)
+        except StoreError as error:
+            yield Damage(file=os.path.join(parity.FOLDER, group.path.name), message=str(error))
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:

@@ -1,0 +1,8 @@
+"""Base and delta saves for serving (docs/formats/save.md)."""
+
+from __future__ import annotations
+
+from paddlebox.saves.reader import Save, chain_of, open_save
+from paddlebox.saves.saver import Saver
+
+__all__ = ["Save", "Saver", "chain_of", "open_save"]

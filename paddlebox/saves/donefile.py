@@ -1,0 +1,122 @@
+"""Donefiles: which saves are done, in the lines that Paddle's FleetUtil writes.
+
+A line is there once its save is durable; a file is replaced as a whole, so no line is ever torn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS
+from paddlebox.store import files
+
+NAMES = {BASE: "xbox_base_done.txt", DELTA: "xbox_patch_done.txt", BATCH: "donefile.txt"}
+_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Done:
+    """One line: a save that is done."""
+
+    name: str  # inside OUT
+    key: int  # of its chain
+
+
+def append(out: Path, meta: dict[str, Any]) -> None:
+    """Says that a save, which must be durable, is done. A name that is there stays once."""
+    if any(done.name == meta["name"] for done in read(out, meta["kind"])):
+        return
+    path = out / NAMES[meta["kind"]]
+    before = path.read_bytes() if path.exists() else b""
+    files.write_durably(str(path), before + _line(out, meta).encode() + b"\n")
+
+
+def read(out: Path, kind: str) -> list[Done]:
+    """The saves of a kind that are done, oldest first; none without a donefile.
+
+    Raises: CorruptionError naming the line.
+    """
+    path = out / NAMES[kind]
+    if not path.exists():
+        return []
+    done = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            if kind == BATCH:
+                _, key, where, *_ = line.split("\t")
+            else:
+                fields = json.loads(line)
+                key, where = fields["key"], fields["input"][: -len(f"/{ROWS}")]
+            done.append(Done("/".join(where.rstrip("/").split("/")[-2:]), int(key)))
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorruptionError(
+                f"{path}: line {number} is none of a donefile: {error}"
+            ) from error
+    return done
+
+
+def last(out: Path) -> str | None:
+    """The name of the save that the next delta is made upon; None before the first base."""
+    bases = read(out, BASE)
+    if not bases:
+        return None
+    of_chain = [done.name for done in read(out, DELTA) if done.key == bases[-1].key]
+    return of_chain[-1] if of_chain else bases[-1].name
+
+
+def check_name(name: str) -> None:
+    """Raises: ValueError for what is no name of a save."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+
+
+def claim(out: Path, name: str) -> Path:
+    """The folder for a save that is to be written.
+
+    Raises: ValueError for what is no name of a save; StoreError where it is done already.
+    """
+    check_name(name)
+    if any(done.name == name for kind in NAMES for done in read(out, kind)):
+        raise StoreError(
+            f"{out / name}: is done already, and saves are not written twice: choose another "
+            "folder, or remove it and its line in the donefile"
+        )
+    # A folder that no donefile names: nobody was told of it before its writer died.
+    if (out / name / META).exists():
+        shutil.rmtree(out / name)
+    return out / name
+
+
+def new_key(out: Path) -> int:
+    """For a new chain: the time, as FleetUtil's users take it, and above those that are there."""
+    return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
+
+
+def _line(out: Path, meta: dict[str, Any]) -> str:
+    where = f"{out}/{meta['name']}"
+    day, name = meta["name"].split("/")
+    if meta["kind"] == BATCH:
+        return f"{day}\t{meta['key']}\t{where}/\t{name}\t0"
+    # The names, and the constants, are FleetUtil's (_get_xbox_str).
+    fields = {
+        "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
+        "key": str(meta["key"]),
+        "input": f"{where}/{ROWS}",
+        "record_count": str(meta["rows"]),
+        "partition_type": "2",
+        "job_name": "default_job_name",
+        "ins_tag": "feasign",
+        "ins_path": "",
+        "job_id": "",
+        "monitor_data": "",
+        "monitor_path": f"{out}/monitor/{day}.txt",
+        "mpi_size": "1",
+    }
+    return json.dumps(fields)

@@ -1,0 +1,86 @@
+"""meta.json of a save: the record that makes a folder a save (docs/formats/save.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
+from paddlebox.store.crc import crc32c
+
+FORMAT = 1
+META = "meta.json"
+ROWS, DELETED, DENSE = "000", "deleted", "dense"  # folders inside a save
+BASE, DELTA, BATCH = "base", "delta", "batch"
+NO_DATE = "00000000"
+
+_FIELDS = (
+    "kind",
+    "name",
+    "version",
+    "day",
+    "date",
+    "pass_number",
+    "key",
+    "base",
+    "parent",
+    "filter",
+    "layout",
+    "words",
+    "layout_fingerprint",
+    "rows",
+    "deleted",
+    "segments",
+    "deletions",
+    "dense",
+    "files",
+    "events",
+    "sequence",
+    "commit",
+    "created_at",
+)
+
+
+def _crc_of(fields: Mapping[str, Any]) -> int:
+    rest = {name: value for name, value in fields.items() if name != "crc32c"}
+    return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
+
+
+def write_meta(folder: Path, fields: Mapping[str, Any]) -> None:
+    """Writes meta.json durably, with its format and checksum."""
+    complete = {**fields, "format": FORMAT}
+    complete["crc32c"] = _crc_of(complete)
+    text = json.dumps(complete, sort_keys=True, indent=1, allow_nan=False)
+    files.write_durably(str(folder / META), text.encode() + b"\n")
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """meta.json, checked.
+
+    Raises: StoreError where there is no save, or one of a later version; CorruptionError.
+    """
+    path = folder / META
+    try:
+        found = json.loads(path.read_bytes())
+        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]
+        crc = _crc_of(found)
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: holds no complete save ({META}: {error.strerror}); expected a folder such "
+            "as OUT/20240101/base"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"{path}: not the record of a save: {error}") from error
+    if crc != found.get("crc32c"):
+        raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {found.get('crc32c')}")
+    if found.get("format", 0) > FORMAT:
+        raise StoreError(
+            f"{path}: written by a later version (format {found['format']}, this one reads up to "
+            f"{FORMAT})"
+        )
+    if missing:
+        raise CorruptionError(f"{path}: lacks {', '.join(missing)}")
+    return dict(found)

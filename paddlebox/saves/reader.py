@@ -1,0 +1,123 @@
+"""Reading a save: rows and deletions in the order of keys, every byte checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, read_meta
+from paddlebox.store.crc import crc32c
+from paddlebox.store.dense import read_dense
+
+core = _native.core
+_CHUNK_ROWS = 1 << 17
+
+
+class Save:
+    """An open save. Iterating gives (n) uint64 feasigns and (n, words) float32 rows
+    (docs/formats/row.md) at a time, in the order of keys; each iteration begins anew.
+
+    Whatever reads from disk raises CorruptionError that names file and block, or StoreError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Private: use `open_save`."""
+        self.folder = folder
+        self.meta = read_meta(folder)
+        for part in ("segments", "deletions"):
+            last = -1
+            for segment in self.meta[part]:
+                if segment["min_key"] <= last:
+                    raise CorruptionError(f"{folder}: {part}: {segment['file']} is out of order")
+                last = segment["max_key"]
+
+    @property
+    def name(self) -> str:
+        """The folder inside OUT."""
+        return str(self.meta["name"])
+
+    @property
+    def out(self) -> Path:
+        """The folder that the save's chain lies in."""
+        return self.folder.parents[self.name.count("/")]
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for keys, rows in self.chunks():
+            yield core.feasigns_of(keys), rows
+
+    def deleted(self) -> Iterator[np.ndarray]:
+        """The feasigns that earlier saves of the chain have and the model has no longer."""
+        for keys in self.deleted_keys():
+            yield core.feasigns_of(keys)
+
+    def dense(self) -> dict[str, np.ndarray]:
+        """The dense state: name -> array."""
+        return read_dense(self.folder / DENSE, self.meta["dense"])
+
+    def file(self, name: str) -> bytes:
+        """A file that was saved with the model: slots.yaml, config.json."""
+        if name not in self.meta["files"]:
+            raise StoreError(
+                f"{self.folder}: has no file {name!r}; it has {sorted(self.meta['files'])}"
+            )
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+        found, expected = crc32c(content), self.meta["files"][name]["crc32c"]
+        if found != expected:
+            raise CorruptionError(f"{path}: has CRC32C {found:#010x}, expected {expected:#010x}")
+        return content
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """As iteration, with (n) uint64 keys (mixed feasigns) in place of feasigns."""
+        for keys, rows in self._read(ROWS, self.meta["segments"]):
+            yield keys, rows.view(np.float32)
+
+    def deleted_keys(self) -> Iterator[np.ndarray]:
+        for keys, _ in self._read(DELETED, self.meta["deletions"]):
+            yield keys
+
+    def _read(
+        self, part: str, segments: list[dict[str, Any]]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for segment in segments:
+            file = core.SegmentFile(str(self.folder / part / segment["file"]), segment)
+            shape = file.shape
+            step = max(1, _CHUNK_ROWS // shape["rows_per_block"])
+            for first in range(0, shape["blocks"], step):
+                yield file.rows(first, min(step, shape["blocks"] - first))
+
+
+def open_save(path: Path | str) -> Save:
+    """The save in a folder.
+
+    Raises: StoreError where there is none; CorruptionError.
+    """
+    return Save(Path(os.path.abspath(path)))
+
+
+def chain_of(save: Save) -> list[Save]:
+    """The saves that make up the model with this one: its base first, itself last.
+
+    Raises: StoreError where one is missing, or is not the one that the next was made upon.
+    """
+    chain = [save]
+    while chain[0].meta["kind"] not in (BASE, BATCH):
+        child = chain[0]
+        parent = open_save(child.out / child.meta["parent"]["name"])
+        expected, found = child.meta["parent"]["crc32c"], parent.meta["crc32c"]
+        if found != expected:
+            raise StoreError(
+                f"{child.folder}: was made upon a {parent.name} with CRC32C {expected:#010x}, "
+                f"{parent.folder} has {found:#010x}: it belongs to another chain"
+            )
+        chain.insert(0, parent)
+    return chain

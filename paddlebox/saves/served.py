@@ -1,0 +1,83 @@
+"""What a chain of saves serves: its saves applied in order, as one stream in the order of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from paddlebox.saves.reader import Save
+
+END = np.uint64(2**64 - 1)
+
+
+class _Cursor:
+    """Rows or deletions of one save, up to a key at a time."""
+
+    def __init__(self, chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
+        self._chunks = chunks
+        self._keys = np.empty(0, np.uint64)
+        self._rows: np.ndarray | None = None
+        self._load()
+
+    @property
+    def loaded_to(self) -> np.uint64 | None:
+        """The last key at hand; None at the end."""
+        return self._keys[-1] if len(self._keys) else None
+
+    def _load(self) -> None:
+        self._keys, self._rows = next(self._chunks, (np.empty(0, np.uint64), None))
+
+    def take(self, limit: np.uint64) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """What has keys up to limit and was not taken before."""
+        while len(self._keys):
+            n = int(np.searchsorted(self._keys, limit, "right"))
+            if n:
+                yield self._keys[:n], self._rows[:n] if self._rows is not None else None
+            if n < len(self._keys):
+                self._keys = self._keys[n:]
+                self._rows = self._rows[n:] if self._rows is not None else None
+                return
+            self._load()
+
+
+class Served:
+    """The rows that remain of some saves: of one key the last save's, unless that deletes it.
+
+    Memory: a chunk of each save.
+    """
+
+    def __init__(self, saves: Sequence[Save]) -> None:
+        self._words = int(saves[-1].meta["words"])
+        self._cursors = []
+        for save in saves:
+            self._cursors.append(_Cursor((keys, None) for keys in save.deleted_keys()))
+            self._cursors.append(_Cursor(save.chunks()))
+
+    def take(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray]:
+        """(n) uint64 keys up to limit that were not taken before, and (n, words) rows."""
+        keys = [np.empty(0, np.uint64)]
+        rows = [np.empty((0, self._words), np.float32)]
+        kept = [np.empty(0, bool)]
+        for cursor in self._cursors:  # oldest first
+            for some, of_them in cursor.take(limit):
+                keys.append(some)
+                kept.append(np.full(len(some), of_them is not None))
+                if of_them is None:
+                    of_them = np.zeros((len(some), self._words), np.float32)
+                rows.append(of_them)
+        if len(keys) == 2:  # one save has keys here: most of a base between deltas
+            return keys[1][kept[1]], rows[1][kept[1]]
+        all_keys = np.concatenate(keys)
+        order = np.argsort(all_keys, kind="stable")  # of equal keys the youngest comes last
+        sorted_keys = all_keys[order]
+        last = np.append(sorted_keys[1:] != sorted_keys[:-1], True)[: len(order)]
+        chosen = order[last & np.concatenate(kept)[order]]
+        return all_keys[chosen], np.concatenate(rows)[chosen]
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All of it, a chunk at a time."""
+        while ends := [c.loaded_to for c in self._cursors if c.loaded_to is not None]:
+            keys, rows = self.take(min(ends))
+            if len(keys):
+                yield keys, rows

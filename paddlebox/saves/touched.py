@@ -1,0 +1,118 @@
+"""A delta without reading the whole table: of the feasigns that passes since the last save touched.
+
+It holds where nothing else can have changed a row or what a filter says of it: see `touched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.saves.meta import DELETED, ROWS
+from paddlebox.saves.reader import Save
+from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES
+from paddlebox.store.life import DELTA_RESET, SaveFilter
+from paddlebox.store.table import Table
+
+core = _native.core
+# Rows at random cost more than rows in order: above this share of them the table is read whole.
+_WORTH_IT = 0.2
+_BLOCKS = 64  # of each segment at hand: a pass may have written hundreds of files
+
+
+def touched(table: Table, parent: Save, chosen: SaveFilter) -> list[Any] | None:
+    """The open segments with every key that may differ from what was saved as parent; None where
+    any row may, or where there are too many.
+
+    That is so when parent was saved from a version of this very store, with the same day and
+    thresholds, and since then there were passes and merges, but no decay, no shrink, no repair.
+    """
+    meta = parent.meta
+    if meta["commit"] is None or meta["filter"] is None:
+        return None
+    for name in ("day", "min_score", "max_unseen_days"):
+        if meta["filter"][name] != getattr(chosen, name):
+            return None
+    if any(event["kind"] != DELTA_RESET for event in table.events[meta["events"] :]):
+        return None
+    commits = table.journal()
+    if meta["commit"] not in commits:
+        return None
+    since = commits[commits.index(meta["commit"]) + 1 :]
+    if not {commit["kind"] for commit in since} <= {"pass", "compaction", "life"}:
+        return None
+    segments = table.open_segments(after=meta["sequence"])
+    rows = sum(segment.shape["rows"] for segment in segments)
+    head = table.head
+    return segments if head is not None and rows <= _WORTH_IT * head.live_rows else None
+
+
+def keys_in(segments: Sequence[Any]) -> Iterator[np.ndarray]:
+    """(n) uint64 keys at a time, ascending, each once."""
+    readers = [_keys_of(segment) for segment in segments]
+    at_hand = [next(reader) for reader in readers]  # a segment has a row
+    while readers:
+        limit = min(keys[-1] for keys in at_hand)
+        taken = []
+        for i, keys in enumerate(at_hand):
+            n = int(np.searchsorted(keys, limit, "right"))
+            taken.append(keys[:n])
+            at_hand[i] = keys[n:]
+        yield np.unique(np.concatenate(taken))
+        for i in reversed(range(len(readers))):
+            if len(at_hand[i]) == 0:
+                following = next(readers[i], None)
+                if following is None:
+                    del readers[i], at_hand[i]
+                else:
+                    at_hand[i] = following
+
+
+def _keys_of(segment: Any) -> Iterator[np.ndarray]:
+    blocks = segment.shape["blocks"]
+    for first in range(0, blocks, _BLOCKS):
+        yield segment.rows(first, min(_BLOCKS, blocks - first))[0]
+
+
+class Index:
+    """What a chain serves, by key: its segments' filters say in which save to look."""
+
+    def __init__(self, chain: Sequence[Save]) -> None:
+        self._words = int(chain[-1].meta["words"])
+        self._tiers = []
+        for save in reversed(chain):  # the youngest word on a key counts
+            fingerprint = save.meta["layout_fingerprint"]
+            rows = _tier(save, ROWS, "segments", 4 * self._words, fingerprint)
+            gone = _tier(save, DELETED, "deletions", DELETED_ROW_BYTES, DELETED_FINGERPRINT)
+            self._tiers.append((rows, gone))
+
+    def lookup(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of (n) ascending keys those that are served, and their rows."""
+        rows = np.zeros((len(keys), 4 * self._words), np.uint8)
+        known = np.zeros(len(keys), np.uint8)  # some save has a word on the key
+        served = np.zeros(len(keys), bool)
+        nothing = np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8)
+        for of_rows, of_deleted in self._tiers:
+            before = known.copy()
+            if of_rows is not None:
+                of_rows.read(keys, rows, known)
+            served |= known > before
+            if of_deleted is not None:
+                of_deleted.read(keys, nothing, known)
+        return keys[served], rows[served].view(np.float32)
+
+
+def _tier(save: Save, folder: str, part: str, row_bytes: int, fingerprint: int) -> Any:
+    if not save.meta[part]:
+        return None
+    options = {
+        "folder": str(save.folder / folder),
+        "row_bytes": row_bytes,
+        "layout_fingerprint": fingerprint,
+        "max_segment_bytes": 1 << 30,
+        "threads": 1,
+    }
+    return core.SsdTier(options, save.meta[part])

@@ -1,0 +1,131 @@
+"""Writing a save: under a temporary name, synced, and renamed when it is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.errors import StoreError
+from paddlebox.saves.meta import DELETED, DENSE, ROWS, write_meta
+from paddlebox.store import files
+from paddlebox.store.crc import crc32c
+from paddlebox.store.dense import write_dense
+
+core = _native.core
+_SEGMENT_BYTES = 64 << 20  # held in memory until it is written
+# Rows of one zero byte: "deleted". A fingerprint of their own, so that nobody takes them for rows.
+DELETED_ROW_BYTES = 1
+DELETED_FINGERPRINT = 0x6465_6C65_7465_6421
+
+
+class _Part:
+    """Keys and rows in ascending order that become segments of a folder."""
+
+    def __init__(self, folder: Path, row_bytes: int, fingerprint: int) -> None:
+        self.segments: list[dict[str, Any]] = []
+        self.rows = 0
+        self._folder = folder
+        self._row_bytes = row_bytes
+        self._fingerprint = fingerprint
+        self._most = max(1, _SEGMENT_BYTES // (row_bytes + 8))
+        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        self._waiting_rows = 0
+
+    def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        self.rows += len(keys)
+        while self._waiting_rows + len(keys) >= self._most:
+            fits = self._most - self._waiting_rows
+            self._waiting.append((keys[:fits], rows[:fits]))
+            keys, rows = keys[fits:], rows[fits:]
+            self.flush()
+        if len(keys):
+            self._waiting.append((keys, rows))
+            self._waiting_rows += len(keys)
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        number = len(self.segments) + 1
+        spec = {
+            "id": number,
+            "sequence": 1,
+            "row_bytes": self._row_bytes,
+            "layout_fingerprint": self._fingerprint,
+        }
+        keys = np.concatenate([keys for keys, _ in self._waiting])
+        rows = np.concatenate([rows for _, rows in self._waiting])
+        self._waiting, self._waiting_rows = [], 0
+        raw = np.ascontiguousarray(rows).view(np.uint8)
+        self.segments.append(dict(core.write_segment(str(self._folder), spec, keys, raw)))
+
+
+class SaveWriter:
+    """A save that is being written. Leave it by `finish`, or by `drop`: nothing is left then."""
+
+    def __init__(self, target: Path, *, words: int, fingerprint: int) -> None:
+        """target: the save's folder, which is not there yet; what lies above it is made."""
+        self._target = target
+        self._folder = target.parent / f".{target.name}.tmp"
+        self._shape = {"words": words, "layout_fingerprint": fingerprint}
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (self._folder / ROWS, self._folder / DELETED):
+            files.make_folder(str(folder))
+        self._rows = _Part(self._folder / ROWS, 4 * words, fingerprint)
+        self._deleted = _Part(self._folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT)
+
+    def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """keys: (n) uint64, mixed feasigns, above those before; rows: (n, words) float32."""
+        self._rows.add(keys, rows)
+
+    def delete(self, keys: np.ndarray) -> None:
+        """keys: (n) uint64, above those before."""
+        self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
+
+    def finish(
+        self,
+        fields: Mapping[str, Any],
+        dense: Mapping[str, np.ndarray],
+        extra: Mapping[str, bytes],
+    ) -> Path:
+        """Makes it a save, durably: meta.json last, then the name.
+
+        Args:
+            fields: of meta.json, but for those that say what was written.
+            extra: file name -> content.
+
+        Raises: OutOfSpaceError, StoreError: there is no save then.
+        """
+        try:
+            for part in (self._rows, self._deleted):
+                part.flush()
+            written: dict[str, Any] = {
+                "rows": self._rows.rows,
+                "deleted": self._deleted.rows,
+                "segments": self._rows.segments,
+                "deletions": self._deleted.segments,
+                "dense": write_dense(self._folder / DENSE, dense),
+                "files": {
+                    name: {"bytes": len(content), "crc32c": crc32c(content)}
+                    for name, content in extra.items()
+                },
+            }
+            for name, content in extra.items():
+                files.write_durably(str(self._folder / name), content)
+            write_meta(self._folder, {**fields, **self._shape, **written})
+            os.rename(self._folder, self._target)
+            files.sync_folder(str(self._target.parent))
+        except OSError as error:
+            self.drop()
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{self._target}: cannot be written: {error.strerror}") from error
+        return self._target
+
+    def drop(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,185 @@
+"""Parity: files that can make any one lost segment of their group again (docs/formats/parity.md).
+
+Keeper writes them in the background, as segments come and go. Nothing in here is needed to read a
+store; what it writes is only ever read by `tools/store.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paddlebox import _native
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
+
+log = logging.getLogger("paddlebox")
+core = _native.core
+FOLDER = "parity"
+_NAME = re.compile(r"par-(\d{12,})\.par")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A sound parity file's index."""
+
+    path: Path
+    number: int
+    members: Mapping[str, int]  # file -> bytes
+
+
+def groups_of(store: Path) -> tuple[list[Group], list[str]]:
+    """The groups whose index is sound, by number, and what is wrong with the others.
+
+    Their bodies are not read: see `check`.
+    """
+    groups, wrong = [], []
+    for number, path in _parity_files(store):
+        try:
+            index = core.read_parity(str(path))
+        except (StoreError, ValueError) as error:
+            wrong.append(str(error))
+            continue
+        members = {member["file"]: int(member["bytes"]) for member in index["members"]}
+        groups.append(Group(path, number, members))
+    return groups, wrong
+
+
+def check(group: Group) -> None:
+    """Reads the body.
+
+    Raises: CorruptionError.
+    """
+    core.check_parity(str(group.path))
+
+
+def rebuild(store: Path, segment: Mapping[str, Any], target: Path | None) -> bool:
+    """Makes a segment again from its group, durably, at target. False: it is in no group.
+
+    Args:
+        target: None: only finds out whether it could be done.
+
+    Raises: CorruptionError naming all that is in the way; OutOfSpaceError.
+    """
+    groups, _ = groups_of(store)
+    problems = []
+    for group in reversed(groups):
+        if group.members.get(segment["file"]) != segment["bytes"]:
+            continue
+        try:
+            core.rebuild_member(
+                str(group.path), str(store / "ssd"), segment["file"], str(target or "")
+            )
+            if target is not None:
+                files.sync_folder(str(target.parent))
+            return True
+        except CorruptionError as error:
+            problems.append(str(error))  # an older group may still have it
+    if problems:
+        raise CorruptionError("; ".join(problems))
+    return False
+
+
+def plan(
+    live: Sequence[Mapping[str, Any]], groups: Sequence[Group], size: int
+) -> tuple[list[list[str]], list[Group]]:
+    """What to write, as members, and which groups to remove after that.
+
+    Args:
+        live: the newest version's segments.
+        size: most members of a group; 0: there shall be no parity.
+    """
+    bytes_of = {str(segment["file"]): int(segment["bytes"]) for segment in live}
+    whole = [g for g in groups if size and g.members.items() <= bytes_of.items()]
+    kept: list[Group] = []
+    covered: set[str] = set()
+    for group in whole:
+        if len(group.members) == size and covered.isdisjoint(group.members):
+            kept.append(group)
+            covered.update(group.members)
+    # By name, so by age: what was written together is mostly merged, and goes, together.
+    open_ = sorted(bytes_of.keys() - covered) if size else []
+    wanted = [open_[at : at + size] for at in range(0, len(open_), size or 1)]
+    for group in whole:
+        if group not in kept and sorted(group.members) in wanted:
+            wanted.remove(sorted(group.members))
+            kept.append(group)
+    return wanted, [group for group in groups if group not in kept]
+
+
+def update(store: Path, live: Sequence[Mapping[str, Any]], size: int) -> None:
+    """Writes the parity files that are missing, then removes those that are no longer wanted.
+
+    Raises: StoreError where a segment went while it was read: the next update sees to it.
+    """
+    folder = store / FOLDER
+    files.make_folder(str(folder))
+    numbers = [number for number, _ in _parity_files(store)]
+    groups, wrong = groups_of(store)
+    for message in wrong:
+        log.warning("%s; a new one is written", message)
+    wanted, unwanted = plan(live, groups, size)
+    following = max(numbers, default=0) + 1
+    for number, members in enumerate(wanted, following):
+        path = folder / f"par-{number:012d}.par"
+        core.write_parity(str(store / "ssd"), members, str(path))
+        files.sync_folder(str(folder))
+    sound = {group.path for group in groups} - {group.path for group in unwanted}
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if match is not None and (int(match[1]) >= following or folder / name in sound):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder / name)
+    files.sync_folder(str(folder))
+
+
+class Keeper:
+    """Keeps the parity of a store's newest version, on a thread of its own."""
+
+    def __init__(
+        self, store: Path, size: int, live: Callable[[], Sequence[Mapping[str, Any]]]
+    ) -> None:
+        self._store = store
+        self._size = size
+        self._live = live
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-parity")
+        self._waiting = threading.Event()  # an update that will see what is committed now
+        self._last: Future[None] | None = None
+
+    def wake(self) -> None:
+        """Segments came or went."""
+        if not self._waiting.is_set():
+            self._waiting.set()
+            self._last = self._thread.submit(self._update)
+
+    def wait(self) -> None:
+        """Until all that was committed before has its parity."""
+        if self._last is not None:
+            self._last.result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _update(self) -> None:
+        self._waiting.clear()
+        try:
+            update(self._store, self._live(), self._size)
+        except StoreError as error:
+            # Training goes on without: a merge that finished meanwhile has woken it again.
+            log.warning("parity: %s", error)
+
+
+def _parity_files(store: Path) -> list[tuple[int, Path]]:
+    folder = store / FOLDER
+    names = os.listdir(folder) if folder.is_dir() else []
+    matches = [match for match in map(_NAME.fullmatch, names) if match is not None]
+    return sorted((int(match[1]), folder / match[0]) for match in matches)

@@ -1,0 +1,97 @@
+"""A run that saves by itself: which saves there are, that they are right, that no weight moves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config import load_config
+from paddlebox.saves import chain_of, donefile, open_save
+from paddlebox.store.table import Table
+from paddlebox.upkeep.store_files import newest, reading, table_of
+from tests.conftest import ROOT, run_python
+from tests.saves.common import apply, base_of
+
+SCRIPT = (ROOT / "tests" / "train" / "train_small.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "4"]
+        + ["--rows-per-pass", "5000", "--test-rows", "10"],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    return folder
+
+
+def train(data: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:
+    settings = [
+        f"data.train_files=[{data}/train-*.txt]",
+        "data.date=20240101",
+        "data.files_per_day=2",
+        "data.files_per_pass=1",
+        "data.batch_size=256",
+        "model.hidden=[32]",
+        "trainer.dense_threads=1",
+        "table.life.base_threshold=0.2",
+        "table.life.delete_threshold=0.1",
+        "table.life.delta_threshold=0",
+    ]
+    options = {"folder": str(run_dir), "overrides": [*settings, *overrides]}
+    return dict(run_python(SCRIPT, json.dumps(options), env={"OMP_NUM_THREADS": "1"}))
+
+
+def table_of_run(run_dir: Path) -> Table:
+    store = run_dir / "store"
+    with reading(store) as manifest:
+        record = newest(manifest)
+    return table_of(store, record, read_only=True)
+
+
+def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_staging(
+    data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    saving = train(data, tmp_path / "a", f"save.out={out}", "store.parity=4")
+    plain = train(data, tmp_path / "b")
+    assert (saving["dense"], saving["auc"]) == (plain["dense"], plain["auc"])
+    bases = [done.name for done in donefile.read(out, "base")]
+    deltas = [done.name for done in donefile.read(out, "delta")]
+    assert bases == ["20240101/base", "20240102/base"]
+    assert deltas == ["20240101/delta-2", "20240102/delta-4"]
+    last = open_save(out / deltas[-1])
+    assert [save.name for save in chain_of(last)] == ["20240102/base", "20240102/delta-4"]
+    with table_of_run(tmp_path / "a") as table:
+        held = base_of(table)
+        assert 0 < len(held) < table.counters()["ssd_rows"]
+        assert apply(chain_of(last)) == held
+        dense = table.load_dense()
+    assert all((last.dense()[name] == dense[name]).all() for name in dense)
+    assert last.file("slots.yaml").startswith(b"#") or b"slots:" in last.file("slots.yaml")
+    assert json.loads(last.file("config.json"))["save"]["out"] == str(out)
+    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["save"]["kind"] for line in lines] == ["base", "delta"] * 2
+    assert (tmp_path / "a" / "store" / "parity").is_dir()
+
+
+def test_one_base_and_a_delta_every_second_pass(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train(data, tmp_path / "a", f"save.out={out}", "save.base_every=once", "save.delta_every=2")
+    assert [done.name for done in donefile.read(out, "base")] == ["20240101/base"]
+    deltas = [done.name for done in donefile.read(out, "delta")]
+    assert deltas == ["20240101/delta-2", "20240102/delta-4"]
+    with table_of_run(tmp_path / "a") as table:
+        assert apply(chain_of(open_save(out / deltas[-1]))) == base_of(table)
+
+
+def test_by_default_a_run_saves_nothing() -> None:
+    assert load_config(ROOT / "configs" / "deepfm_synthetic.yaml", []).save.out == ""

@@ -1,0 +1,393 @@
+"""Saver: what a chain of saves holds is what the table holds."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paddlebox import _native
+from paddlebox.config.schema import RowPrecision
+from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
+from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
+from paddlebox.saves.merge import merge_saves
+from paddlebox.saves.meta import BASE, DELTA
+from paddlebox.saves.served import Served
+from paddlebox.store.table import Table, sorted_unique_keys
+from tests.saves.common import (
+    FIRST_DAY,
+    apply,
+    base_of,
+    config,
+    feasigns,
+    files_bytes,
+    open_table,
+    train,
+)
+
+STEPS = st.one_of(
+    st.tuples(st.just("train"), st.integers(1, 60), st.integers(1, 40), st.sampled_from([1, 6])),
+    st.tuples(st.just("decay"), st.sampled_from([0.5, 0.9])),
+    st.tuples(st.just("shrink"), st.sampled_from([0.3, 1.0]), st.integers(0, 3)),
+    st.tuples(st.just("day"), st.integers(1, 4)),
+    st.tuples(st.just("delta")),
+    st.tuples(st.just("base")),
+    st.tuples(st.just("reopen")),
+)
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    steps=st.lists(STEPS, max_size=14),
+    stored=st.booleans(),
+    worth_it=st.sampled_from([0.0, 1e9]),
+    precision=st.sampled_from([RowPrecision.FLOAT32, RowPrecision.FLOAT16]),
+)
+def test_a_base_and_its_deltas_are_the_rows_of_a_base(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple],
+    stored: bool,
+    worth_it: float,
+    precision: RowPrecision,
+) -> None:
+    touched._WORTH_IT = worth_it  # never and always by the touched feasigns alone, where that holds
+    tmp = tmp_path_factory.mktemp("chain")
+    folder = tmp / "store" if stored else None
+    layout = config(precision, delta_keep_days=2)
+    table = open_table(folder, layout, compaction=None)
+    number, day = 1, FIRST_DAY
+    try:
+        train(table, feasigns(1, 30), number, day=day)
+        Saver(table, tmp / "out").base("20240101/base-0")
+        for at, (what, *values) in enumerate([*steps, ("delta",)], 1):
+            if what == "train":
+                number += 1
+                train(table, feasigns(*values[:2]), number, day=day, show=values[2])
+            elif what == "day":
+                day += values[0]
+                number += 1
+                train(table, feasigns(200 + number, 3), number, day=day)
+            elif what == "decay":
+                table.end_of_day(day, decay=values[0])
+            elif what == "shrink":
+                table.shrink(day, min_score=values[0], max_unseen_days=values[1])
+            elif what == "reopen" and folder is not None:
+                table.close()
+                table = open_table(folder, layout, compaction=None)
+            elif what in ("delta", "base"):
+                saver = Saver(table, tmp / "out")
+                save = getattr(saver, what)(f"20240101/{what}-{at}")
+                chain = chain_of(save)
+                held = base_of(table)
+                assert apply(chain) == held
+                in_one = Served(chain).take()
+                assert len(in_one[0]) == len(held)
+                assert (np.diff(in_one[0].astype(object)) > 0).all()
+    finally:
+        touched._WORTH_IT = 0.2
+        table.close()
+        shutil.rmtree(tmp)
+
+
+def read_whole(table: Table, saver: Saver, name: str) -> bool:
+    """Saves a delta, which must be right; whether the whole table was read for it."""
+    seen = []
+    visit = table.visit
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(1)
+        return visit(*arguments)
+
+    table.visit = watched  # type: ignore[method-assign]
+    try:
+        save = saver.delta(f"20240101/{name.replace(' ', '-')}")
+    finally:
+        table.visit = visit  # type: ignore[method-assign]
+    assert apply(chain_of(save)) == base_of(table)
+    return bool(seen)
+
+
+def test_only_touched_feasigns_are_looked_at_while_nothing_else_can_have_changed(
+    tmp_path: Path,
+) -> None:
+    with open_table(tmp_path / "store", keep_versions=1) as table:
+        train(table, feasigns(1, 5000), 1)
+        saver = Saver(table, tmp_path / "out")
+        saver.base()
+        train(table, feasigns(4990, 20), 2)
+        train(table, feasigns(5000, 5), 3)
+        assert not read_whole(table, saver, "touched")
+        train(table, feasigns(1, 20), 4)
+        table.compact(full=True)  # the touched rows are in large segments now
+        assert read_whole(table, saver, "merged")
+        train(table, feasigns(1, 4000), 5)
+        assert read_whole(table, saver, "many")
+        train(table, feasigns(1, 20), 6)
+        table.end_of_day(FIRST_DAY, decay=0.9)
+        assert read_whole(table, saver, "decayed")
+        train(table, feasigns(1, 20), 7, day=FIRST_DAY + 1)
+        assert read_whole(table, saver, "another day")
+        train(table, feasigns(1, 20), 8, day=FIRST_DAY + 1)
+        assert not read_whole(table, saver, "same day again")
+        merged = merge_saves([saver.last()], tmp_path / "out", "20240101/one")  # type: ignore
+        train(table, feasigns(1, 20), 9, day=FIRST_DAY + 1)
+        assert not read_whole(table, saver, "upon a merge")
+        assert saver.last().meta["base"] == merged.name  # type: ignore[union-attr]
+    with open_table(tmp_path / "other") as table:  # another store that goes on with the chain
+        for number in range(1, 10):
+            train(table, feasigns(1, 100 * number), number, day=FIRST_DAY + 1)
+        assert read_whole(table, Saver(table, tmp_path / "out"), "another store")
+
+
+def test_a_touched_row_that_is_deleted_in_a_chain_is_found_again(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 1000), 1)
+        saver = Saver(table, tmp_path / "out")
+        saver.base()
+        train(table, feasigns(1, 20), 2)
+        table.shrink(FIRST_DAY, min_score=0.9)  # five shows are not enough, ten are
+        assert read_whole(table, saver, "shrunk")
+        train(table, feasigns(500, 20), 3)
+        assert not read_whole(table, saver, "back")
+
+
+def test_a_delta_of_5_percent_of_the_rows_has_at_most_6_percent_of_the_bytes(
+    tmp_path: Path,
+) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 100_000), 1)
+        saver = Saver(table, tmp_path / "out", dense={})
+        base = saver.base()
+        train(table, feasigns(1, 5_000) * np.uint64(20), 2)
+        delta = saver.delta()
+        assert delta.meta["rows"] == 5_000
+        assert delta.meta["deleted"] == 0
+        assert files_bytes(delta.folder) <= 0.06 * files_bytes(base.folder)
+
+
+def test_above_threshold_0_rows_that_changed_little_lag_until_they_changed_enough(
+    tmp_path: Path,
+) -> None:
+    # A show scores 0.1: three shows make the threshold of 0.25, two do not.
+    with open_table(tmp_path / "store", config(delta_threshold=0.25)) as table:
+        even = feasigns(1, 10) * np.uint64(2)
+        train(table, even, 1, show=9)
+        saver = Saver(table, tmp_path / "out")
+        base = saver.base()
+        train(table, even[:4], 2, show=2)
+        first = saver.delta()
+        assert first.meta["rows"] == 0
+        assert apply([base, first]) == apply([base])  # lags on purpose
+        train(table, even[:4], 3, show=2)  # 0.4 since the base
+        second = saver.delta()
+        assert second.meta["rows"] == 4
+        assert apply([base, first, second]) == base_of(table)
+        table.end_of_day(FIRST_DAY, decay=0.9)
+        train(table, feasigns(1000, 1), 4)
+        third = saver.delta()
+        assert third.meta["rows"] == 1  # rows that only decayed lag
+        table.shrink(FIRST_DAY, min_score=1.0)  # deletions never do: 0.81 is left of the six
+        fourth = saver.delta("20240101/delta-5")
+        held = apply([base, first, second, third, fourth])
+        assert fourth.meta["deleted"] == 7
+        assert held.keys() == base_of(table).keys()
+
+
+def test_a_row_that_falls_under_the_base_threshold_is_deleted_and_may_come_back(
+    tmp_path: Path,
+) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(2, 1), 1, show=6)  # scores 0.6
+        saver = Saver(table, tmp_path)
+        saver.base()
+        table.end_of_day(FIRST_DAY, decay=0.5)
+        gone = saver.delta("20240101/delta-1")
+        assert (gone.meta["rows"], gone.meta["deleted"]) == (0, 1)
+        assert [f.tolist() for f in gone.deleted()] == [[2]]
+        again = saver.delta("20240101/delta-2")
+        assert (again.meta["rows"], again.meta["deleted"]) == (0, 0)
+        train(table, feasigns(2, 1), 2, show=6)
+        back = saver.delta("20240101/delta-3")
+        assert (back.meta["rows"], back.meta["deleted"]) == (1, 0)
+        assert apply(chain_of(back)) == base_of(table)
+
+
+def test_a_save_sees_committed_rows_while_the_next_pass_is_staged(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 100), 1)
+        expected = base_of(table)
+        staged = table.stage(sorted_unique_keys(feasigns(50, 100)), day=FIRST_DAY)
+        save = Saver(table, tmp_path / "out").base()
+        assert apply([save]) == expected
+        table.begin(staged)
+        with pytest.raises(PassError, match="a pass is open"):
+            Saver(table, tmp_path / "out").delta("20240101/delta-9")
+        assert not (tmp_path / "out" / "20240101" / ".delta-9.tmp").exists()
+        table.abandon()
+
+
+def test_a_batch_has_every_row_with_its_delta_score(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(2, 10) * np.uint64(2), 1, show=1)  # 0.1 is in no base
+        save = Saver(table, tmp_path / "out").batch()
+        assert save.folder == tmp_path / "out" / "20240101" / "1"
+        found, rows = next(iter(save))
+        assert len(found) == 10
+        assert rows[:, 3] == pytest.approx(0.1)
+        assert save.dense()["w"].tolist() == [1, 1, 1]
+        assert Saver(table, tmp_path / "out").base("20240101/base").meta["rows"] == 0
+
+
+def test_donefiles_have_fleet_utils_lines(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 10), 1)
+        saver = Saver(table, tmp_path / "out")
+        base = saver.base()
+        train(table, feasigns(1, 10), 2)
+        saver.delta()
+        saver.batch()
+    line = json.loads((tmp_path / "out" / "xbox_patch_done.txt").read_text())
+    assert line["input"] == f"{tmp_path}/out/20240101/delta-2/000"
+    assert line["key"] == str(base.meta["key"])
+    assert line["record_count"] == "10"
+    # As FleetUtil reads day and pass of the last save.
+    assert line["input"].split("/")[-3:-1] == ["20240101", "delta-2"]
+    assert (tmp_path / "out" / "donefile.txt").read_text().split("\t")[3:] == ["2", "0\n"]
+
+
+def test_a_save_is_written_once_and_a_folder_nobody_was_told_of_is_replaced(
+    tmp_path: Path,
+) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 10), 1)
+        saver = Saver(table, tmp_path / "out")
+        base = saver.base()
+        with pytest.raises(StoreError, match="is done already"):
+            saver.base()
+        # Killed between the folder's name and the donefile's line:
+        os.unlink(tmp_path / "out" / "xbox_base_done.txt")
+        assert saver.last() is None
+        assert saver.base().folder == base.folder
+
+
+def test_a_full_disk_leaves_no_save(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 3000), 1)
+        saver = Saver(table, tmp_path / "out")
+        _native.core.inject_write_fault(9000, errno.ENOSPC)
+        try:
+            with pytest.raises(OutOfSpaceError):
+                saver.base()
+        finally:
+            _native.core.inject_write_fault(-1, 0)
+        assert os.listdir(tmp_path / "out" / "20240101") == []
+        assert saver.last() is None
+        assert saver.base().meta["rows"] == 3000
+
+
+def test_a_delta_of_another_chain_is_refused(tmp_path: Path) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(1, 10), 1)
+        saver = Saver(table, tmp_path)
+        saver.base()
+        train(table, feasigns(1, 10), 2)
+        delta = saver.delta("20240101/delta-2")
+        shutil.rmtree(tmp_path / "20240101" / "base")
+        (tmp_path / "xbox_base_done.txt").unlink()
+        with pytest.raises(StoreError, match="no complete save"):
+            chain_of(delta)
+        train(table, feasigns(1, 20), 3)
+        saver.base("20240101/base")
+        with pytest.raises(StoreError, match="belongs to another chain"):
+            chain_of(delta)
+
+
+def test_a_chain_may_be_moved(tmp_path: Path) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(1, 10), 1)
+        Saver(table, tmp_path / "a").base()
+        train(table, feasigns(1, 10), 2)
+        Saver(table, tmp_path / "a").delta("20240101/delta-2")
+        os.rename(tmp_path / "a", tmp_path / "b")
+        last = Saver(table, tmp_path / "b").last()
+        assert last is not None
+        assert apply(chain_of(last)) == base_of(table)
+
+
+def test_every_flipped_byte_of_a_save_is_found(tmp_path: Path) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(1, 40), 1)
+        saver = Saver(table, tmp_path, dense={"w": np.ones(3)}, extra={"slots.yaml": b"slots"})
+        saver.base()
+        table.shrink(FIRST_DAY, min_score=1.0)
+        save = saver.delta("20240101/delta-1")
+        assert save.meta["deleted"] > 0
+    random = np.random.default_rng(1)
+    for path in sorted(p for p in save.folder.rglob("*") if p.is_file()):
+        data = path.read_bytes()
+        for at in {0, len(data) - 2, *random.integers(0, len(data), 20).tolist()}:
+            damaged = bytearray(data)
+            damaged[at] ^= 4
+            path.write_bytes(bytes(damaged))
+            with pytest.raises((CorruptionError, StoreError)):
+                read_all(save.folder)
+        path.write_bytes(data)
+    read_all(save.folder)
+
+
+def read_all(folder: Path) -> None:
+    save = open_save(folder)
+    list(save)
+    list(save.deleted())
+    save.dense()
+    save.file("slots.yaml")
+
+
+def test_segments_of_a_save_are_cut_and_read_in_the_order_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paddlebox.saves.writer._SEGMENT_BYTES", 1000)
+    with open_table(None) as table:
+        train(table, feasigns(1, 100), 1)
+        save = Saver(table, tmp_path).base()
+        assert len(save.meta["segments"]) > 5
+        keys = np.concatenate([keys for keys, _ in save.chunks()])
+        assert (keys[1:] > keys[:-1]).all()
+        assert apply([save]) == base_of(table)
+
+
+def test_the_last_save_is_that_of_the_last_base(tmp_path: Path) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(1, 10), 1)
+        saver = Saver(table, tmp_path)
+        first = saver.base("20240101/base")
+        saver.delta("20240101/delta-1")
+        second = saver.base("20240102/base")
+        assert second.meta["key"] > first.meta["key"]
+        assert donefile.last(tmp_path) == "20240102/base"
+        assert [d.name for d in donefile.read(tmp_path, BASE)] == ["20240101/base", "20240102/base"]
+        assert len(donefile.read(tmp_path, DELTA)) == 1
+
+
+def test_a_reader_can_save_and_changes_nothing(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 100), 1)
+        expected = base_of(table)
+    before = sorted(os.listdir(tmp_path / "store"))
+    with open_table(tmp_path / "store", read_only=True) as reader:
+        save = Saver(reader, tmp_path / "out").base()
+        assert apply([save]) == expected
+        assert reader.events == []  # nothing begins anew: the store is not the reader's
+    assert sorted(os.listdir(tmp_path / "store")) == before
