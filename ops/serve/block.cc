@@ -83,51 +83,8 @@ bool BlockView::Sound(const ServeCodec& codec, const char* data, size_t size, ui
   return before == *full;
 }
 
-uint64_t BlockView::Refine(uint64_t at, uint64_t key, int bits) const {
-  const uint64_t found = this->key(at);
-  if (found <= key) return std::min<uint64_t>(rows_ - 1, at + Guess(key - found, bits));
-  return at - std::min(at, Guess(found - key, bits));
-}
-
-uint32_t BlockView::FindFrom(uint64_t at, uint64_t key) const {
-  // Steps that double, then halve: no distribution of keys makes it slow.
-  uint64_t low = 0, high = rows_;  // the first key that is not below lies in [low, high]
-  if (this->key(at) < key) {
-    low = at + 1;
-    for (uint64_t step = 1; low + step <= rows_; step *= 2) {
-      if (this->key(low + step - 1) >= key) {
-        high = low + step - 1;
-        break;
-      }
-      low += step;
-    }
-  } else {
-    high = at;
-    for (uint64_t step = 1; high >= step; step *= 2) {
-      if (this->key(high - step) < key) {
-        low = high - step + 1;
-        break;
-      }
-      high -= step;
-    }
-  }
-  while (low < high) {
-    const uint64_t middle = (low + high) / 2;
-    if (this->key(middle) < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low < rows_ && this->key(low) == key ? static_cast<uint32_t>(low) : rows_;
-}
-
-const char* BlockView::Row(uint32_t i, bool* full) const {
-  if (!mixed()) {
-    *full = full_ != 0;
-    return *full ? full_rows_ + size_t{i} * full_bytes_ : short_rows_ + size_t{i} * short_bytes_;
-  }
-  const char* const mark = MarkOf(i);
+const char* BlockView::MarkedRow(uint32_t i, bool* full) const {
+  const char* const mark = marks_ + size_t{i} / 64 * 16;
   const uint64_t bits = Word(mark);
   const uint32_t before =
       Word32(mark + 8) +

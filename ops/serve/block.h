@@ -52,23 +52,18 @@ class BlockView {
 
   uint32_t rows() const { return rows_; }
   uint64_t key(size_t i) const { return Word(keys_ + 8 * i); }
-  // Where key is in a layer of these bits, if it is in this block; rows() if it is not. In three
-  // steps, between which a caller can ask for what the next one reads. REQUIRES: rows() > 0.
-  uint64_t Guess(uint64_t key, int bits) const {
-    __extension__ using Wide = unsigned __int128;
-    // Keys are uniform: position is to rows as the key's lower bits are to their range.
-    return static_cast<uint64_t>((static_cast<Wide>(key << bits) * rows_) >> 64);
-  }
-  // From the key there: off by some sqrt(sqrt(rows)), where the first guess is by sqrt(rows).
-  uint64_t Refine(uint64_t at, uint64_t key, int bits) const;
-  uint32_t FindFrom(uint64_t at, uint64_t key) const;
   const char* KeyAt(uint64_t i) const { return keys_ + 8 * i; }
-  // Whether Row reads a mark: not where all rows are of one kind.
-  bool mixed() const { return full_ != 0 && full_ != rows_; }
-  const char* MarkOf(uint32_t i) const { return marks_ + size_t{i} / 64 * 16; }
-  const char* Row(uint32_t i, bool* full) const;
+  // Where all rows are of one kind, no mark is read.
+  const char* Row(uint32_t i, bool* full) const {
+    if (full_ == 0 || full_ == rows_) {
+      *full = full_ != 0;
+      return *full ? full_rows_ + size_t{i} * full_bytes_ : short_rows_ + size_t{i} * short_bytes_;
+    }
+    return MarkedRow(i, full);
+  }
 
  private:
+  const char* MarkedRow(uint32_t i, bool* full) const;
   static uint64_t Word(const char* at) {
     uint64_t word;
     std::memcpy(&word, at, 8);
