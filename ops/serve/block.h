@@ -19,7 +19,7 @@ class BlockBuilder {
  public:
   explicit BlockBuilder(const ServeCodec& codec) : codec_(codec) {}
 
-  size_t rows() const { return keys_.size(); }
+  size_t rows() const { return full_.size(); }
   // Keys ascend. row: as ServeCodec encodes it; null: a deleted feasign.
   void Add(uint64_t key, bool full, const char* row);
   // The block's bytes; the builder is empty again.
@@ -27,22 +27,22 @@ class BlockBuilder {
 
  private:
   const ServeCodec codec_;
-  std::vector<uint64_t> keys_;
-  std::vector<uint8_t> full_;
+  std::vector<uint8_t> full_;  // of each row
   std::string full_rows_, short_rows_;
 };
 
 // Reads a block whose CRC and sizes were tested. The bytes are borrowed, at any alignment.
 class BlockView {
  public:
+  static constexpr uint32_t kKeyBytes = 8;  // before each row
+
   BlockView() = default;
   BlockView(const ServeCodec& codec, const char* data, uint32_t rows, uint32_t full)
-      : full_bytes_(codec.full_bytes()),
-        short_bytes_(codec.short_bytes()),
+      : full_bytes_(kKeyBytes + codec.full_bytes()),
+        short_bytes_(kKeyBytes + codec.short_bytes()),
         rows_(rows),
         full_(full),
-        keys_(data + 16),
-        marks_(keys_ + size_t{8} * rows),
+        marks_(data + 16),
         full_rows_(marks_ + (size_t{rows} + 63) / 64 * 16),
         short_rows_(full_rows_ + size_t{full} * full_bytes_) {}
 
@@ -51,26 +51,30 @@ class BlockView {
                     uint32_t* rows, uint32_t* full);
 
   uint32_t rows() const { return rows_; }
-  uint64_t key(size_t i) const { return Word(keys_ + 8 * i); }
-  const char* KeyAt(uint64_t i) const { return keys_ + 8 * i; }
-  // Where all rows are of one kind, no mark is read.
+  uint64_t key(uint32_t i) const {
+    bool full;
+    return KeyOf(Row(i, &full));
+  }
+  static uint64_t KeyOf(const char* row) { return Word(row - kKeyBytes); }
+  // As the codec encodes it, with its key before it. Where all rows are of one kind, no mark is
+  // read.
   const char* Row(uint32_t i, bool* full) const {
-    if (full_ == 0 || full_ == rows_) {
-      *full = full_ != 0;
-      return *full ? full_rows_ + size_t{i} * full_bytes_ : short_rows_ + size_t{i} * short_bytes_;
-    }
-    return MarkedRow(i, full);
+    if (full_ != 0 && full_ != rows_) return MarkedRow(i, full);
+    *full = full_ != 0;
+    return *full ? FullRow(i) : ShortRow(i);
   }
 
  private:
   const char* MarkedRow(uint32_t i, bool* full) const;
+  const char* FullRow(size_t i) const { return full_rows_ + i * full_bytes_ + kKeyBytes; }
+  const char* ShortRow(size_t i) const { return short_rows_ + i * short_bytes_ + kKeyBytes; }
   static uint64_t Word(const char* at) {
     uint64_t word;
     std::memcpy(&word, at, 8);
     return word;
   }
   uint32_t full_bytes_ = 0, short_bytes_ = 0, rows_ = 0, full_ = 0;
-  const char *keys_ = nullptr, *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
+  const char *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
 };
 
 }  // namespace pbx

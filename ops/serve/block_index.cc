@@ -1,5 +1,9 @@
 #include "serve/block_index.h"
 
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
 namespace pbx {
 
 std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int bits) {
@@ -19,6 +23,21 @@ std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int b
   }
   for (; at < buckets.size(); ++at) buckets[at].first = rows;
   return buckets;
+}
+
+Result<const TagBucket*> IndexRoom::Keep(const std::vector<TagBucket>& index) {
+  const size_t bytes = index.size() * sizeof(TagBucket);
+  if (chunks_.empty() || chunks_.back().size() - used_ < bytes) {
+    Result<Buffer> chunk = Buffer::Allocate(std::max(bytes, chunk_bytes_));
+    PBX_RETURN_IF_ERROR(chunk.status());
+    bytes_ += chunk.value().size();
+    chunks_.push_back(std::move(chunk.value()));
+    used_ = 0;
+  }
+  char* const at = chunks_.back().data() + used_;
+  std::memcpy(at, index.data(), bytes);
+  used_ += bytes;
+  return reinterpret_cast<const TagBucket*>(at);
 }
 
 uint32_t FindIn(const TagBucket* bucket, const BlockView& block, uint64_t key) {

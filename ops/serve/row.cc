@@ -35,14 +35,15 @@ uint16_t NearestHalf(float value) {
 
 }  // namespace
 
-uint32_t ServeCodec::full_bytes() const {
+ServeCodec::ServeCodec(int embedx_dim, bool counts, ServePrecision precision)
+    : dim_(embedx_dim), counts_(counts), precision_(precision) {
   const auto dim = static_cast<uint32_t>(dim_);
   switch (precision_) {
-    case ServePrecision::kFloat32: return short_bytes() + 4 * dim;
-    case ServePrecision::kFloat16: return short_bytes() + Padded(2 * dim);
-    case ServePrecision::kInt8: break;
+    case ServePrecision::kFloat32: full_bytes_ = 4 * dim; break;
+    case ServePrecision::kFloat16: full_bytes_ = Padded(2 * dim); break;
+    case ServePrecision::kInt8: full_bytes_ = 4 + Padded(dim); break;
   }
-  return short_bytes() + 4 + Padded(dim);
+  full_bytes_ += short_bytes();
 }
 
 bool ServeCodec::Finite(const RowLayout& layout, const float* row) const {

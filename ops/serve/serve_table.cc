@@ -43,7 +43,9 @@ Status ServeTable::AddLayer(LayerParts parts) {
   }
   Layer layer;
   if (parts.filter.bits != 0) layer.filter = FuseHash(parts.filter, parts.min_key, parts.max_key);
-  layer.tested = std::make_shared<Tested>(parts.blocks.size());
+  size_t bytes = 0;
+  for (const Bytes& block : parts.blocks) bytes += block.second;
+  layer.tested = std::make_shared<Tested>(parts.blocks.size(), bytes);
   layer.parts = std::move(parts);
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -81,9 +83,9 @@ Status ServeTable::TestBlock(const Layer& layer, uint64_t number, const TagBucke
   block.data = bytes.first;
   block.rows = rows;
   block.full = full;
-  std::vector<TagBucket>& kept = layer.tested->indexes[number];
-  kept = std::move(made);
-  *index = kept.data();
+  const Result<const TagBucket*> kept = layer.tested->room.Keep(made);
+  PBX_RETURN_IF_ERROR(kept.status());
+  *index = kept.value();
   block.index.store(*index, std::memory_order_release);
   return Status::Ok();
 }
@@ -148,11 +150,10 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     const BlockView view = View(*probe.block);
     const uint32_t place = GuessIn(*probe.bucket, view, probe.key);
     if (place == view.rows()) continue;
-    probe.at = view.KeyAt(place);
-    __builtin_prefetch(probe.at);
     rows[i] = view.Row(place, &full[i]);
+    probe.at = rows[i] - BlockView::kKeyBytes;
     const char* const last = rows[i] + codec_.bytes(full[i]) - 1;
-    for (const char* line = rows[i]; line < last; line += 64) __builtin_prefetch(line);
+    for (const char* line = probe.at; line < last; line += 64) __builtin_prefetch(line);
     __builtin_prefetch(last);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -243,7 +244,7 @@ size_t ServeTable::IndexBytes() const {
   size_t bytes = 0;
   for (const Layer& layer : layers_) {
     const std::lock_guard<std::mutex> lock(layer.tested->mutex);
-    for (const auto& index : layer.tested->indexes) bytes += index.size() * sizeof(TagBucket);
+    bytes += layer.tested->room.bytes();
   }
   return bytes;
 }

@@ -107,10 +107,10 @@ class ServeTable {
   };
   // What tables with the same layer share.
   struct Tested {
-    explicit Tested(size_t n) : blocks(std::make_unique<OpenBlock[]>(n)), indexes(n) {}
+    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), room(bytes) {}
     std::unique_ptr<OpenBlock[]> blocks;
     std::mutex mutex;  // of those who test a block
-    std::vector<std::vector<TagBucket>> indexes;
+    IndexRoom room;
   };
   struct Layer {
     LayerParts parts;
