@@ -90,13 +90,15 @@ bool ServeCodec::Encode(const RowLayout& layout, const float* row, char* out) co
 
 void ServeCodec::Decode(const char* from, bool full, float* row) const {
   row[RowLayout::kShow] = row[RowLayout::kClick] = 0;
-  if (counts_) {
-    std::memcpy(row + RowLayout::kShow, from, 8);
-    from += 8;
-  }
-  std::memcpy(row + RowLayout::kEmbed, from, 4);
+  if (counts_) std::memcpy(row + RowLayout::kShow, from, 8);
+  DecodeWeights(from, full, row + RowLayout::kEmbed);
+}
+
+void ServeCodec::DecodeWeights(const char* from, bool full, float* weights) const {
+  if (counts_) from += 8;
+  std::memcpy(weights, from, 4);
   from += 4;
-  float* const embedx = row + decoded().embedx_at();
+  float* const embedx = weights + 1;
   const auto dim = static_cast<size_t>(dim_);
   if (!full) {
     std::memset(embedx, 0, dim * 4);

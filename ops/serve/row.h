@@ -32,6 +32,8 @@ class ServeCodec {
   bool Encode(const RowLayout& layout, const float* row, char* out) const;
   // row: (decoded().words()); words that a pull does not read stay as they are.
   void Decode(const char* from, bool full, float* row) const;
+  // weights: (1 + D), embed_w and embedx, which are neighbours in a decoded row too.
+  void DecodeWeights(const char* from, bool full, float* weights) const;
 
  private:
   int dim_;

@@ -169,6 +169,46 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
 
 Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
                         const float* dense, float* out) const {
+  // Only where there is nothing to sum and no logarithm: a quarter less time than by the tile.
+  bool copies = !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) ==
+                                        instances * slots_;
+  for (size_t i = 0; copies && i < instances * slots_; ++i) {
+    copies = offsets[i] == static_cast<int32_t>(i);
+  }
+  PBX_RETURN_IF_ERROR(copies ? PullCopies(feasigns, instances, out)
+                             : PullPooled(feasigns, offsets, instances, out));
+  for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
+    std::memcpy(out + b * output_width() + slots_ * width_, dense + b * dense_width_,
+                dense_width_ * sizeof(float));
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float* out) const {
+  const size_t n = instances * slots_;
+  size_t slot = 0;
+  for (size_t i = 0; i < n; i += kGroup) {
+    const size_t count = std::min(kGroup, n - i);
+    const char* found[kGroup];
+    bool full[kGroup];
+    PBX_RETURN_IF_ERROR(FindGroup(feasigns + i, count, found, full));
+    for (size_t j = 0; j < count; ++j) {
+      if (found[j] == nullptr) {
+        std::fill_n(out, width_, 0.0f);
+      } else {
+        codec_.DecodeWeights(found[j], full[j], out);
+      }
+      out += width_;
+      if (++slot != slots_) continue;
+      slot = 0;
+      out += dense_width_;
+    }
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+                              float* out) const {
   const Kernels& kernels = ActiveKernels();
   const size_t row_bytes = accessor_.layout.bytes();
   thread_local std::vector<float> rows;
@@ -210,10 +250,6 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t
     kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, codec_.counts(),
                         output);
     begin = end;
-  }
-  for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
-    std::memcpy(out + b * output_width() + slots_ * width_, dense + b * dense_width_,
-                dense_width_ * sizeof(float));
   }
   return Status::Ok();
 }

@@ -139,6 +139,11 @@ class ServeTable {
   static constexpr size_t kGroup = 64;
   Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
 
+  // Pull, but for the dense part: of one feasign a slot without counts, and of any.
+  Status PullCopies(const uint64_t* feasigns, size_t instances, float* out) const;
+  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+                    float* out) const;
+
   const std::string name_;
   const ServeCodec codec_;
   const size_t slots_, dense_width_;

@@ -102,6 +102,15 @@ class Predictor:
         finally:
             self._leave(generation)
 
+    def warm(self) -> None:
+        """Reads and tests every block of the version now, so that no request is the first to need
+        one. Other requests go on beside it.
+
+        Raises: CorruptionError.
+        """
+        with self._using() as generation:
+            generation.rows.table.test_all()
+
     # ---- versions
 
     @property
