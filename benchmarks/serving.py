@@ -87,7 +87,9 @@ def peer(source: Drawn, folder: Path) -> Callable[[np.ndarray, np.ndarray], np.n
     """The program with a table of its own: ids (B, S) int64, dense (B, W)."""
     from paddlebox._native import paddle
 
-    slots, width = len(source.slots.sparse), source.config.table.embedx_dim + (3 if source.config.model.use_cvm else 1)
+    slots = len(source.slots.sparse)
+    # As wide as a pooled slot of ours.
+    width = source.config.table.embedx_dim + (3 if source.config.model.use_cvm else 1)
     program, startup = paddle.static.Program(), paddle.static.Program()
     paddle.enable_static()
     with paddle.static.program_guard(program, startup):

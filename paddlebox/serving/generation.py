@@ -17,7 +17,6 @@ from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
 from paddlebox.serving.program import DenseProgram
 from paddlebox.store.record import unseal
 
-
 _NO_DENSE = np.zeros(0, np.float32)
 
 
@@ -98,9 +97,7 @@ class OpenGeneration:
         if not instances:
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
-        return self._dense.run(
-            len(instances), lambda out: self.rows.table.pull_parsed(parsed, out)
-        )
+        return self._dense.run(len(instances), lambda out: self.rows.table.pull_parsed(parsed, out))
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None

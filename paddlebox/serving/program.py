@@ -128,8 +128,8 @@ class _Runner:
             self._room = np.empty((instances, self._width), np.float32)
         packed = self._room[:instances]
         fill(packed)
-        # A copy of 93 KB at batch 64, some 4 us. Sharing the memory (DenseTensor.set with zero_copy,
-        # then share_external_data) hangs in Paddle 3.3.1.
+        # A copy, of 93 KB at batch 64. Sharing memory (DenseTensor.set with zero_copy, and then
+        # share_external_data) hangs in Paddle 3.3.1.
         self._input.copy_from_cpu(packed)
         self._run()
         return np.asarray(self._output.copy_to_cpu(), np.float32).reshape(-1)
