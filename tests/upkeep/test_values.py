@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from paddlebox.config.slots import Slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.record import VersionRecord
