@@ -151,13 +151,15 @@ def config_of(work: Work) -> dict[str, Any]:
 
 
 class Trainer:
+    config_of = staticmethod(config_of)
+
     def __init__(self, work: Work) -> None:
         from paddlebox.config import load_config, load_slots
         from paddlebox.launch import cpu
 
         self.work = work
         path = Path(work.folder) / f"config-{'store' if work.store else 'memory'}.yaml"
-        path.write_text(json.dumps(config_of(work)))
+        path.write_text(json.dumps(self.config_of(work)))
         self.config = load_config(path)
         cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
         warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
@@ -186,7 +188,7 @@ class Trainer:
 
         started = time.perf_counter()
         vocabulary = self.work.rows // WIDE_SLOTS
-        columns = 3 + EMBEDX_DIM
+        columns = 3 + self.config.table.embedx_dim
         step = min(self.table.max_pass_rows, ROWS_A_MAKING_PASS) // WIDE_SLOTS
         # Shows and clicks of one each, so that embedx is there, and some gradient.
         gradient = np.random.default_rng(self.work.seed).standard_normal(
@@ -358,7 +360,7 @@ class Child:
 
     def __init__(self, name: str, work: Work, limit: MemoryLimit | None) -> None:
         self.name = name
-        command = [sys.executable, __file__, "--work", json.dumps(asdict(work))]
+        command = [sys.executable, sys.argv[0], "--work", json.dumps(asdict(work))]
         pipes: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,

@@ -21,6 +21,7 @@ _LAZY = {
     "QueueDataset": ("paddlebox.data.variants", "QueueDataset"),
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
+    "TableGroup": ("paddlebox.store.group", "TableGroup"),
     "errors": ("paddlebox.errors", ""),
     "open_save": ("paddlebox.saves", "open_save"),
     "ops": ("paddlebox.ops", ""),
@@ -36,6 +37,7 @@ __all__ = [
     "QueueDataset",
     "ReplicaCache",
     "Table",
+    "TableGroup",
     "__version__",
     "errors",
     "open_save",
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from paddlebox.data.side_table import InputTable, ReplicaCache
     from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
     from paddlebox.saves import open_save
+    from paddlebox.store.group import TableGroup
     from paddlebox.store.table import Table
     from paddlebox.train.loop import train_from_dataset
 

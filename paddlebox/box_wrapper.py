@@ -17,7 +17,7 @@ from paddlebox.saves import donefile
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.saver import Saver
-from paddlebox.store.table import Table
+from paddlebox.store.group import Tables, only_table
 
 
 class BoxWrapper:
@@ -30,17 +30,17 @@ class BoxWrapper:
 
     Paths of saves are OUT/<day>/<name>, as 20240101/base and 20240101/delta-3; OUT, two folders up,
     gets the donefiles. Shared errors: ValueError for other paths; StoreError, OutOfSpaceError;
-    PassError while a pass is open.
+    PassError while a pass is open; ConfigError for a group of several tables.
     """
 
     def __init__(
         self,
-        table: Table,
+        table: Tables,
         dataset: InMemoryDataset | None = None,
         *,
         extra: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._table = table
+        self._table = only_table(table, "BoxWrapper")
         self._dataset = dataset
         self._extra = extra
 

@@ -52,8 +52,10 @@ class Own(Base):
         import paddlebox
         from paddlebox._native import core
         from paddlebox.config import TableConfig
+        from paddlebox.launch import cpu
         from paddlebox.store.table import sorted_unique_keys
 
+        cpu.keep_heaps_small()  # as tools/train.py does: a plan's memory is used again
         self.core = core
         # Threshold 0: every row owns its D weights, as the peers' do.
         config = TableConfig(name="hot", embedx_dim=self.dim, embedx_threshold=0)

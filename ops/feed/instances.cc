@@ -189,23 +189,37 @@ Status Instances::Index(ThreadPool* pool) {
   if (self.state == Impl::State::kIndexed) {
     return Error(Code::kFailedPrecondition, "Index a second time");
   }
-  std::vector<feed::FeasignSpan> spans;
-  spans.reserve(self.chunks.size());
-  for (const Chunk& chunk : self.chunks) {
-    spans.push_back({chunk.columns.feasigns.data(), chunk.columns.feasigns.size()});
+  if (self.tables == 1) {
+    std::vector<feed::FeasignSpan> spans;
+    spans.reserve(self.chunks.size());
+    for (const Chunk& chunk : self.chunks) {
+      spans.push_back({chunk.columns.feasigns.data(), chunk.columns.feasigns.size()});
+    }
+    self.keys = feed::SortedUniqueKeys(spans, pool);
+    self.key_bounds = {0, self.keys.size()};
+  } else {
+    self.KeysByTable(pool);
   }
-  self.keys = feed::SortedUniqueKeys(spans, pool);
   if (self.keys.size() > kMaxInt32) {
     return Error(Code::kInvalidArgument,
                  "%zu unique feasigns in one load, expected at most 2^31 - 1; load fewer files",
                  self.keys.size());
   }
   self.lowest_slots.assign(self.keys.size(), std::numeric_limits<uint16_t>::max());
-  const SortedIndex index(self.keys.data(), self.keys.size());
+  std::vector<SortedIndex> indexes;
+  for (size_t t = 0; t < self.tables; ++t) {
+    const size_t begin = self.key_bounds[t], end = self.key_bounds[t + 1];
+    indexes.emplace_back(self.keys.data() + begin, end - begin);
+  }
   for (Chunk& chunk : self.chunks) {
     chunk.positions.resize(chunk.columns.feasigns.size());
     pool->ParallelRanges(chunk.columns.instances, kIndexRows, [&](size_t begin, size_t end) {
-      self.IndexRows(index, begin, end, &chunk);
+      if (self.tables == 1) {
+        self.Find(indexes[0], begin, end, &chunk);
+      } else {
+        self.FindByTable(indexes, begin, end, &chunk);
+      }
+      self.NoteLowestSlots(begin, end, chunk);
     });
     Free(&chunk.columns.feasigns);
   }
@@ -213,7 +227,7 @@ Status Instances::Index(ThreadPool* pool) {
   return Status::Ok();
 }
 
-void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) {
+void Instances::Impl::Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const {
   constexpr size_t kBlock = 1024;
   uint64_t block[kBlock];
   const uint64_t* const feasigns = chunk->columns.feasigns.data();
@@ -224,10 +238,14 @@ void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t e
     for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
     index.FindBatch(block, n, positions + at);
   }
-  const uint32_t* lengths = chunk->columns.lengths.data() + begin * slots;
+}
+
+void Instances::Impl::NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk) {
+  const int32_t* const positions = chunk.positions.data();
+  const uint32_t* lengths = chunk.columns.lengths.data() + begin * slots;
   for (size_t row = begin; row < end; ++row, lengths += slots) {
-    const size_t own = chunk->starts[row];
-    feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
+    const size_t own = chunk.starts[row];
+    feed::EachList(chunk.shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
       if (at < own) return;  // whoever owns the list has said it
       for (; at < stop; ++at) {
         AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
@@ -238,6 +256,7 @@ void Instances::Impl::IndexRows(const SortedIndex& index, size_t begin, size_t e
 
 size_t Instances::size() const { return impl_->places.size(); }
 size_t Instances::unique_keys() const { return impl_->keys.size(); }
+const std::vector<size_t>& Instances::key_bounds() const { return impl_->key_bounds; }
 SharedCounts Instances::shared_counts() const { return impl_->shared_counts; }
 
 Status Instances::ShareLists(const std::vector<size_t>* slots) {
@@ -272,45 +291,62 @@ size_t Instances::bytes() const {
   return bytes;
 }
 
-Result<std::vector<InstanceRange>> Instances::Split(size_t max_rows, size_t batch_size) const {
+Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& max_rows,
+                                                    size_t batch_size) const {
   const Impl& self = *impl_;
   PBX_RETURN_IF_ERROR(self.CheckIndexed("Split"));
   if (batch_size == 0) return Error(Code::kInvalidArgument, "batch_size is 0, expected at least 1");
+  if (max_rows.size() != self.tables) {
+    return Error(Code::kInvalidArgument, "rows of %zu tables, there are %zu", max_rows.size(),
+                 self.tables);
+  }
   std::vector<InstanceRange> ranges;
   const size_t n = size();
   if (n == 0) return ranges;
-  if (unique_keys() <= max_rows) {
+  bool fits = true;
+  for (size_t t = 0; t < self.tables; ++t) {
+    fits = fits && self.key_bounds[t + 1] - self.key_bounds[t] <= max_rows[t];
+  }
+  if (fits) {
     ranges.push_back({0, n});
     return ranges;
   }
   std::vector<uint32_t> seen_in(unique_keys());  // number of the last range, from 1, with the key
   uint32_t range = 1;
+  std::vector<size_t> rows(self.tables);  // of the range, by table
   const auto count_new = [&](size_t begin, size_t end) {
-    size_t rows = 0;
     for (size_t i = begin; i < end; ++i) {
       self.EachPosition(i, [&](int32_t position) {
-        uint32_t& seen = seen_in[static_cast<size_t>(position)];
-        rows += seen != range;
-        seen = range;
+        const size_t key = static_cast<size_t>(position);
+        if (seen_in[key] == range) return;
+        seen_in[key] = range;
+        size_t t = 0;
+        while (key >= self.key_bounds[t + 1]) ++t;
+        ++rows[t];
       });
     }
-    return rows;
   };
-  size_t begin = 0, rows = 0;
+  const auto table_over = [&] {  // T: none
+    size_t t = 0;
+    while (t < self.tables && rows[t] <= max_rows[t]) ++t;
+    return t;
+  };
+  size_t begin = 0;
   for (size_t at = 0; at < n;) {
     const size_t end = at + std::min(batch_size, n - at);
-    rows += count_new(at, end);
-    if (rows > max_rows && at > begin) {  // this batch begins a range of its own
+    count_new(at, end);
+    if (table_over() < self.tables && at > begin) {  // this batch begins a range of its own
       ranges.push_back({begin, at});
       begin = at;
       ++range;
-      rows = count_new(at, end);
+      rows.assign(self.tables, 0);
+      count_new(at, end);
     }
-    if (rows > max_rows) {
+    if (const size_t t = table_over(); t < self.tables) {
       return Error(Code::kInvalidArgument,
                    "the batch of instances [%zu, %zu) alone needs %zu rows, the pass table holds "
                    "%zu; raise its budget or lower the batch size",
-                   at, end, rows, max_rows);
+                   at, end, rows[t], max_rows[t]);
     }
     at = end;
   }
@@ -385,18 +421,22 @@ Status Instances::Impl::StartBatch(size_t begin, size_t end, std::vector<int32_t
 Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
                             Batch* out) const {
   const Impl& self = *impl_;
-  PBX_RETURN_IF_ERROR(self.StartBatch(begin, end, &out->offsets));
   const size_t n = end - begin;
-  out->size = n;
-  out->ids.resize(static_cast<size_t>(out->offsets.back()));
-  int32_t* id = out->ids.data();
-  for (size_t i = begin; i < end; ++i) {
-    self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
+  if (self.tables > 1) {
+    PBX_RETURN_IF_ERROR(PackTable(0, begin, end, row_of_position, stamp, out));
+  } else {
+    PBX_RETURN_IF_ERROR(self.StartBatch(begin, end, &out->offsets));
+    out->ids.resize(static_cast<size_t>(out->offsets.back()));
+    int32_t* id = out->ids.data();
+    for (size_t i = begin; i < end; ++i) {
+      self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
+    }
+    // Of every occurrence, so that a push sums the same numbers in the same order, shared or not.
+    BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
+    self.JoinRepeats(0, begin, end, out);
   }
-  // Of every occurrence, so that a push sums the same numbers in the same order, shared or not.
-  BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
-  self.JoinRepeats(begin, end, out);
 
+  out->size = n;
   out->dense.resize(n * self.width);
   out->show_click.resize(n * 2);
   for (size_t i = 0; i < n; ++i) {

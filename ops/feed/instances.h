@@ -2,12 +2,17 @@
 // the keys are made unique and sorted, and every occurrence becomes a position among them, once;
 // after that no key is hashed or compared again.
 //
-// Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences.
+// Slots may belong to several tables. A feasign then is a key of each table in whose slots it
+// occurs, and the keys are ordered by table first.
 //
-// Life: SetSampling? -> Append* -> MergeByInsId? -> (Shuffle | Arrange | ArrangeBy)? -> Index ->
-// (Split, SelectRange, PackBatch)*. Out of order is FailedPrecondition. Arrange, ArrangeBy,
-// ReplaceSlots and FeedFrom may come after Index as well, between batches. Not thread safe but for
-// PackBatch, which any number of threads may call.
+// Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences,
+// T = tables.
+//
+// Life: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? ->
+// (Shuffle | Arrange | ArrangeBy)? -> Index -> (Split, SelectRange, PackBatch)*. Out of order is
+// FailedPrecondition. Arrange, ArrangeBy, ReplaceSlots and FeedFrom may come after Index as well,
+// between batches. Not thread safe but for PackBatch and PackTable, which any number of threads may
+// call.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +35,23 @@ struct InstanceRange {
 
 // A range's share of the unique keys. u = keys of the range.
 struct RangeKeys {
-  std::vector<uint64_t> keys;   // (u) ascending
+  std::vector<uint64_t> keys;   // (u) by table, ascending in each
   std::vector<uint16_t> slots;  // (u) the lowest sparse slot the key occurs in, in the whole load
   std::vector<int32_t> positions;  // (u) their positions among all U
 };
 
-// One mini-batch, ready to be fed. B = instances in it.
-struct Batch {
+// The sparse part of a mini-batch, in the slots of one table. B = instances in it, S = its slots.
+struct SparseBatch {
+  std::vector<int32_t> ids;      // (nnz) row ids, -1 where the key has no row
+  std::vector<int32_t> offsets;  // (B * S + 1) ids of (instance b, slot s) are
+                                 //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); where ShareLists
+                                 //   found repeated lists, as row/lists.h says
+  std::vector<int32_t> plan;     // dedup plan, see BuildPlan
+};
+
+// One mini-batch, ready to be fed; of the sparse slots those of table 0.
+struct Batch : SparseBatch {
   size_t size = 0;                // B
-  std::vector<int32_t> ids;       // (nnz) row ids, -1 where the key has no row
-  std::vector<int32_t> offsets;   // (B * S + 1) ids of (instance b, slot s) are
-                                  //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); where ShareLists
-                                  //   found repeated lists, as row/lists.h says
-  std::vector<int32_t> plan;      // dedup plan, see BuildPlan
   std::vector<float> dense;       // (B, W)
   std::vector<float> labels;      // (B)
   std::vector<float> show_click;  // (B, 2): 1, label
@@ -79,6 +88,10 @@ class Instances {
   // follow each other in a batch too, PackBatch gives the list once; all else that is read stays
   // the same. Before the first Append.
   Status ShareLists(const std::vector<size_t>* slots);
+
+  // The table of each slot, (S) numbers from 0 without gaps; without a call one table has all.
+  // Before the first Append.
+  Status SetTables(const std::vector<uint8_t>& table_of_slot);
 
   // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
   // 0.
@@ -117,13 +130,20 @@ class Instances {
 
   size_t size() const;         // N
   size_t unique_keys() const;  // U, after Index
+  // (T + 1), after Index: the keys of table t have the positions [bounds[t], bounds[t + 1]).
+  const std::vector<size_t>& key_bounds() const;
   size_t occurrences() const;  // nnz, shared ones too
   SharedCounts shared_counts() const;
   size_t bytes() const;  // memory held
 
-  // Cuts [0, N) into ranges of at most max_rows unique keys each, at multiples of batch_size.
-  // InvalidArgument with the rows needed when one batch alone has more. N == 0 gives no range.
-  Result<std::vector<InstanceRange>> Split(size_t max_rows, size_t batch_size) const;
+  // Cuts [0, N) into ranges of at most max_rows (T) unique keys of each table, at multiples of
+  // batch_size. InvalidArgument with the rows needed when one batch alone has more. N == 0 gives no
+  // range.
+  Result<std::vector<InstanceRange>> Split(const std::vector<size_t>& max_rows,
+                                           size_t batch_size) const;
+  Result<std::vector<InstanceRange>> Split(size_t max_rows, size_t batch_size) const {
+    return Split(std::vector<size_t>{max_rows}, batch_size);
+  }
 
   Result<RangeKeys> SelectRange(InstanceRange range) const;
 
@@ -135,8 +155,12 @@ class Instances {
   Status PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
                    Batch* out) const;
 
-  // The feasigns of instances [begin, end) in the layout of Batch::ids / Batch::offsets, for
-  // programs that feed feasigns themselves.
+  // The sparse part of that batch in the slots of another table; stamp: of that table's pass.
+  Status PackTable(size_t table, size_t begin, size_t end, const int32_t* row_of_position,
+                   int32_t stamp, SparseBatch* out) const;
+
+  // The feasigns of instances [begin, end) in the layout of Batch::ids / Batch::offsets, of all
+  // slots whatever their table, for programs that feed feasigns themselves.
   Status PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
                       std::vector<int32_t>* offsets) const;
 

@@ -70,8 +70,11 @@ struct Instances::Impl {
   feed::Sharing sharing = feed::Sharing::kOff;
   std::vector<uint8_t> may_share;  // (S)
   SharedCounts shared_counts;
-  TagSpec tags;                   // the columns of tags that all chunks have
-  std::vector<uint8_t> replaced;  // (S) slots that donors give; empty: none
+  std::vector<uint8_t> table_of_slot;       // (S); empty: one table
+  size_t tables = 1;                        // T
+  std::vector<size_t> key_bounds = {0, 0};  // (T + 1)
+  TagSpec tags;                             // the columns of tags that all chunks have
+  std::vector<uint8_t> replaced;            // (S) slots that donors give; empty: none
 
   // Of the instances that come; see SetSampling.
   double sample_rate = 1;
@@ -104,15 +107,30 @@ struct Instances::Impl {
   template <typename Visit>
   void EachFed(size_t i, Visit visit) const {
     if (replaced.empty()) return EachPosition(i, visit);
-    const Place own = places[i], donor = DonorOf(own);
+    EachFedList(i, [&](size_t, const int32_t* positions, size_t n) {
+      for (size_t k = 0; k < n; ++k) visit(positions[k]);
+    });
+  }
+
+  // Calls visit(slot, positions, n) for each list that a batch is fed.
+  template <typename Visit>
+  void EachFedList(size_t i, Visit visit) const {
+    const Place own = places[i];
+    if (replaced.empty()) {
+      const int32_t* const positions = chunks[own.chunk].positions.data();
+      EachList(own, [&](size_t s, size_t begin, size_t end) {
+        visit(s, positions + begin, end - begin);
+      });
+      return;
+    }
+    const Place donor = DonorOf(own);
     std::vector<size_t> begins(slots);  // of the donor's lists
     EachList(donor, [&](size_t s, size_t begin, size_t) { begins[s] = begin; });
     EachList(own, [&](size_t s, size_t begin, size_t end) {
       const Place from = replaced[s] != 0 ? donor : own;
       const size_t first = replaced[s] != 0 ? begins[s] : begin;
       const size_t length = replaced[s] != 0 ? Lengths(donor)[s] : end - begin;
-      const int32_t* const position = chunks[from.chunk].positions.data() + first;
-      for (size_t k = 0; k < length; ++k) visit(position[k]);
+      visit(s, chunks[from.chunk].positions.data() + first, length);
     });
   }
 
@@ -159,10 +177,19 @@ struct Instances::Impl {
                  places.size());
   }
 
-  void IndexRows(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk);
+  // tables.cc: the keys, and the positions of instances [begin, end) of a chunk among them, where
+  // there are several tables. indexes: (T) over the keys of each.
+  void KeysByTable(ThreadPool* pool);
+  void FindByTable(const std::vector<SortedIndex>& indexes, size_t begin, size_t end,
+                   Chunk* chunk) const;
+
+  // The same for one table.
+  void Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const;
+  void NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
-  // Leaves the lists of a packed batch that repeat those of the instance before out of its ids.
-  void JoinRepeats(size_t begin, size_t end, Batch* out) const;
+  // Leaves the lists of a table's part of a packed batch that repeat those of the instance before
+  // out of its ids.
+  void JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const;
 };
 
 }  // namespace pbx

@@ -258,12 +258,35 @@ void BindArrange(py::class_<Instances>* instances) {
       .def("log_keys", &LogKeys);
 }
 
+void CheckRowOfEach(const Instances& instances, const Array<int32_t>& row_of_position) {
+  if (SizeOf(row_of_position) == instances.unique_keys()) return;
+  ThrowIfError(Error(Code::kInvalidArgument, "row_of_position has %zu entries, expected %zu",
+                     SizeOf(row_of_position), instances.unique_keys()));
+}
+
+void PutSparse(SparseBatch* batch, py::dict* out) {
+  (*out)["ids"] = ToArray(std::move(batch->ids));
+  (*out)["offsets"] = ToArray(std::move(batch->offsets));
+  (*out)["plan"] = ToArray(std::move(batch->plan));
+}
+
+py::dict PackTable(const Instances& instances, size_t table, size_t begin, size_t end,
+                   const Array<int32_t>& row_of_position, int32_t stamp) {
+  CheckRowOfEach(instances, row_of_position);
+  SparseBatch batch;
+  {
+    const int32_t* rows = row_of_position.data();
+    const py::gil_scoped_release release;
+    ThrowIfError(instances.PackTable(table, begin, end, rows, stamp, &batch));
+  }
+  py::dict out;
+  PutSparse(&batch, &out);
+  return out;
+}
+
 py::dict PackBatch(const Instances& instances, size_t begin, size_t end,
                    const Array<int32_t>& row_of_position, int32_t stamp, size_t dense_width) {
-  if (SizeOf(row_of_position) != instances.unique_keys()) {
-    ThrowIfError(Error(Code::kInvalidArgument, "row_of_position has %zu entries, expected %zu",
-                       SizeOf(row_of_position), instances.unique_keys()));
-  }
+  CheckRowOfEach(instances, row_of_position);
   Batch batch;
   {
     const int32_t* rows = row_of_position.data();
@@ -272,9 +295,7 @@ py::dict PackBatch(const Instances& instances, size_t begin, size_t end,
   }
   const auto size = static_cast<py::ssize_t>(batch.size);
   py::dict out;
-  out["ids"] = ToArray(std::move(batch.ids));
-  out["offsets"] = ToArray(std::move(batch.offsets));
-  out["plan"] = ToArray(std::move(batch.plan));
+  PutSparse(&batch, &out);
   out["dense"] = ToArray(std::move(batch.dense), {size, static_cast<py::ssize_t>(dense_width)});
   out["label"] = ToArray(std::move(batch.labels), {size, 1});
   out["show_click"] = ToArray(std::move(batch.show_click), {size, 2});
@@ -317,6 +338,11 @@ void BindFeed(py::module_& module) {
            [](Instances& self, const std::optional<std::vector<size_t>>& slots) {
              ThrowIfError(self.ShareLists(slots.has_value() ? &*slots : nullptr));
            })
+      .def("set_tables",
+           [](Instances& self, const std::vector<uint8_t>& tables) {
+             ThrowIfError(self.SetTables(tables));
+           })
+      .def_property_readonly("key_bounds", &Instances::key_bounds)
       .def_property_readonly("shared",
                              [](const Instances& self) {
                                const SharedCounts counts = self.shared_counts();
@@ -356,6 +382,12 @@ void BindFeed(py::module_& module) {
             return ValueOrThrow(self.Split(max_rows, batch_size));
           },
           release)
+      .def(
+          "split",
+          [](const Instances& self, const std::vector<size_t>& max_rows, size_t batch_size) {
+            return ValueOrThrow(self.Split(max_rows, batch_size));
+          },
+          release)
       .def("select",
            [](const Instances& self, InstanceRange range) {
              RangeKeys keys;
@@ -368,6 +400,8 @@ void BindFeed(py::module_& module) {
            })
       .def("pack_batch", &PackBatch, py::arg("begin"), py::arg("end"), py::arg("row_of_position"),
            py::arg("stamp"), py::arg("dense_width"))
+      .def("pack_table", &PackTable, py::arg("table"), py::arg("begin"), py::arg("end"),
+           py::arg("row_of_position"), py::arg("stamp"))
       .def("pack_feasigns", [](const Instances& self, size_t begin, size_t end) {
         std::vector<uint64_t> feasigns;
         std::vector<int32_t> offsets;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "paddle/kernel_guard.h"
+#include "paddle/outputs.h"
 #include "paddle/registry.h"
 
 namespace pbx {
@@ -53,7 +54,7 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
     std::shared_ptr<Table> table;
     std::vector<int32_t> rows;
     PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
-    out = paddle::empty(PullShape(ids.shape(), size), DataType::FLOAT32, ids.place());
+    out = NewOutput(PullShape(ids.shape(), size), ids.place());
     return part == Part::kExtended
                ? table->PullExtended(rows.data(), rows.size(), out.data<float>())
                : table->Pull(rows.data(), rows.size(), out.data<float>());
@@ -219,8 +220,7 @@ Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
     const int64_t instances = show_click.shape()[0];
     int64_t dense_width = 0;
     PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
-    out = paddle::empty({instances, slots * pooled.width + dense_width}, DataType::FLOAT32,
-                        ids.place());
+    out = NewOutput({instances, slots * pooled.width + dense_width}, ids.place());
     return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
                                     pooled.instances, static_cast<size_t>(slots), use_cvm,
                                     out.data<float>(),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Set
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -47,7 +47,10 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model behind a field's type, also behind a list of it; None for a plain value."""
+    """The model behind a field's type, also behind a list of it; None for a plain value and for a
+    mapping from names to models."""
+    if get_origin(annotation) is dict:
+        return None
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (section_of(argument) for argument in get_args(annotation))
@@ -100,9 +103,14 @@ def _found(value: Any) -> str:
 def _nearest(model: type[BaseModel], location: Location) -> str:
     """The key that was probably meant: a sibling with a like name, or the same name elsewhere."""
     parent: type[BaseModel] | None = model
+    in_mapping = False
     for part in location[:-1]:
-        if isinstance(part, str) and parent is not None:
-            parent = section_of(parent.model_fields[part].annotation)
+        if in_mapping:  # a name that the user chose
+            in_mapping = False
+        elif isinstance(part, str) and parent is not None:
+            annotation = parent.model_fields[part].annotation
+            in_mapping = get_origin(annotation) is dict
+            parent = section_of(get_args(annotation)[1] if in_mapping else annotation)
     siblings = list(parent.model_fields) if parent is not None else []
     name = str(location[-1])
     near = difflib.get_close_matches(name, siblings, n=1)

@@ -64,8 +64,6 @@ def _type(name: str, field: FieldInfo) -> str:
         return ", ".join(f"`{word}`" for word in get_args(annotation))
     if annotation in (int, float, bool, str):
         text = "bytes" if name.endswith("_bytes") else str(annotation.__name__)
-    elif get_origin(annotation) is dict:
-        text = "map"
     else:
         text = _list_of(annotation)
     bounds = [
@@ -82,6 +80,9 @@ def _list_of(annotation: Any) -> str:
         annotation = get_args(annotation)[0]
     if annotation is int:
         return "int"
+    if get_origin(annotation) is dict:
+        value = get_args(annotation)[1]
+        return f"{(get_args(value) or (value,))[0].__name__} by name"
     item = get_args(annotation)[0]
     return f"list of {(get_args(item) or (item,))[0].__name__}"
 

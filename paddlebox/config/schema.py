@@ -301,6 +301,23 @@ class TableConfig(Section):
         description="slot name: what the learning rates of its rows are multiplied by",
     )
     life: LifeConfig = Field(default_factory=LifeConfig)
+    share: float = Field(
+        default=1.0,
+        gt=0,
+        description="with extra_tables: a table's part of hbm.budget_bytes, mem.budget_bytes and "
+        "ssd.disk_budget_bytes is its share of all tables' shares",
+    )
+
+
+def _named_by_key(value: Any) -> Any:
+    """{key: table} as it was written, with each key as the table's name where it has none."""
+    if not isinstance(value, dict):
+        return value
+    return {k: {"name": k, **t} if isinstance(t, dict) else t for k, t in value.items()}
+
+
+MAX_TABLES = 64
+_TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # names a folder
 
 
 class HbmConfig(Section):
@@ -620,6 +637,11 @@ class Config(Section):
     )
     seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of rows, shuffles and weights")
     table: TableConfig = Field(default_factory=TableConfig)
+    extra_tables: Annotated[dict[_TableName, TableConfig], BeforeValidator(_named_by_key)] = Field(
+        default_factory=dict,
+        description="tables beside `table`, each with the keys that `table` has: of the sparse "
+        "slots whose `table` in slots.yaml names it",
+    )
     hbm: HbmConfig = Field(default_factory=HbmConfig)
     mem: MemConfig = Field(default_factory=MemConfig)
     ssd: SsdConfig = Field(default_factory=SsdConfig)
@@ -653,6 +675,29 @@ class Config(Section):
         if twice:
             raise ValueError(f"metrics: names are given twice: {', '.join(twice)}")
         return self
+
+    def _tables_have_names_of_their_own(self) -> Config:
+        for key, table in self.extra_tables.items():
+            if table.name != key:
+                raise ValueError(
+                    f"extra_tables.{key}.name is {table.name!r}; the key is the name: leave it out"
+                )
+        if self.table.name in self.extra_tables:
+            raise ValueError(
+                f"extra_tables.{self.table.name} is called as `table` is; choose another name, or "
+                "give table.name"
+            )
+        if len(self.extra_tables) >= MAX_TABLES:
+            raise ValueError(
+                f"extra_tables: expected fewer than {MAX_TABLES}, found {len(self.extra_tables)}"
+            )
+        return self
+
+    @property
+    def tables(self) -> tuple[TableConfig, ...]:
+        """`table`, then `extra_tables` by name: what they feed a model must not depend on the order
+        in which a file has them."""
+        return (self.table, *(self.extra_tables[name] for name in sorted(self.extra_tables)))
 
     @model_validator(mode="after")
     def _days_go_forward(self) -> Config:

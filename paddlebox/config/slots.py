@@ -4,6 +4,7 @@ slots:
   - {name: click, type: label}
   - {name: age, type: dense, dim: 1}
   - {name: movie, type: sparse}
+  - {name: user, type: sparse, table: wide}
   - {name: age_bucket, type: sparse, bucket: {of: age, boundaries: [18, 30, 50]}}
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +79,7 @@ class Slot(Section):
     log1p: bool = False
     bucket: Bucket | None = None
     cross: ListOf[Text] | None = None
+    table: Text | None = None  # of extra_tables in the config; None: the default table
 
     @property
     def made(self) -> bool:
@@ -88,7 +90,7 @@ class Slot(Section):
         """What the native FeedSchema takes for this slot."""
         bucket = self.bucket
         return {
-            **self.model_dump(exclude={"bucket"}),
+            **self.model_dump(exclude={"bucket", "table"}),
             "type": self.type.value,
             "column": self.column or "",
             "bucket_of": bucket.of if bucket else None,
@@ -101,7 +103,7 @@ class Slot(Section):
             raise ValueError(f"slot {self.name!r} has a dim, which only a dense slot may have")
         if any(character.isspace() or character == ":" for character in self.name):
             raise ValueError(f"slot name {self.name!r} holds a space or a colon")
-        for field in ("hash", "max_length", "bucket", "cross"):
+        for field in ("hash", "max_length", "bucket", "cross", "table"):
             if getattr(self, field) and self.type is not SlotType.SPARSE:
                 raise ValueError(f"slot {self.name!r} has {field}, which is for sparse slots")
         for field in ("clip", "log1p"):
@@ -197,6 +199,26 @@ class Slots(Section):
     def dense_width(self) -> int:
         """W: floats of all dense slots together."""
         return sum(slot.dim for slot in self.dense)
+
+    def tables(self, names: Sequence[str]) -> tuple[int, ...]:
+        """(S) which of the tables each sparse slot belongs to, the default one first in `names`.
+
+        Raises: ConfigError for a slot of a table that is not there, and a table without slots.
+        """
+        for slot in self.sparse:
+            if slot.table is not None and slot.table not in names:
+                near = difflib.get_close_matches(slot.table, names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+                raise ConfigError(f"slot {slot.name!r}: no table {slot.table!r}; {hint}")
+        chosen = tuple(names.index(slot.table or names[0]) for slot in self.sparse)
+        for number, name in enumerate(names):
+            if len(names) > 1 and number not in chosen:
+                raise ConfigError(
+                    f"table {name!r} has no sparse slot: give one `table: {name}`"
+                    if number
+                    else f"table {name!r}, the default one, has no sparse slot: all have a `table`"
+                )
+        return chosen
 
     def check_format(self, data_format: Format) -> None:
         """Raises ConfigError if a slot does not fit the format."""

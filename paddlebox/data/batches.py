@@ -1,6 +1,9 @@
 """Batches: what one step feeds, packed from the instances of a pass.
 
 Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
+
+Where sparse slots belong to several tables, `box_ids`, `box_offsets` and `box_plan` are of the
+slots of the first; those of table t are `box_ids_t` and so on.
 """
 
 from __future__ import annotations
@@ -33,12 +36,22 @@ Feed = dict[str, Any]
 # In front of the names of columns that metrics ask for, (B): they are not for the program.
 METRIC_COLUMN = "metric:"
 
-_FLAT = ("box_ids", "box_offsets", "box_plan")  # the packed inputs without a dimension B
+_FLAT = ("box_ids", "box_offsets", "box_plan")  # of a table; without a dimension B
+
+
+def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
+    """PACKED with the inputs of each table; tables: all their names, the first one's too."""
+    of_others = {f"{name}_{table}": PACKED[name] for table in tables[1:] for name in _FLAT}
+    return {**PACKED, **of_others}
+
+
+def _is_flat(name: str) -> bool:
+    return name in _FLAT or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
 
 
 def instances_of(feed: Feed) -> int:
     """B of a feed."""
-    return next(len(array) for name, array in feed.items() if name not in _FLAT)
+    return next(len(array) for name, array in feed.items() if not _is_flat(name))
 
 
 def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
@@ -47,23 +60,26 @@ def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
     return {name[len(METRIC_COLUMN) :]: feed.pop(name) for name in names}
 
 
-def check_use_var(variables: Sequence[Any], slots: Slots, rank_offset: str = "") -> None:
+def check_use_var(
+    variables: Sequence[Any], slots: Slots, rank_offset: str = "", tables: Sequence[str] = ()
+) -> None:
     """Raises ValueError, naming the variable, when one of a user's program cannot be fed.
 
     Args:
-        rank_offset: the variable that takes RankOffset, or "".
+        rank_offset: the variable that takes RankOffset, or "". tables: names, where several.
     """
+    inputs = packed(tables)
     of_name = {slot.name: slot for slot in slots.slots}
-    if all(var.name in _FLAT for var in variables):
+    if all(_is_flat(var.name) for var in variables):
         found = ", ".join(var.name for var in variables) or "none"
         raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
     for var in variables:
-        if var.name in PACKED or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
+        if var.name in inputs or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
             continue
         if var.name not in of_name:
             raise ValueError(
                 f"variable {var.name!r} is neither a slot ({', '.join(of_name)}) "
-                f"nor a packed input ({', '.join(PACKED)})"
+                f"nor a packed input ({', '.join(inputs)})"
             )
         slot, shape = of_name[var.name], tuple(var.shape)
         if slot.type is not SlotType.SPARSE:
@@ -92,7 +108,7 @@ class BatchPacker:
 
     Args:
         loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
-        stamp: of the pass table.
+        stamps: of the pass table of each table. tables: their names, where there are several.
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
         metric_columns: slots, or LOG_KEYS, of which each instance's first value is wanted too.
@@ -102,16 +118,18 @@ class BatchPacker:
         self,
         loaded: LoadedPass,
         row_of_position: np.ndarray,
-        stamp: int,
+        stamps: Sequence[int],
         use_var: Sequence[Any] | None,
         rank_offset: str = "",
         metric_columns: Sequence[str] = (),
+        tables: Sequence[str] = (),
     ) -> None:
         self._rank_offset = rank_offset
         self._metric_columns = metric_columns
         self._loaded = loaded
         self._rows = row_of_position
-        self._stamp = stamp
+        self._stamps = stamps
+        self._tables = tables
         self._use_var = use_var
         self._slots: Slots = loaded.options.slots
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
@@ -122,7 +140,10 @@ class BatchPacker:
             self._dense_at[slot.name] = (at, at + slot.dim)
             at += slot.dim
         self._lock = threading.Lock()
-        self.rows_not_pulled = 0  # that the packed inputs would read again, were no list shared
+        of_slot = loaded.options.tables or (0,) * len(self._sparse)
+        self._slots_of = [of_slot.count(number) for number in range(len(stamps))]
+        #: (T) rows that the packed inputs would read again, were no list shared.
+        self.rows_not_pulled = [0] * len(stamps)
 
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
@@ -151,12 +172,15 @@ class BatchPacker:
 
     def _pack(self, begin: int, end: int) -> tuple[Feed, Feed]:
         """The feed, and all packed inputs."""
-        native = self._loaded.instances.pack_batch(
-            begin, end, self._rows, self._stamp, self._slots.dense_width
-        )
+        held, low, high, rows = self._loaded.within(begin, end, self._rows)
+        native = held.pack_batch(low, high, rows, self._stamps[0], self._slots.dense_width)
         packed = {f"box_{name}": array for name, array in native.items()}
-        if len(packed["box_offsets"]) > (end - begin) * len(self._sparse) + 1:
-            self._count_shared(packed)
+        self._count_shared(0, "", packed, end - begin)
+        for number in range(1, len(self._stamps)):
+            others = held.pack_table(number, low, high, rows, self._stamps[number])
+            suffix = f"_{self._tables[number]}"
+            packed |= {f"box_{name}{suffix}": array for name, array in others.items()}
+            self._count_shared(number, suffix, packed, end - begin)
         if self._use_var is None:
             return dict(packed), packed
         feed: Feed = {}
@@ -183,13 +207,16 @@ class BatchPacker:
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
         return feed, packed
 
-    def _count_shared(self, packed: Feed) -> None:
-        if self._use_var is not None and "box_ids" not in {var.name for var in self._use_var}:
+    def _count_shared(self, number: int, suffix: str, packed: Feed, instances: int) -> None:
+        ids = f"box_ids{suffix}"
+        if len(packed[f"box_offsets{suffix}"]) == instances * self._slots_of[number] + 1:
+            return  # each list is there
+        if self._use_var is not None and ids not in {var.name for var in self._use_var}:
             return
-        occurrences = int(packed["box_plan"][2])  # with a row, in all instances
-        saved = occurrences - int(np.count_nonzero(packed["box_ids"] >= 0))
+        occurrences = int(packed[f"box_plan{suffix}"][2])  # with a row, in all instances
+        saved = occurrences - int(np.count_nonzero(packed[ids] >= 0))
         with self._lock:
-            self.rows_not_pulled += saved
+            self.rows_not_pulled[number] += saved
 
     def _slot(
         self, var: Any, slot: int, feasigns: np.ndarray, offsets: np.ndarray, instances: int

@@ -48,7 +48,8 @@ from paddlebox.data.stages import (
 from paddlebox.data.surface import JOIN, UPDATE, Surface
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
-from paddlebox.store.table import StagedPass, Table
+from paddlebox.store.group import Tables
+from paddlebox.store.table import StagedPass
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class PassStats:
     # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
+    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, where several
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
     # Of each stage: work_s, before_s, after_s (data/stages.py). commit is of the pass before.
@@ -109,7 +111,7 @@ class _Pass:
     trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
     feeding: bool = False  # batches() is being gone through
     # Where feasigns are admitted by their counts: those of this pass, and then Table.count_keys's.
-    to_count: tuple[np.ndarray, np.ndarray] | None = None
+    to_count: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     counted: int | None = None
     views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
     replacements: int = 0  # calls of slots_shuffle
@@ -138,13 +140,14 @@ class InMemoryDataset(Surface):
     """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
 
     Args:
-        table: whose rows the passes stage. seed: of shuffles.
+        table: whose rows the passes stage, or a `TableGroup`. seed: of shuffles.
     """
 
-    def __init__(self, table: Table, *, seed: int = 0) -> None:
+    def __init__(self, table: Tables, *, seed: int = 0) -> None:
         super().__init__(seed)
         self.metric_columns: Sequence[str] = ()  # that batches have too: see BatchPacker
         self._table = table
+        self._table_names = tuple(member.name for member in table.members)
         self._use_var: Sequence[Any] | None = None
         self._filelist: list[str] = []
         self._day = 0
@@ -219,9 +222,11 @@ class InMemoryDataset(Surface):
                 the cores that there are. No result depends on either.
             allow_commands: as `security` there: without it no pipe_command and no parser.
         """
+        slots = slots if isinstance(slots, Slots) else load_slots(slots)
         self._options = LoadOptions(
             format=Format(data_format),
-            slots=slots if isinstance(slots, Slots) else load_slots(slots),
+            slots=slots,
+            tables=self._table.slot_tables(slots),
             batch_size=batch_size,
             threads=thread_num or _cores(_MAX_THREADS),
             key_space=KeySpace(key_space),
@@ -361,7 +366,7 @@ class InMemoryDataset(Surface):
         if not self._filelist:
             raise PassError("there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
-            check_use_var(self._use_var, options.slots, self._rank_offset)
+            check_use_var(self._use_var, options.slots, self._rank_offset, self._table_names)
         self._side_tables.begin_feed_pass()
         self._passes_loaded += 1
         if self._shuffle_next:
@@ -440,7 +445,7 @@ class InMemoryDataset(Surface):
             load_threads=self._load_threads.now,
         )
         made = _Pass(loaded, train, day, stats, self._passes_loaded, free_ns=time.perf_counter_ns())
-        if train and self._table.config.admission.min_count > 1:
+        if train and self._table.counts_keys:
             with times.time("key"):
                 made.to_count = loaded.key_counts()
         with self._lock:
@@ -475,6 +480,9 @@ class InMemoryDataset(Surface):
             row_of_position[part.positions] = staged.row_of_key
         for tier, rows in staged.hits.items():
             owner.stats.hits[tier] += rows
+        for name, hits in staged.hits_of.items():
+            sums = owner.stats.hits_of.setdefault(name, dict.fromkeys(hits, 0))
+            sums.update({tier: sums[tier] + rows for tier, rows in hits.items()})
         owner.stats.refused += staged.refused
         owner.stats.work_s["stage"] = times.seconds("stage")
         owner.free_ns = time.perf_counter_ns()
@@ -581,10 +589,11 @@ class InMemoryDataset(Surface):
         packer = BatchPacker(
             current.loaded,
             staged.row_of_position,
-            staged.pass_table.stamp,
+            staged.pass_table.stamps,
             self._use_var,
             self._rank_offset if current.views is not None else "",
             self.metric_columns,
+            self._table_names,
         )
         spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times
@@ -600,11 +609,11 @@ class InMemoryDataset(Surface):
             for batch in self._pack_threads.watch(batches):
                 with times.time("train"):
                     yield batch
-        if packer.rows_not_pulled:
-            columns = 3 + self._table.config.embedx_dim
-            for name, count in (("rows", 1), ("row_bytes", 4 * columns)):
-                saved = count * packer.rows_not_pulled
-                stats.dedup[name] = stats.dedup.get(name, 0) + saved
+        for member, rows in zip(self._table.members, packer.rows_not_pulled, strict=True):
+            if rows:
+                row_bytes = 4 * (3 + member.config.embedx_dim)
+                for name, saved in (("rows", rows), ("row_bytes", row_bytes * rows)):
+                    stats.dedup[name] = stats.dedup.get(name, 0) + saved
         stats.wait_s["batch"] += batches.waited_ns / 1e9
         stats.pack_threads = self._pack_threads.now
 
@@ -708,6 +717,7 @@ class InMemoryDataset(Surface):
                 self._drop(chosen.staged)
                 chosen.staged = None
                 chosen.stats.hits.update(dict.fromkeys(chosen.stats.hits, 0))
+                chosen.stats.hits_of.clear()
             elif chosen.staged is not None:
                 wait([chosen.staged])
             options.instances.arrange(instances, options.slots, self._seed + chosen.number)

@@ -37,7 +37,7 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 # Fields of LoadOptions that what a line becomes does not depend on.
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
-    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache"),
+    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
     "instances",
 }
 
@@ -62,6 +62,7 @@ class LoadOptions:
     spill_dir: Path | None = None  # None: the system's folder for temporary files
     to_disk: bool = False  # the pass lies in spill_dir, whatever its size
     cache: ParsedCache | None = None
+    tables: tuple[int, ...] = ()  # (S) of the sparse slots, where there are several
 
     def dedup(self) -> bool | list[int]:
         """False: off, True: auto, else the slots' places among the sparse ones.
@@ -85,7 +86,7 @@ class LoadOptions:
     def parsing(self) -> dict[str, Any]:
         """What a line's columns depend on, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
-        slots = self.slots.model_dump(mode="json")
+        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table"}}})
         return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:
@@ -109,7 +110,7 @@ class Part:
 
     begin: int
     end: int
-    keys: np.ndarray  # (u) uint64, ascending
+    keys: np.ndarray  # (u) uint64, by table, ascending in each
     slots: np.ndarray  # (u) uint16
     positions: np.ndarray  # (u) int32 among all keys of the load
 
@@ -147,10 +148,20 @@ class LoadedPass:
         if isinstance(self.instances, SpillingInstances):
             self.instances.cut_views(views_a_batch)
 
-    def key_counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """(U) uint64 unique keys of the load, ascending, and (U) uint32 how often each occurs."""
-        keys, _, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
-        return keys, self.instances.key_counts()
+    def key_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(U) uint64 unique keys of the load, as of a `Part`, (U) uint32 how often each occurs, and
+        (U) uint16 its lowest slot."""
+        keys, slots, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
+        return keys, self.instances.key_counts(), slots
+
+    def within(
+        self, begin: int, end: int, row_of_position: np.ndarray
+    ) -> tuple[Any, int, int, np.ndarray]:
+        """The native Instances that hold [begin, end), their numbers there, and the rows of its
+        keys."""
+        if isinstance(self.instances, SpillingInstances):
+            return self.instances.within(begin, end, row_of_position)
+        return self.instances, begin, end, row_of_position
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]
@@ -216,7 +227,7 @@ def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsa
 def load(
     filelist: Sequence[str],
     options: LoadOptions,
-    max_rows: int,
+    max_rows: int | Sequence[int],
     cancelled: threading.Event | None = None,
     *,
     times: StageTimes | None = None,
@@ -226,7 +237,7 @@ def load(
 
     Args:
         filelist: paths and globs.
-        max_rows: unique keys that one part may have (`Table.max_pass_rows`).
+        max_rows: unique keys that one part may have (`max_pass_rows` of the table or the group).
         cancelled: once set, loading ends soon with CancelledError.
         times: gets what read, parse and key took.
         threads: how many, at any moment; None: options.threads.
@@ -245,6 +256,7 @@ def load(
         options.spill_dir,
         options.dedup(),
         options.to_disk,
+        options.tables,
     )
     options.instances.begin(instances)
     bad = _BadLines(options.max_bad_line_ratio)
@@ -299,14 +311,18 @@ def load(
     return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
 
 
-def split(instances: Any, options: LoadOptions, max_rows: int) -> list[Any]:
-    if options.oversize_pass is OversizePass.ERROR and instances.unique_keys > max_rows:
-        raise OutOfSpaceError(
-            f"the pass has {instances.unique_keys} unique feasigns, hbm.budget_bytes has room for "
-            f"{max_rows}: raise it {instances.unique_keys / max(1, max_rows):.1f} times, use fewer "
-            "files a pass, or set data.oversize_pass: split"
-        )
+def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -> list[Any]:
+    """The parts of a pass. max_rows: as of `load`."""
+    limits = [max_rows] if isinstance(max_rows, int) else list(max_rows)
+    if options.oversize_pass is OversizePass.ERROR:
+        for keys, most in zip(np.diff(instances.key_bounds).tolist(), limits, strict=True):
+            if keys > most:
+                raise OutOfSpaceError(
+                    f"the pass has {keys} unique feasigns, hbm.budget_bytes has room for {most}: "
+                    f"raise it {keys / max(1, most):.1f} times, use fewer files a pass, or set "
+                    "data.oversize_pass: split"
+                )
     try:
-        return list(instances.split(max_rows, options.batch_size))
+        return list(instances.split(limits, options.batch_size))
     except ValueError as error:
         raise OutOfSpaceError(f"hbm.budget_bytes: {error}") from error

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,7 @@ def new_instances(
     folder: Path | None = None,
     dedup: bool | Sequence[int] = False,
     to_disk: bool = False,
+    tables: Sequence[int] = (),
 ) -> Any:
     """Native Instances, or with a budget what does the same within it.
 
@@ -56,17 +57,22 @@ def new_instances(
         budget_bytes: 0: none. folder: of what is over it; None: the system's for temporary files.
         dedup: whether lists that repeat are held once, or the places of the slots that may.
         to_disk: all of it goes there at once, also what is within the budget (0: DISK_BUDGET).
+        tables: (S) the table of each slot; empty: one.
     """
     if budget_bytes == 0 and not to_disk:
-        return _native_instances(sparse_slots, dense_width, dedup)
+        return _native_instances(sparse_slots, dense_width, dedup, tables)
     budget_bytes = budget_bytes or DISK_BUDGET
     return SpillingInstances(
-        sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup, to_disk
+        sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup, to_disk, tables
     )
 
 
-def _native_instances(sparse_slots: int, dense_width: int, dedup: bool | Sequence[int]) -> Any:
+def _native_instances(
+    sparse_slots: int, dense_width: int, dedup: bool | Sequence[int], tables: Sequence[int]
+) -> Any:
     instances = core.Instances(sparse_slots, dense_width)
+    if tables:
+        instances.set_tables(list(tables))
     if dedup is not False:
         instances.share_lists(None if dedup is True else list(dedup))
     return instances
@@ -92,6 +98,27 @@ class _Piece:
     bytes: int  # in memory
 
 
+class _SlottedKeys(NamedTuple):
+    """Keys with their lowest slots, by table: those of table t are [bounds[t], bounds[t + 1])."""
+
+    keys: np.ndarray  # (n) uint64, ascending in each table
+    slots: np.ndarray  # (n) uint16
+    bounds: list[int]  # (T + 1)
+
+    def merged(self, other: _SlottedKeys) -> _SlottedKeys:
+        keys, slots, bounds = [], [], [0]
+        for table in range(len(self.bounds) - 1):
+            a = slice(*self.bounds[table : table + 2])
+            b = slice(*other.bounds[table : table + 2])
+            both = core.merge_sorted_keys(
+                self.keys[a], self.slots[a], other.keys[b], other.slots[b]
+            )
+            keys.append(both[0])
+            slots.append(both[1])
+            bounds.append(bounds[-1] + len(both[0]))
+        return _SlottedKeys(np.concatenate(keys), np.concatenate(slots), bounds)
+
+
 class SpillingInstances:
     """Does what native `Instances` does, with the same results, and holds at most the budget: but
     for 10 bytes a unique key, 12 an instance when it is put into another order, and the tags.
@@ -109,10 +136,12 @@ class SpillingInstances:
         folder: Path | None = None,
         dedup: bool | Sequence[int] = False,
         to_disk: bool = False,
+        tables: Sequence[int] = (),
     ) -> None:
         self._sparse_slots = sparse_slots
         self._dense_width = dense_width
         self._dedup = dedup
+        self._tables = tables
         self._shared = np.zeros(3, np.int64)  # as native `shared`
         self._batch_size = batch_size
         self._held_bytes = -1 if to_disk else int(budget_bytes * _HELD_SHARE)
@@ -132,6 +161,7 @@ class SpillingInstances:
         self._pieces: list[_Piece] = []
         self._bounds = np.zeros(0, np.int64)  # windows are [bounds[i], bounds[i + 1])
         self._shuffled: list[list[tuple[int, np.ndarray]]] = []  # by window: pieces, their places
+        self._key_bounds = [0, 0]  # (T + 1) as of native Instances
         self._keys = np.zeros(0, np.uint64)
         self._slots = np.zeros(0, np.uint16)
         self._pool: Any = None
@@ -155,6 +185,10 @@ class SpillingInstances:
     @property
     def unique_keys(self) -> int:
         return int(self._whole.unique_keys) if self._whole is not None else len(self._keys)
+
+    @property
+    def key_bounds(self) -> list[int]:
+        return list(self._whole.key_bounds) if self._whole is not None else self._key_bounds
 
     @property
     def shared(self) -> tuple[int, int, int]:
@@ -224,7 +258,7 @@ class SpillingInstances:
         self._index_windows()
 
     def _new_instances(self) -> Any:
-        return _native_instances(self._sparse_slots, self._dense_width, self._dedup)
+        return _native_instances(self._sparse_slots, self._dense_width, self._dedup, self._tables)
 
     def _new_file(self) -> Any:
         name = f"paddlebox-spill-{os.getpid()}-{next(_numbers)}"
@@ -334,19 +368,19 @@ class SpillingInstances:
 
     def _index_windows(self) -> None:
         # Merged in pairs of about the same size, so that a key is moved log(windows) times.
-        merged: list[tuple[np.ndarray, np.ndarray]] = []
+        merged: list[_SlottedKeys] = []
         for number in range(len(self._bounds) - 1):
             instances = self._read(number)
             self._shared += instances.shared
             keys, slots, _ = instances.select(core.InstanceRange(0, instances.size))
-            merged.append((keys, slots))
-            while len(merged) > 1 and len(merged[-2][0]) < 2 * len(merged[-1][0]):
+            merged.append(_SlottedKeys(keys, slots, instances.key_bounds))
+            while len(merged) > 1 and len(merged[-2].keys) < 2 * len(merged[-1].keys):
                 right, left = merged.pop(), merged.pop()
-                merged.append(core.merge_sorted_keys(*left, *right))
+                merged.append(left.merged(right))
         while len(merged) > 1:
             right, left = merged.pop(), merged.pop()
-            merged.append(core.merge_sorted_keys(*left, *right))
-        self._keys, self._slots = merged[0]
+            merged.append(left.merged(right))
+        self._keys, self._slots, self._key_bounds = merged[0]
         if len(self._keys) >= 1 << 31:
             raise DataError(
                 f"{len(self._keys)} unique feasigns in one load, expected at most 2^31 - 1; load "
@@ -393,7 +427,12 @@ class SpillingInstances:
         instances = self._read(number)
         keys, _, _ = instances.select(core.InstanceRange(0, instances.size))
         begin, end = int(self._bounds[number]), int(self._bounds[number + 1])
-        return _Window(begin, end, instances, core.positions_of_sorted(keys, self._keys))
+        places = []
+        for table, low in enumerate(self._key_bounds[:-1]):
+            own = keys[slice(*instances.key_bounds[table : table + 2])]
+            among = self._keys[low : self._key_bounds[table + 1]]
+            places.append(core.positions_of_sorted(own, among) + np.int32(low))
+        return _Window(begin, end, instances, np.concatenate(places))
 
     def _window_of(self, begin: int, end: int) -> _Window:
         """The window that holds [begin, end); the next one is on its way afterwards, and those
@@ -455,29 +494,37 @@ class SpillingInstances:
 
     # ---- the pass
 
-    def split(self, max_rows: int, batch_size: int) -> list[Any]:
+    def split(self, max_rows: Sequence[int], batch_size: int) -> list[Any]:
+        """As of native Instances. max_rows: (T)."""
         if self._whole is not None:
-            return list(self._whole.split(max_rows, batch_size))
-        if len(self._keys) <= max_rows:
+            return list(self._whole.split(list(max_rows), batch_size))
+        most = np.array(max_rows, np.int64)
+        if np.all(np.diff(self._key_bounds) <= most):
             return [core.InstanceRange(0, self._size)] if self._size else []
         seen_in = np.zeros(len(self._keys), np.uint32)  # number of the last range with the key
         ranges: list[Any] = []
-        begin = rows = 0
+        begin = 0
+        rows = np.zeros(len(most), np.int64)  # of the range, by table
         for at in range(0, self._size, batch_size):
             end = min(at + batch_size, self._size)
             positions = self._positions(at, end)
             new = positions[seen_in[positions] != len(ranges) + 1]
-            rows += len(new)
-            if rows > max_rows and at > begin:  # this batch begins a range of its own
+            rows += self._by_table(new)
+            if np.any(rows > most) and at > begin:  # this batch begins a range of its own
                 ranges.append(core.InstanceRange(begin, at))
-                begin, new, rows = at, positions, len(positions)
-            if rows > max_rows:
+                begin, new, rows = at, positions, self._by_table(positions)
+            if np.any(rows > most):
+                over = int(np.argmax(rows > most))
                 raise ValueError(
-                    f"the batch of instances [{at}, {end}) alone needs {rows} rows, the pass table "
-                    f"holds {max_rows}; raise its budget or lower the batch size"
+                    f"the batch of instances [{at}, {end}) alone needs {rows[over]} rows, the pass "
+                    f"table holds {most[over]}; raise its budget or lower the batch size"
                 )
             seen_in[new] = len(ranges) + 1
         return [*ranges, core.InstanceRange(begin, self._size)]
+
+    def _by_table(self, positions: np.ndarray) -> np.ndarray:
+        """(T) how many of these ascending positions are of each table's keys."""
+        return np.diff(np.searchsorted(positions, self._key_bounds))
 
     def _positions(self, begin: int, end: int) -> np.ndarray:
         """(n) int32: of the unique keys of instances [begin, end), within one window."""
@@ -510,20 +557,24 @@ class SpillingInstances:
         positions = np.flatnonzero(used).astype(np.int32)
         return self._keys[positions], self._slots[positions], positions
 
-    def pack_batch(
-        self, begin: int, end: int, row_of_position: np.ndarray, stamp: int, dense_width: int
-    ) -> dict[str, np.ndarray]:
+    def within(
+        self, begin: int, end: int, row_of_position: np.ndarray
+    ) -> tuple[Any, int, int, np.ndarray]:
+        """The native Instances that hold [begin, end), their numbers there, and the rows of its
+        keys: all inputs of a batch are packed from it at once."""
         if self._whole is not None:
-            packed: dict[str, np.ndarray] = self._whole.pack_batch(
-                begin, end, row_of_position, stamp, dense_width
-            )
-            return packed
+            return self._whole, begin, end, row_of_position
         window = self._window_of(begin, end)
         if window.rows is None or window.rows_of is not row_of_position:
             window.rows, window.rows_of = row_of_position[window.positions], row_of_position
-        begin, end = begin - window.begin, end - window.begin
-        packed = window.instances.pack_batch(begin, end, window.rows, stamp, dense_width)
-        return packed  # noqa: RET504, mypy wants the type
+        return window.instances, begin - window.begin, end - window.begin, window.rows
+
+    def pack_batch(
+        self, begin: int, end: int, row_of_position: np.ndarray, stamp: int, dense_width: int
+    ) -> dict[str, np.ndarray]:
+        instances, begin, end, rows = self.within(begin, end, row_of_position)
+        packed: dict[str, np.ndarray] = instances.pack_batch(begin, end, rows, stamp, dense_width)
+        return packed
 
     def pack_feasigns(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         if self._whole is not None:

@@ -9,7 +9,7 @@ from paddlebox.data.batches import Feed
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.surface import JOIN
 from paddlebox.errors import PassError
-from paddlebox.store.table import Table
+from paddlebox.store.group import Tables
 
 
 class BoxPSDataset(InMemoryDataset):
@@ -50,7 +50,7 @@ class QueueDataset(InMemoryDataset):
         paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once a file list
     """
 
-    def __init__(self, table: Table, *, seed: int = 0) -> None:
+    def __init__(self, table: Tables, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
         self._window_files = 1
         self._waiting: list[str] | None = None  # the file list, until it has been streamed

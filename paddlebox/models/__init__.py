@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import ModelConfig, ModelType
+from paddlebox.errors import ConfigError
 from paddlebox.models.deepfm import DeepFM
 from paddlebox.models.dnn import DNN
+from paddlebox.nn import TableSlots
 
 _MODELS = {ModelType.DNN: DNN, ModelType.DEEPFM: DeepFM}
+_OF_SEVERAL_TABLES = (ModelType.DNN,)
 
 
 def create_model(
-    config: ModelConfig, *, slots: int, embedx_dim: int, dense_width: int, table: str = ""
+    config: ModelConfig,
+    *,
+    slots: int,
+    embedx_dim: int,
+    dense_width: int,
+    table: str = "",
+    more: Sequence[TableSlots] = (),
 ) -> Any:
     """The layer that config names.
 
     Args:
         slots: S, sparse slots. embedx_dim: D. dense_width: W, floats of all dense slots.
-        table: name of the table that the sparse part reads.
+        table: name of the table that the sparse part reads. more: further tables with theirs.
+
+    Raises: ConfigError for several tables and a model of one width.
     """
+    arguments: dict[str, Any] = {"more": more} if more else {}
+    if more and config.type not in _OF_SEVERAL_TABLES:
+        able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
+        raise ConfigError(
+            f"model.type {config.type.value} multiplies the vectors of all slots with each other, "
+            f"so they need one width: leave extra_tables out, or use {able}"
+        )
     return _MODELS[config.type](
-        config, slots=slots, embedx_dim=embedx_dim, dense_width=dense_width, table=table
+        config,
+        slots=slots,
+        embedx_dim=embedx_dim,
+        dense_width=dense_width,
+        table=table,
+        **arguments,
     )
 
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox import ops
 from paddlebox.config import ModelConfig
-from paddlebox.nn import MLP, PooledSlots
+from paddlebox.nn import MLP, PooledTables, TableSlots
 
 paddle = ops.paddle
 
 
 class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(
-        self, config: ModelConfig, *, slots: int, embedx_dim: int, dense_width: int, table: str = ""
+        self,
+        config: ModelConfig,
+        *,
+        slots: int,
+        embedx_dim: int,
+        dense_width: int,
+        table: str = "",
+        more: Sequence[TableSlots] = (),
     ) -> None:
         super().__init__()
-        self.sparse = PooledSlots(slots, embedx_dim, config.use_cvm, table)
+        tables = [TableSlots(slots, embedx_dim, table), *more]
+        self.sparse = PooledTables(tables, config.use_cvm)
         self.dense_width = dense_width
-        self.mlp = MLP(slots * self.sparse.width + dense_width, config.hidden, config.dropout)
+        self.mlp = MLP(self.sparse.width + dense_width, config.hidden, config.dropout)
 
-    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
-        if self.dense_width:
-            return self.mlp(self.sparse(ids, offsets, show_click, plan, dense))
-        pooled = self.sparse(ids, offsets, show_click, plan)
-        return self.mlp(paddle.reshape(pooled, [-1, self.sparse.slots * self.sparse.width]))
+    def forward(
+        self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, *more: Any
+    ) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W); more: ids, offsets and plan of each
+        further table. Returns logits (B, 1)."""
+        inputs = (ids, offsets, plan, *more)
+        batches = list(zip(inputs[0::3], inputs[1::3], inputs[2::3], strict=True))
+        return self.mlp(self.sparse(batches, show_click, dense if self.dense_width else None))

@@ -2,6 +2,6 @@
 
 from paddlebox.nn.data_norm import DataNorm
 from paddlebox.nn.mlp import MLP
-from paddlebox.nn.pooled_slots import PooledSlots
+from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 
-__all__ = ["MLP", "DataNorm", "PooledSlots"]
+__all__ = ["MLP", "DataNorm", "PooledSlots", "PooledTables", "TableSlots"]

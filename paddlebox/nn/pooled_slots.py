@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from paddlebox import ops
@@ -42,3 +44,43 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
         if dense is not None:
             return pooled
         return paddle.reshape(pooled, [-1, self.slots, self.width])
+
+
+@dataclass(frozen=True)
+class TableSlots:
+    """The sparse slots of one table, as a model sees them."""
+
+    slots: int  # S, how many
+    embedx_dim: int  # D
+    table: str  # its name
+
+
+class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """`PooledSlots` of several tables, side by side in the order of the tables.
+
+    Letters as there; T = tables.
+    """
+
+    def __init__(self, tables: Sequence[TableSlots], use_cvm: bool = True) -> None:
+        super().__init__()
+        self.parts = paddle.nn.LayerList(
+            [PooledSlots(t.slots, t.embedx_dim, use_cvm, t.table) for t in tables]
+        )
+        self.width = sum(part.slots * part.width for part in self.parts)
+
+    def forward(
+        self, batches: Sequence[tuple[Any, Any, Any]], show_click: Any, dense: Any | None = None
+    ) -> Any:
+        """batches: (T) ids, offsets and plan of each table. Returns float32 (B, width); with dense
+        (B, width + W)."""
+        last = len(self.parts) - 1
+        pooled = []
+        for number, (part, (ids, offsets, plan)) in enumerate(
+            zip(self.parts, batches, strict=True)
+        ):
+            behind = dense if number == last else None  # the last kernel copies it for nothing
+            out = part(ids, offsets, show_click, plan, behind)
+            if behind is None:
+                out = paddle.reshape(out, [-1, part.slots * part.width])
+            pooled.append(out)
+        return pooled[0] if last == 0 else paddle.concat(pooled, axis=1)

@@ -136,6 +136,19 @@ class Saver:
         name = donefile.last(self.out)
         return open_save(self.out / name) if name is not None else None
 
+    def of_last_pass(self) -> Save | None:
+        """The save of the table's last pass, if one is done. Its writer may have died between the
+        donefile and the event that lets delta_score start anew; then that is done now."""
+        last, head = self.last(), self._table.head
+        if last is None or head is None or last.meta["pass_number"] != self.pass_number:
+            return None
+        if last.meta["commit"] not in self._table.journal():  # of another store
+            return None
+        if last.meta["events"] == len(head.events):
+            log.info("%s: delta_score starts anew after it, as it had not yet", last.folder)
+            self._begin_anew(SaveFilter(**last.meta["filter"]))
+        return last
+
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 

@@ -19,10 +19,13 @@ def save_due(saver: Saver, config: SaveConfig) -> dict[str, Any] | None:
     Raises: as `Saver.base`.
     """
     started = time.perf_counter()
+    save = saver.of_last_pass()  # by a run that was killed before it could say so
     last = saver.last()
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
     first = last is None or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base))
-    if first:
+    if save is not None:
+        pass
+    elif first:
         save = saver.base(base)
     elif (
         config.delta_every

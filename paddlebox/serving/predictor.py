@@ -74,6 +74,11 @@ class Predictor:
         with self._using() as generation:
             return generation.predict(instances)
 
+    def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
+        """As `predict`, with what predicted; of that, only what it knows may be used afterwards."""
+        with self._using() as generation:
+            return generation.predict(instances), generation
+
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
     ) -> np.ndarray:

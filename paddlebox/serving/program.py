@@ -6,6 +6,7 @@ features of each instance. So it needs no operator of ours.
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -45,14 +46,15 @@ class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 def _feed_slots(model: Any) -> _FedSlots:
     found = [(name, child) for name, child in model.named_sublayers()
              if isinstance(child, PooledSlots)]  # fmt: skip
-    if len(found) != 1 or "." in found[0][0]:
+    if len(found) != 1:
         raise ConfigError(
-            f"{type(model).__name__}: expected one PooledSlots of its own to export, found "
+            f"{type(model).__name__}: expected one PooledSlots to export, found "
             f"{', '.join(name for name, _ in found) or 'none'}"
         )
     name, pulled = found[0]
     fed = _FedSlots(pulled)
-    setattr(model, name, fed)
+    *above, last = name.split(".")
+    functools.reduce(getattr, above, model).add_sublayer(last, fed)
     return fed
 
 
@@ -124,17 +126,17 @@ class DenseProgram:
     def __init__(self, program: bytes, parameters: bytes, threads: int) -> None:
         inference = paddle.inference
         suffix = ".json" if program[:1] == b"{" else ".pdmodel"
-        # From files: given buffers, Paddle 3.3.1 crashes on a PIR program.
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [str(Path(folder) / f"model{end}") for end in (suffix, ".pdiparams")]
-            for path, content in zip(paths, (program, parameters), strict=True):
-                Path(path).write_bytes(content)
-            config = inference.Config(*paths)
-            config.disable_gpu()
-            config.disable_glog_info()
-            config.disable_mkldnn()  # it speaks on stdout, and is no faster here
-            config.set_cpu_math_library_num_threads(threads)
-            self._first = inference.create_predictor(config)
+        # From files: given buffers, Paddle 3.3.1 crashes on a PIR program. Clones read them too.
+        self._files = tempfile.TemporaryDirectory()
+        paths = [str(Path(self._files.name) / f"model{end}") for end in (suffix, ".pdiparams")]
+        for path, content in zip(paths, (program, parameters), strict=True):
+            Path(path).write_bytes(content)
+        config = inference.Config(*paths)
+        config.disable_gpu()
+        config.disable_glog_info()
+        config.disable_mkldnn()  # it speaks on stdout, and is no faster here
+        config.set_cpu_math_library_num_threads(threads)
+        self._first = inference.create_predictor(config)
         self._idle = [self._first]
         self._lock = threading.Lock()
 

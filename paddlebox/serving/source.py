@@ -12,7 +12,7 @@ import numpy as np
 
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.check import validate
-from paddlebox.errors import StoreError
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.table import Table
 
 Visit = Callable[[np.ndarray, np.ndarray], None]
@@ -66,6 +66,10 @@ class RunSource:
             if not isinstance(error, OSError) and not isinstance(error, json.JSONDecodeError):
                 raise
             raise StoreError(f"{run_dir}: is no run dir: {path.name}: {error}") from error
+        if self.config.extra_tables:
+            raise ConfigError(
+                f"{run_dir}: was trained with extra_tables; an export holds one table today"
+            )
         self.slots: Slots = load_slots(self.config.data.slots)
         fields = self.config.table
         if threshold is not None:

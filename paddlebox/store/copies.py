@@ -2,6 +2,8 @@
 
 URI/data/<file>.<crc32c>       segments and dense files; a copy writes only those that are not there
 URI/checkpoints/<label>        the record of a version (a MANIFEST file), written after its files
+URI/tables/<name>/...          the same of a group's other tables, written before; there a label
+                               ends with the CRC of the record that names it, 8 hex digits
 
 Nothing is deleted there, and a file's name holds its checksum: runs that went back, or several that
 were started from one store, may share a folder. The label is ``pass-<pass>-<version>``, or a name.
@@ -23,6 +25,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Lease
+from paddlebox.store.parts import parts_of, payload_crc
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
 
@@ -50,8 +53,37 @@ def copy_version(
     Raises: StoreError naming the file.
     """
     target, base = _filesystem(uri)
+    try:
+        return sum(
+            _copy_part(
+                os.path.join(store, inside),
+                part,
+                (target, os.path.join(base, inside).rstrip("/")),
+                _label_in_group(record) if inside else label or label_of(record),
+                stop,
+            )
+            for inside, part in parts_of(store, record)
+        )
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{uri}: version {record.version} cannot be copied: {error}") from error
+
+
+def _label_in_group(first: VersionRecord) -> str:
+    return f"{label_of(first)}-{payload_crc(first):08x}"
+
+
+def _copy_part(
+    store: str,
+    record: VersionRecord,
+    to: tuple[Any, str],
+    label: str,
+    stop: threading.Event | None,
+) -> int:
+    target, base = to
     written = 0
-    where = uri
+    where = base
     try:
         for folder in ("data", "checkpoints"):
             target.create_dir(f"{base}/{folder}", recursive=True)
@@ -69,10 +101,10 @@ def copy_version(
             ):
                 while block := source.read(_BLOCK_BYTES):
                     if stop is not None and stop.is_set():
-                        raise StoreError(f"{uri}: copying version {record.version} was given up")
+                        raise StoreError(f"{base}: copying version {record.version} was given up")
                     sink.write(block)
             written += size
-        where = f"checkpoints/{label or label_of(record)}"
+        where = f"checkpoints/{label}"
         with target.open_output_stream(f"{base}/{where}.tmp") as sink:
             sink.write(frame(record.to_payload()))
         target.move(f"{base}/{where}.tmp", f"{base}/{where}")
@@ -80,7 +112,7 @@ def copy_version(
         if isinstance(error, StoreError):
             raise
         raise StoreError(
-            f"{uri}: version {record.version} cannot be copied ({where}): {error}"
+            f"{base}: version {record.version} cannot be copied ({where}): {error}"
         ) from error
     return written
 
@@ -102,21 +134,12 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
         record = _find(source, base, uri, label)
         folder = str(store) + ".restoring"
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
-        for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
-            local = os.path.join(folder, path)
-            files.make_folder(os.path.dirname(local))
-            with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
-                shutil.copyfileobj(stream, to, _BLOCK_BYTES)
-                to.flush()
-                os.fsync(to.fileno())
-        for name in ("ssd", "dense"):
-            files.make_folder(os.path.join(folder, name))
-        for parent, _, _ in os.walk(folder):
-            files.sync_folder(parent)
-        _check(folder, record, uri)
-        payload = frame(record.to_payload())
-        files.write_durably(files.manifest_path(folder, record.version), payload)
-        rebuild_from_files(folder)
+        for table in record.tables:
+            inside = files.table_folder("", table)
+            where = f"{base}/{inside}/checkpoints/{_label_in_group(record)}"
+            part = _read_record(source, where)
+            _restore_part((source, f"{base}/{inside}"), os.path.join(folder, inside), part)
+        _restore_part((source, base), folder, record)
         os.rename(folder, store)
         files.sync_folder(str(run_dir))
     except OSError as error:
@@ -124,6 +147,25 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
             raise
         raise StoreError(f"{uri}: cannot be restored into {run_dir}: {error}") from error
     return record
+
+
+def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> None:
+    source, base = of
+    for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
+        local = os.path.join(folder, path)
+        files.make_folder(os.path.dirname(local))
+        with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
+            shutil.copyfileobj(stream, to, _BLOCK_BYTES)
+            to.flush()
+            os.fsync(to.fileno())
+    for name in ("ssd", "dense"):
+        files.make_folder(os.path.join(folder, name))
+    for parent, _, _ in os.walk(folder):
+        files.sync_folder(parent)
+    _check(folder, record, base)
+    payload = frame(record.to_payload())
+    files.write_durably(files.manifest_path(folder, record.version), payload)
+    rebuild_from_files(folder)
 
 
 class Copier:
@@ -206,18 +248,21 @@ def _find(source: Any, base: str, uri: str, label: str) -> VersionRecord:
         raise StoreError(f"{uri}: holds no copy {label!r}; there are: {there}")
     records = []
     for name in [label] if label else sorted(copied_at):
-        where = f"{uri}/checkpoints/{name}"
-        with source.open_input_stream(f"{base}/checkpoints/{name}") as stream:
-            record = VersionRecord.from_payload(unframe(stream.read(), where), where)
+        record = _read_record(source, f"{base}/checkpoints/{name}")
         records.append((record.created_at, copied_at[name], record))
     return max(records, key=lambda found: found[:2])[2]
 
 
-def _check(folder: str, record: VersionRecord, uri: str) -> None:
+def _read_record(source: Any, path: str) -> VersionRecord:
+    with source.open_input_stream(path) as stream:
+        return VersionRecord.from_payload(unframe(stream.read(), path), path)
+
+
+def _check(folder: str, record: VersionRecord, base: str) -> None:
     missing = files.first_missing(folder, record)
     if missing is not None:
-        raise CorruptionError(f"{uri}: version {record.version} names {missing}")
+        raise CorruptionError(f"{base}: version {record.version} names {missing}")
     dense = files.dense_folder(folder, record.dense_version)
     for name, of in record.dense.items():
         if "crc32c" in of and crc32c(files.read(os.path.join(dense, name))) != of["crc32c"]:
-            raise CorruptionError(f"{uri}: {name} of version {record.version} is damaged")
+            raise CorruptionError(f"{base}: {name} of version {record.version} is damaged")

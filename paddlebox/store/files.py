@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.store.record import VersionRecord
 
+TABLES = "tables"  # below a store: the stores of the other tables of its group
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MANIFEST = re.compile(r"MANIFEST-(\d{12,})")
 
@@ -23,6 +24,18 @@ def manifest_path(folder: str, version: int) -> str:
 def dense_folder(folder: str, version: int) -> str:
     """STORE/dense/<version>, the folder of that version's dense files."""
     return os.path.join(folder, "dense", f"{version:012d}")
+
+
+def table_folder(folder: str, table: str) -> str:
+    """STORE/tables/<name>, the store of another table of the group."""
+    return os.path.join(folder, TABLES, table)
+
+
+def is_of_group(folder: str) -> bool:
+    """Whether this is the store of one of the other tables of a group."""
+    above = os.path.dirname(os.path.realpath(folder))
+    beside = os.path.join(os.path.dirname(above), "manifest")
+    return os.path.basename(above) == TABLES and os.path.isdir(beside)
 
 
 def manifest_versions(folder: str) -> list[int]:
@@ -112,9 +125,12 @@ def only_in(
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes of all files of the store; one that has several links counts once."""
+    """Bytes of all files of the store; one that has several links counts once, and those below
+    tables/ are of stores of their own."""
     sizes: dict[tuple[int, int], int] = {}
-    for where, _, names in os.walk(folder):
+    for where, below, names in os.walk(folder):
+        if TABLES in below:  # of a named version too: links to files of such a store
+            below.remove(TABLES)
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 stat = os.stat(os.path.join(where, name))

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -251,12 +251,37 @@ class Manifest:
                 ]
             )
 
-    def prune(self, keep: int = 2, keep_daily: int = 0) -> list[int]:
+    def rewind(self, version: int) -> list[int]:
+        """Makes an older version the newest again; 0: none at all. Returns those it forgets.
+
+        Versions after it that hold the same rows, as a merge makes them, stay.
+
+        Raises: StoreError: it is not kept, or a reader holds a lease on one to forget.
+        """
+        with self._writing():
+            records = [self.version(number) for number in self.versions()]
+            chosen = self.version(version) if version > 0 else None
+            last = version
+            for record in records:
+                if chosen is not None and record.version > version:
+                    same = record.dense_version == chosen.dense_version  # else a pass came between
+                    last = record.version if same and record.events == chosen.events else last
+            dropped = [record for record in records if record.version > last]
+            numbers = {record.version for record in dropped}
+            for lease in held_leases(self.folder, remove_stale=True) if dropped else ():
+                if lease.version is None or lease.version in numbers:
+                    raise StoreError(
+                        f"{self.folder}: version {lease.version} must be forgotten, process "
+                        f"{lease.pid} reads it: try again when it has ended"
+                    )
+            return self._forget(records, dropped)
+
+    def prune(self, keep: int = 2, keep_daily: int = 0, named: Collection[int] = ()) -> list[int]:
         """Forgets old versions, with every file that only they name; returns them.
 
         Kept are the newest version of each of the newest ``keep`` passes (a compaction makes a
         version of the pass that was there) and of each of the newest ``keep_daily`` days, those
-        that have a name, and those that a reader holds a lease on.
+        that have a name, those that a reader holds a lease on, and ``named``.
         """
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
@@ -273,8 +298,8 @@ class Manifest:
                 of_pass[-1] = record.version
             of_day = {record.day: record.version for record in records if record.day > 0}
             daily = [of_day[day] for day in sorted(of_day)[-keep_daily:]] if keep_daily else []
-            named = {checkpoint.version for checkpoint in checkpoints(self.folder)}
-            chosen = {*of_pass[-keep:], *daily, *named, *pinned}
+            with_name = {checkpoint.version for checkpoint in checkpoints(self.folder)}
+            chosen = {*of_pass[-keep:], *daily, *with_name, *pinned, *named}
             return self._forget(records, [r for r in records if r.version not in chosen])
 
     def go_back(self, version: int) -> list[int]:
@@ -311,11 +336,12 @@ class Manifest:
         gone = {record.version for record in dropped}
         kept = [record for record in records if record.version not in gone]
         crcs = {record.version: self._crc_of(record.version) for record in kept}
-        newest = kept[-1].version
+        newest = kept[-1].version if kept else 0
+        newer = range(newest + 1, dropped[-1].version + 1)
         self._put(
             [
                 *((_key(record.version), None) for record in dropped),
-                *((_journal_key(r.version), None) for r in dropped if r.version > newest),
+                *((_journal_key(number), None) for number in newer),
                 (_HEAD, head_payload(newest, crcs)),
             ]
         )

@@ -1,8 +1,9 @@
 """Named checkpoints: versions that stay until they are unnamed.
 
-STORE/checkpoints/<name>/ holds hard links to the files of one version, laid out as in the store. It
-costs what has changed since, as the store would have removed those files. The folder itself is the
-reference: `Manifest.prune` keeps the version of each.
+STORE/checkpoints/<name>/ holds hard links to the files of one version, laid out as in the store;
+those of a group's other tables too, below tables/. It costs what has changed since, as the store
+would have removed those files. The folder itself is the reference: `Manifest.prune` keeps the
+version of each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from paddlebox.errors import StoreError
 from paddlebox.store import files
+from paddlebox.store.parts import parts_of
 from paddlebox.store.record import VersionRecord, frame
 
 _FOLDER = "checkpoints"
@@ -63,15 +65,18 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
     under_way = target + _UNDER_WAY
     shutil.rmtree(under_way, ignore_errors=True)  # of a process that died
     try:
-        for path in files.data_files(store, record):
-            link = os.path.join(under_way, path)
-            files.make_folder(os.path.dirname(link))
-            os.link(os.path.join(store, path), link)
         files.make_folder(under_way)
-        for folder, _, _ in os.walk(under_way):
-            files.sync_folder(folder)
-        payload = frame(record.to_payload())
-        files.write_durably(files.manifest_path(under_way, record.version), payload)
+        for inside, part in parts_of(store, record):
+            source, folder = os.path.join(store, inside), os.path.join(under_way, inside)
+            for path in files.data_files(source, part):
+                link = os.path.join(folder, path)
+                files.make_folder(os.path.dirname(link))
+                os.link(os.path.join(source, path), link)
+            files.make_folder(folder)
+            for made, _, _ in os.walk(folder):
+                files.sync_folder(made)
+            payload = frame(part.to_payload())
+            files.write_durably(files.manifest_path(folder, part.version), payload)
         os.rename(under_way, target)
         files.sync_folder(os.path.dirname(target))
     except OSError as error:

@@ -39,6 +39,7 @@ class VersionRecord:
     config_hash: str = ""
     config: dict[str, Any] = field(default_factory=dict)  # that trained it, every value
     digest: str | None = None
+    tables: dict[str, int] = field(default_factory=dict)  # of a group: the others' versions
     created_at: str = field(default_factory=_now)
 
     def following(self, kind: str, **changes: Any) -> VersionRecord:
@@ -58,6 +59,8 @@ class VersionRecord:
             StoreError: a field holds something that is not JSON.
         """
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
+        if not self.tables:
+            del fields["tables"]  # a store of one table stays readable as it was
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -94,6 +97,9 @@ class VersionRecord:
                     raise ValueError(f"{name} of a segment is {segment[name]!r}")
             if not isinstance(segment["file"], str) or "/" in segment["file"]:
                 raise ValueError(f"file of a segment is {segment['file']!r}")
+        for name, version in self.tables.items():
+            if type(version) is not int or version < 1:
+                raise ValueError(f"version of table {name!r} is {version!r}")
         return self
 
 
@@ -112,6 +118,7 @@ _TYPES = {
     "dense_version": int,
     "config": dict,
     "cursor": dict,
+    "tables": dict,
 }
 _SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 

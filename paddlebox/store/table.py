@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import TableConfig
+from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store import compaction, files, life
@@ -51,6 +51,28 @@ class StagedPass:
     train: bool = True
     refused: int = 0  # keys that get no row yet: see Table.count_keys
 
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        """Of each table that the pass has rows in."""
+        return (self.stamp,)
+
+    @property
+    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
+        """`hits` by the name of the table, where there are several."""
+        return {}
+
+
+@dataclass(frozen=True)
+class GroupLink:
+    """What ties a table to the others of its `TableGroup` (store/group.py)."""
+
+    #: Of the first table: the versions of the others that its next version names.
+    others: Callable[[], Mapping[str, int]] | None = None
+    #: Of another: its versions that kept versions of the first one name.
+    named: Callable[[], Collection[int]] | None = None
+    #: Of another that is opened for training: the version to go back to; 0: an empty table.
+    version: int | None = None
+
 
 class Table:
     """Opens a table, and the store in ``folder`` with it.
@@ -72,6 +94,7 @@ class Table:
             none; None: those that are there stay, and none is written.
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
+        link: of a table of a group; None: it stands alone.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -95,6 +118,7 @@ class Table:
         version: int | None = None,
         slot_rates: Sequence[float] = (),
         parity: int | None = None,
+        link: GroupLink | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -103,6 +127,7 @@ class Table:
         self.keep_daily = keep_daily
         self.disk_budget_bytes = disk_budget_bytes
         self.policy = compaction
+        self._link = link or GroupLink()
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
         # Goes into each version: tools open the store with it, and whoever trains it on must agree
         # on what of it gives the rows' bytes their meaning.
@@ -172,6 +197,10 @@ class Table:
             head = self._manifest.pin(version)
         else:
             self._manifest = Manifest.open_writer(self.folder)
+            if self._link.version is not None:
+                forgotten = self._manifest.rewind(self._link.version)
+                if forgotten:
+                    log.info("%s: versions %s belong to no commit", self.folder, forgotten)
             self._manifest.remove_unreferenced()
             head = self._manifest.head()
         if head is None:
@@ -194,6 +223,24 @@ class Table:
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def members(self) -> tuple[Table, ...]:
+        """Itself; of a `TableGroup` its tables."""
+        return (self,)
+
+    def slot_tables(self, slots: Slots) -> tuple[int, ...]:
+        """(S) the member that each sparse slot belongs to; empty: all to one.
+
+        Raises: ConfigError for a slot of a table that is not there.
+        """
+        slots.tables([self.name])
+        return ()
+
+    @property
+    def counts_keys(self) -> bool:
+        """Whether training passes go through `count_keys`."""
+        return self.config.admission.min_count > 1
 
     @property
     def max_pass_rows(self) -> int:
@@ -238,7 +285,9 @@ class Table:
             staged["stamp"], staged["rows"], staged["row_of_key"], hits, train, staged["refused"]
         )
 
-    def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
+    def count_keys(
+        self, keys: np.ndarray, counts: np.ndarray, slots: np.ndarray | None = None
+    ) -> int:
         """Counts the feasigns of a whole training pass, once, before it is staged.
 
         For tables with `admission.min_count` above 1: a feasign without a row gets one in the pass
@@ -247,10 +296,12 @@ class Table:
 
         Args:
             keys: (K) uint64, ascending. counts: (K) uint32, occurrences of each in the pass.
+            slots: as of `stage`; a group of tables goes by them.
 
         Returns: what `commit` is given as `counted`, so that a version has the counts up to its own
             pass, however many passes were counted since.
         """
+        del slots
         with self._counting:
             self._counts_before[self._counted + 1] = self._native.admission_state()
             self._native.count_keys(
@@ -285,9 +336,13 @@ class Table:
         self._native.drop_staged(staged.stamp)
 
     def begin(self, staged: StagedPass) -> None:
-        """Opens the staged pass: operators read and write it from here on.
+        """Opens the staged pass: operators read and write it from here on. Makes room as
+        `make_room`."""
+        self.make_room(staged)
+        self._native.begin(staged.stamp)
 
-        Waits for compaction where segments are too many or take too much room, and says so.
+    def make_room(self, staged: StagedPass) -> None:
+        """Waits for compaction where segments are too many or take too much room, and says so.
 
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
@@ -299,7 +354,6 @@ class Table:
             )
         if self._manifest is not None and staged.train:
             self._check_room(staged.rows)
-        self._native.begin(staged.stamp)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
@@ -316,6 +370,10 @@ class Table:
             self._unnamed = []  # of the pass's earlier parts: no later commit may name them
         if self._native.training:
             self._native.abandon()
+
+    def refuse_passes(self) -> None:
+        """Takes no more training, as after `abandon`: what is in memory is not what is stored."""
+        self._abandoned = True
 
     def _check_not_abandoned(self) -> None:
         if self._abandoned:
@@ -401,7 +459,7 @@ class Table:
         """
         fields: dict[str, Any] = {"day": day, "pass_number": pass_number, "cursor": cursor}
         fields |= {"config_hash": config_hash, "config": config}
-        return self._commit_frozen(self._take_parts(), dense, counted, fields)
+        return self.commit_later(dense=dense, counted=counted, **fields)()
 
     def _commit_frozen(
         self,
@@ -432,15 +490,38 @@ class Table:
                 assert self._head is not None
                 if self.after_commit is not None:
                     self.after_commit(self._head)
-                self._prune()
+                self.prune()
         if self._parity is not None:
             self._parity.wake()
         if self._compactor is not None:
             self._compactor.wake()
 
-    def _prune(self) -> None:
-        assert self._manifest is not None
-        self._manifest.prune(self.keep_versions, self.keep_daily)
+    def prune(self) -> None:
+        """Forgets versions, and their files, that are no longer to be kept."""
+        if self._manifest is None or self.folder is None:
+            return
+        with self._committing:
+            if self._link.named is not None:
+                self._manifest.prune(self.keep_versions, named=self._link.named())
+            elif not files.is_of_group(str(self.folder)):  # else nobody says which are named
+                self._manifest.prune(self.keep_versions, self.keep_daily)
+
+    def committing(self) -> AbstractContextManager[Any]:
+        """While it is held no version is made or forgotten but by this thread."""
+        return self._committing
+
+    def _others(self) -> dict[str, int]:
+        """What the next version names of the other tables."""
+        if self._link.others is not None:
+            return dict(self._link.others())
+        return self._head.tables if self._head is not None else {}
+
+    def named_versions(self, table: str) -> set[int]:
+        """Versions of another table of the group that kept versions of this one name."""
+        if self._manifest is None:
+            return set()
+        kept = [self._manifest.version(number) for number in self._manifest.versions()]
+        return {record.tables[table] for record in kept if table in record.tables}
 
     def _commit_pass(
         self,
@@ -469,6 +550,7 @@ class Table:
             digest=None,
             cursor=dict(cursor or {}),
             config=dict(config or {}),
+            tables=self._others(),
             **fields,
         )
         self._manifest.commit(record)
@@ -526,20 +608,29 @@ class Table:
     def _empty_record(self) -> VersionRecord:
         return VersionRecord(version=0, parent=0, segments=[], layout=self._layout, pass_number=0)
 
-    def commit_in_background(self, **arguments: Any) -> Future[int]:
-        """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
-        self.wait_commit()
+    def commit_later(self, **arguments: Any) -> Callable[[], int]:
+        """`commit` of the pass that has ended now, to be called while the next one trains."""
         parts, dense = self._take_parts(), arguments.pop("dense", None)
         counted = arguments.pop("counted", None)
         fields = {"day": 0, "pass_number": 0, **arguments}
-        future = self._committer.submit(self._commit_frozen, parts, dense, counted, fields)
+        return lambda: self._commit_frozen(parts, dense, counted, fields)
+
+    def keep_later(self, **fields: Any) -> Callable[[], None]:
+        """`keep` of the pass that has ended now, to be called while the next one trains."""
+        parts = self._take_parts()
+        return lambda: self._keep(parts, fields)
+
+    def commit_in_background(self, **arguments: Any) -> Future[int]:
+        """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
+        self.wait_commit()
+        future = self._committer.submit(self.commit_later(**arguments))
         self._commit = future
         return future
 
     def keep_in_background(self, **fields: Any) -> Future[None]:
         """`keep`, while the next pass trains."""
         self.wait_commit()
-        future = self._committer.submit(self._keep, self._take_parts(), fields)
+        future = self._committer.submit(self.keep_later(**fields))
         self._commit = future
         return future
 
@@ -591,11 +682,11 @@ class Table:
             added = life.numbered(events, len(known))
             if self._manifest is not None:
                 record = (self._head or self._empty_record()).following(
-                    "life", events=[*known, *added]
+                    "life", events=[*known, *added], tables=self._others()
                 )
                 self._manifest.commit(record)
                 self._head = record
-                self._prune()
+                self.prune()
             else:
                 self._events = [*known, *added]
             self._native.append_events(added)
@@ -816,7 +907,7 @@ class Table:
             self._manifest.commit(record)
             self._head = record
             self._native.replace_segments(sorted(gone), made)
-            self._prune()
+            self.prune()
         if self._parity is not None:
             self._parity.wake()
 

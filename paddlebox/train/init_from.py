@@ -73,6 +73,10 @@ def find_source(text: str, run_dir: Path) -> Source:
             f"--init-from {text}: {path} does not say what the run was: {error!r}; a run's "
             "config.json is needed to understand its rows"
         ) from error
+    if config.get("extra_tables"):
+        raise ConfigError(
+            f"--init-from {text}: was trained with extra_tables; a run starts from one table today"
+        )
     return Source(folder, resolve_version(folder, name), config, slots)
 
 

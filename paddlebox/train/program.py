@@ -12,14 +12,19 @@ import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
-from paddlebox.data.batches import PACKED, Feed
+from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import CorruptionError
 from paddlebox.models import create_model
+from paddlebox.nn import TableSlots
 
 paddle = ops.paddle
 
-# Arguments of a zoo model's forward, in order.
-_MODEL_INPUTS = ("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense")
+
+def _model_inputs(config: Config) -> list[str]:
+    """Arguments of a zoo model's forward, in order."""
+    first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
+    of_a_table = ("box_ids", "box_offsets", "box_plan")
+    return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
 
 class Runner(Protocol):
@@ -54,12 +59,18 @@ def seed_pass(seed: int, number: int) -> None:
 
 
 def _create_model(config: Config, slots: Slots) -> Any:
+    table_of_slot = slots.tables([table.name for table in config.tables])
+    tables = [
+        TableSlots(table_of_slot.count(number), table.embedx_dim, table.name)
+        for number, table in enumerate(config.tables)
+    ]
     return create_model(
         config.model,
-        slots=len(slots.sparse),
-        embedx_dim=config.table.embedx_dim,
+        slots=tables[0].slots,
+        embedx_dim=tables[0].embedx_dim,
         dense_width=slots.dense_width,
-        table=config.table.name,
+        table=tables[0].table,
+        more=tables[1:],
     )
 
 
@@ -104,10 +115,11 @@ class _Dygraph:
             # before, and under names that depend on what else the process has made.
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._model.parameters())
+        self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
-        logits = self._model(*(tensors[name] for name in _MODEL_INPUTS))
+        logits = self._model(*(tensors[name] for name in self._inputs))
         return _mean_loss(logits, tensors["box_label"]), logits
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
@@ -167,12 +179,12 @@ class _Static:
                 name: paddle.static.data(
                     name, [-1, slots.dense_width] if name == "box_dense" else shape, dtype
                 )
-                for name, (dtype, shape) in PACKED.items()
+                for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
             model = _create_model(config, slots)
             if not train:
                 model.eval()
-            logits = model(*(inputs[name] for name in _MODEL_INPUTS))
+            logits = model(*(inputs[name] for name in _model_inputs(config)))
             loss = _mean_loss(logits, inputs["box_label"])
             if train:
                 _create_optimizer(config).minimize(loss)

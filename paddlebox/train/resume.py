@@ -10,14 +10,15 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, Slots, TableConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
@@ -27,7 +28,7 @@ log = logging.getLogger("paddlebox")
 
 # Keys, or sections of them, that change no result but the order of float sums in dense layers.
 FREE = (
-    "name", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
+    "name", "table.share", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
     "data.slots",  # a path; what is in it is compared
     "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
     "data.threads", "data.pack_threads",
@@ -51,7 +52,9 @@ TUNED = (
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
 )  # fmt: skip
-# All others give rows or dense parameters their meaning.
+# All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
+_EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
+_OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
 @dataclass
@@ -191,7 +194,7 @@ def _check(
             "choose another --run-dir, or --fresh, which moves this one aside"
         )
     for key, old, new in differing:
-        if _within(key, TUNED) or (key == "hbm.budget_bytes" and _rounds(config)):
+        if _within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
             log.warning("goes on with %s: was %s, now %s", key, _show(old), _show(new))
     files = [] if filled else json.loads(record.cursor["line"])["files"]
     for file, size in zip(files, record.cursor.get("bytes", []), strict=True):
@@ -207,24 +210,27 @@ def _check(
 
 def _rounds(config: Config) -> bool:
     """Rows of 16 bits are rounded once a part of a pass, and the budget says how many there are."""
-    return config.table.row_precision != "float32"
+    return any(table.row_precision != "float32" for table in config.tables)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(key, old, new) of each value that differs between two `description`s."""
-    before = {**_flat(_completed(old["config"])), **_by_slot(old["slots"])}
+    before = {
+        **_flat(_completed(Config, old["config"])),
+        **_by_slot(_completed(Slots, old["slots"])),
+    }
     after = {**_flat(new["config"]), **_by_slot(new["slots"])}
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)
 
 
-def _completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _completed(kind: type[BaseModel], fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """With the defaults of keys that the project did not have then."""
     try:
-        return Config.model_validate(config, strict=False).model_dump(mode="json")
+        return kind.model_validate(fields, strict=False).model_dump(mode="json")
     except ValidationError:
-        return config
+        return fields
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -243,6 +249,7 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _within(key: str, keys: Sequence[str]) -> bool:
+    key = _EXTRA.sub("table.", key)
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 

@@ -19,13 +19,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from paddlebox import _native
-from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config import Config, Slots, TableConfig, load_slots
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
@@ -37,6 +38,7 @@ from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.group import TableGroup, Tables, only_table
 from paddlebox.store.table import Table
 from paddlebox.train import interrupt, resume
 from paddlebox.train.guard import check_pass
@@ -63,8 +65,14 @@ class _Started(NamedTuple):
     """As a pass began."""
 
     counters: dict[str, Any]
+    counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
     at: float
+
+
+def _begun(table: Tables) -> _Started:
+    counters_of = {member.name: member.counters() for member in table.members}
+    return _Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
@@ -90,49 +98,67 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 def open_table(
     config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
-) -> Table:
-    """The table that the config describes, over the store in folder.
+) -> Tables:
+    """The table that the config describes, or all of them where it has `extra_tables`, over the
+    store in folder.
 
-    Raises: ConfigError when table.slot_learning_rates names a slot that is not in `slots`.
+    Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
+        table; when a slot's table is not there; when the store has tables that the config lacks.
     """
-    return Table(
-        config.table,
-        seed=config.seed,
-        folder=folder,
-        hbm_budget_bytes=config.hbm.budget_bytes,
-        mem_budget_bytes=config.mem.budget_bytes,
-        max_segment_bytes=config.ssd.max_segment_bytes,
-        threads=_threads(config.store.threads),
-        read_only=read_only,
-        keep_versions=config.checkpoint.keep_versions,
-        keep_daily=config.checkpoint.keep_daily,
-        compaction=Policy(
+    arguments: dict[str, Any] = {
+        "seed": config.seed,
+        "folder": folder,
+        "hbm_budget_bytes": config.hbm.budget_bytes,
+        "mem_budget_bytes": config.mem.budget_bytes,
+        "max_segment_bytes": config.ssd.max_segment_bytes,
+        "threads": _threads(config.store.threads),
+        "read_only": read_only,
+        "keep_versions": config.checkpoint.keep_versions,
+        "keep_daily": config.checkpoint.keep_daily,
+        "compaction": Policy(
             space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
         )
         if config.ssd.compaction
         else None,
-        disk_budget_bytes=config.ssd.disk_budget_bytes,
-        slot_rates=_slot_rates(config, slots),
-        parity=config.store.parity,
-    )
+        "disk_budget_bytes": config.ssd.disk_budget_bytes,
+        "parity": config.store.parity,
+    }
+    if config.extra_tables:
+        slots = slots or _slots(config)
+        rates = [_slot_rates(config, table, slots) for table in config.tables]
+        return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
+    rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
+    table = Table(config.table, slot_rates=rates_of_one, **arguments)
+    if table.head is not None and table.head.tables:
+        names = ", ".join(table.head.tables)
+        table.close()
+        raise ConfigError(
+            f"{folder}: has rows in tables {names}, which the config does not name: add them to "
+            "extra_tables"
+        )
+    return table
 
 
-def _slot_rates(config: Config, slots: Slots | None) -> list[float]:
-    rates = config.table.slot_learning_rates
-    if not rates or slots is None:
+def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
+    """Of every sparse slot; those that are another table's are never asked for."""
+    rates = table.slot_learning_rates
+    if not rates:
         return []
     names = [slot.name for slot in slots.sparse]
+    own = [s.name for s in slots.sparse if (s.table or config.table.name) == table.name]
     for name in rates:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
+        if name not in own:
+            key = "table" if table is config.table else f"extra_tables.{table.name}"
+            near = difflib.get_close_matches(name, own, 1)
             raise ConfigError(
-                f"table.slot_learning_rates: no sparse slot {name!r} in {config.data.slots}"
+                f"{key}.slot_learning_rates: no sparse slot {name!r} "
+                f"{'of this table ' if name in names else ''}in {config.data.slots}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
     return [rates.get(name, 1.0) for name in names]
 
 
-def create_dataset(config: Config, slots: Slots, table: Table) -> InMemoryDataset:
+def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
     """The feeder that the config describes."""
     dataset = InMemoryDataset(table, seed=config.seed)
     dataset.init(
@@ -175,6 +201,9 @@ def train(
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
+    for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
+        if wanted and config.extra_tables:
+            raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
     slots = _slots(config)
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
@@ -202,15 +231,16 @@ def train(
     ):
         runner = build_runner(config, slots)
         if start is not None and table.head is None:
-            init_from(start, config, slots, table, runner, run_dir)
+            only = only_table(table, "--init-from")
+            init_from(start, config, slots, only, runner, run_dir)
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
-            "%s: %d passes, %d sparse slots, rows of %d bytes, vector path %s",
+            "%s: %d passes, %d sparse slots, rows of %s bytes, vector path %s",
             config.name,
             len(passes),
             len(slots.sparse),
-            table.row_bytes,
+            " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
         with _feeding(create_dataset(config, slots, table)) as dataset:
@@ -233,8 +263,8 @@ def train(
                 write_line()
             if left:
                 _preload(dataset, left[0])
-            for planned, following in zip(left, [*left[1:], None], strict=True):
-                begin = _Started(table.counters(), table.compaction_wait_s, time.perf_counter())
+            for planned, following in zip_longest(left, left[1:]):
+                begin = _begun(table)
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
                     lines.append(
@@ -273,7 +303,7 @@ def train(
     return summary
 
 
-def _saver(config: Config, table: Table) -> Saver | None:
+def _saver(config: Config, table: Tables) -> Saver | None:
     """Writes the saves that the config asks for."""
     if not config.save.out:
         return None
@@ -281,7 +311,7 @@ def _saver(config: Config, table: Table) -> Saver | None:
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    return Saver(table, config.save.out, extra=extra)
+    return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
 
 
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
@@ -296,7 +326,7 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     tests = expand(config.data.test_files, config.data.retries)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", read_only=True) as table:
+    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
         assert table.head is not None
         version = table.head.version
         runner = build_runner(config, slots)
@@ -312,7 +342,7 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
 
 def _train_pass(
     config: Config,
-    table: Table,
+    table: Tables,
     dataset: InMemoryDataset,
     runner: Runner,
     passes: tuple[PlannedPass, PlannedPass | None],
@@ -322,7 +352,7 @@ def _train_pass(
 ) -> dict[str, Any]:
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""
     planned, following = passes
-    before = begin.counters
+    before, before_of = begin.counters, begin.counters_of
     if following is not None:
         _preload(dataset, following)
     stats = dataset.stats
@@ -372,6 +402,7 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **_hot_path(before, after),
+        **_by_table(table, before_of, stats.hits_of),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
@@ -397,7 +428,7 @@ def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None)
 
 
 @contextmanager
-def _ended_passes_committed(table: Table) -> Iterator[None]:
+def _ended_passes_committed(table: Tables) -> Iterator[None]:
     """Whatever ends a run: the passes before it that no commit holds yet are sound."""
     try:
         yield
@@ -408,7 +439,7 @@ def _ended_passes_committed(table: Table) -> Iterator[None]:
 
 
 @contextmanager
-def _copying(config: Config, table: Table, store: Path) -> Iterator[Copier | None]:
+def _copying(config: Config, table: Tables, store: Path) -> Iterator[Copier | None]:
     if not config.checkpoint.copy_to:
         yield None
         return
@@ -429,6 +460,20 @@ def _summary_of(run_dir: Path, passes: int) -> dict[str, Any] | None:
     return dict(summary) if summary.get("passes") == passes else None
 
 
+def _by_table(
+    table: Tables, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    """What of a pass's counts is which table's, where there are several."""
+    if len(table.members) == 1:
+        return {}
+    of_table = {}
+    for member in table.members:
+        after, names = member.counters(), ("rows_pulled", "rows_pushed")
+        moved = {name: after[name] - before[member.name][name] for name in names}
+        of_table[member.name] = {"hits": hits.get(member.name, {}), **moved}
+    return {"tables": of_table}
+
+
 def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
     spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
@@ -446,7 +491,7 @@ def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wear(config: Config, table: Table, seconds: float) -> dict[str, Any]:
+def _wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
     """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
     for."""
     counters = table.counters()
@@ -506,7 +551,7 @@ def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[An
 
 
 def _evaluate_files(
-    config: Config, slots: Slots, table: Table, runner: Runner, files: Sequence[str]
+    config: Config, slots: Slots, table: Tables, runner: Runner, files: Sequence[str]
 ) -> dict[str, Any]:
     with _feeding(create_dataset(config, slots, table)) as dataset:
         dataset.set_test_mode(True)

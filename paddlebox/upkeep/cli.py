@@ -15,6 +15,7 @@ from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.schema import LifeConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store import copies, names
+from paddlebox.store.files import table_folder
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.versions import find_version
 from paddlebox.upkeep import report
@@ -393,7 +394,9 @@ def _copy(folder: Path, arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> int:
     record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
     store = arguments.run_dir / "store"
+    others = [verify(store / table_folder("", table)) for table in record.tables]
     found = verify(store)
+    found.damage += [damage for other in others for damage in other.damage]
     value = {"version": record.version, "pass": record.pass_number, **found.as_dict()}
     lines = [f"damaged: {damage.message}" for damage in found.damage]
     lines.append(f"{store}: version {record.version}, pass {record.pass_number}")

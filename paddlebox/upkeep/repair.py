@@ -97,7 +97,8 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
         for segment, _ in damaged.values():
             _set_aside(folder, os.path.join("ssd", segment["file"]))
         manifest.commit(mended)
-        manifest.prune(keep=1)
+        if not files.is_of_group(str(folder)):  # else the first table names some of them
+            manifest.prune(keep=1)
         result.version = mended.version
     return result
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +219,23 @@ def test_a_pass_five_times_the_budget_stays_within_it(tmp_path, seed):
     whole, in_memory, same, size_too = run_python(MEASURED, "0", *arguments, env=env)
     assert (whole, same, size_too) == (held, check, size)
     assert in_memory > 4 * budget
+
+
+def test_a_window_that_a_thread_waits_for_is_read_though_another_goes_on(files):
+    """Threads pack batches of windows that lie far apart, where windows are small."""
+    instances = loaded(files, MIB // 2, 1000).instances
+    assert len(instances._bounds) > 4
+    blocked = threading.Event()
+    instances._reader.submit(blocked.wait)  # so that no window is read yet
+    instances._windows.clear()
+    with ThreadPoolExecutor(2) as threads:
+        waiting = []
+        for number in (0, 3):
+            begin = int(instances._bounds[number])
+            waiting.append(threads.submit(instances.pack_feasigns, begin, begin + 1))
+            while number not in instances._windows:
+                time.sleep(0.001)
+        blocked.set()
+        for batch in waiting:
+            feasigns, offsets = batch.result(timeout=60)
+            assert len(feasigns) == offsets[-1]

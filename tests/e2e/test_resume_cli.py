@@ -76,6 +76,9 @@ def test_new_files_are_trained_on_and_a_run_that_is_done_says_so(data, tmp_path,
     assert passes(run_dir) == [1, 2, 3, 4]
     assert digests(run_dir) == digests(unbroken)
     assert summary(run_dir)["samples"] == summary(unbroken)["samples"]
+    (run_dir / "summary.json").unlink()  # killed after its last commit
+    trained(*arguments(data, run_dir))
+    assert digests(run_dir) == digests(unbroken)
 
 
 def test_going_back_by_name_and_by_number(data, tmp_path, unbroken):

@@ -22,11 +22,11 @@ _SECTOR = 512
 HERE = Path(__file__).resolve().parent
 
 
-def build_recorder(folder: Path) -> Path:
-    """Compiles recorder.c; returns the library to preload."""
-    library = folder / "recorder.so"
+def build_preloaded(folder: Path, name: str = "recorder") -> Path:
+    """Compiles recorder.c, or another source of this folder; returns the library to preload."""
+    library = folder / f"{name}.so"
     command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*command, str(HERE / "recorder.c"), "-o", str(library)], check=True)
+    subprocess.run([*command, str(HERE / f"{name}.c"), "-o", str(library)], check=True)
     return library
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.crash_images import MARK, Disk, Operation, build_recorder, read_journal
+from tests.faults.crash_images import MARK, Disk, Operation, build_preloaded, read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     root.mkdir()
     environment = {
         **os.environ,
-        "LD_PRELOAD": str(build_recorder(work)),
+        "LD_PRELOAD": str(build_preloaded(work)),
         "PBX_ROOT": str(root),
         "PBX_JOURNAL": str(work / "journal"),
     }

@@ -63,6 +63,22 @@ def test_ids_with_a_last_dimension_of_one_lose_it(open_table):
     assert pull(None, [[7], [9], [7]]).shape == (3, SIZE)
 
 
+def test_large_outputs_live_as_long_as_they_are_held_and_their_memory_is_used_again(open_table):
+    begin(open_table(), [7])
+    ids, anchor = int64(np.full(50_000, 7)), ops.create_anchor()  # outputs of 1.4 MB
+    at = []
+    for turn in range(3):
+        held = [ops.pull_box_sparse(ids, SIZE, anchor=anchor) for _ in range(6)]
+        for number, out in enumerate(held):
+            out.set_value(np.full((50_000, SIZE), turn * 10 + number, np.float32))
+        values = [out.numpy() for out in held]
+        assert [(v.min(), v.max()) for v in values] == [(turn * 10 + n,) * 2 for n in range(6)]
+        at.append({out.data_ptr() for out in held})
+        assert len(at[-1]) == 6
+        del out, held
+    assert at[1] & at[2]
+
+
 def test_backward_pushes_and_merges_repeats(open_table):
     table = open_table()
     begin(table, [7, 9])

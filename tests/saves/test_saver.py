@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import _native
-from paddlebox.config.schema import RowPrecision
+from paddlebox.config.schema import BaseEvery, RowPrecision, SaveConfig
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.meta import BASE, DELTA
+from paddlebox.saves.schedule import save_due
 from paddlebox.saves.served import Served
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.saves.common import (
@@ -236,6 +237,33 @@ def test_a_save_sees_committed_rows_while_the_next_pass_is_staged(tmp_path: Path
             Saver(table, tmp_path / "out").delta("20240101/delta-9")
         assert not (tmp_path / "out" / "20240101" / ".delta-9.tmp").exists()
         table.abandon()
+
+
+def test_a_save_whose_writer_died_before_its_reset_is_reset_and_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=1)
+    with open_table(tmp_path / "a") as table:
+        train(table, feasigns(1, 10), 1)
+        expected = save_due(Saver(table, tmp_path / "saves-a"), config)
+        digest = table.digest()
+    with open_table(tmp_path / "b") as table:
+        train(table, feasigns(1, 10), 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "reset_delta", lambda *_: None)
+            save_due(Saver(table, tmp_path / "saves-b"), config)
+        assert table.digest() != digest
+        for _ in range(2):  # not a delta beside the base either
+            found = save_due(Saver(table, tmp_path / "saves-b"), config)
+            assert found is not None
+            assert expected is not None
+            assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+            assert table.digest() == digest
+            assert len(table.events) == 1
+        train(table, feasigns(5, 10), 2)
+        found = save_due(Saver(table, tmp_path / "saves-b"), config)
+        assert found is not None
+        assert found["kind"] == DELTA
 
 
 def test_a_batch_has_every_row_with_its_delta_score(tmp_path: Path) -> None:

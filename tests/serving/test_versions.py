@@ -313,9 +313,9 @@ def test_the_tool_exports_a_commit_brings_a_newer_one_in_and_rolls_back(
     shown = ran(path, "--show")
     assert shown["head"]["current"] == first["generation"]
     failed = tool("export", path, "--apply", run_dir)
-    assert failed.returncode == 1
+    assert failed.returncode in (2, 4)
     assert "holds version 3" in failed.stderr
     assert "Traceback" not in failed.stderr
     failed = tool("export", tmp_path, "--out", tmp_path / "x")
-    assert failed.returncode == 1
+    assert failed.returncode in (2, 4)
     assert "is no run dir" in failed.stderr

@@ -105,6 +105,7 @@ def convert(open_table: Any, tmp_path: Path) -> Any:
                 events=old.events,
                 cursor={},
                 config_hash="",
+                config={},
             )
         digest = table.digest()
         table.close()
@@ -302,7 +303,7 @@ with open_source(folder / "old", int(sys.argv[2])) as old:
         )
         new.commit_initial(
             imported.segments, dense={}, admission=None, day=old.day, events=old.events,
-            cursor={}, config_hash=""
+            cursor={}, config_hash="", config={}
         )
         same = new.digest() == old.digest()
         print(json.dumps(

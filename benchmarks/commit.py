@@ -1,0 +1,316 @@
+"""What does a commit cost, and how soon does a run that died train again?
+
+    python benchmarks/commit.py
+
+Two processes train the same model on the same passes, over stores of the same 3 M rows (D = 16, 108
+bytes with the key), and take turns; the one whose turn it is not is stopped. One commits every
+pass; the other never does (`checkpoint.every: never`): its rows go to the SSD tier all the same.
+Compaction is off in both. A sample has 26 slots of one feasign, two of them drawn from all rows.
+The network is small (128-64), so that there is little to hide a commit behind.
+
+Bytes are those that the process hands to the system (wchar of /proc/self/io) between two moments
+without a commit under way: segments with their filters and fences, dense state, MANIFEST and LMDB
+together, over key and row of each feasign of the passes, every one of which is touched.
+
+Then a base is saved, 5 % of the rows are touched, and a delta is saved. At last a process takes the
+run up as tools/train.py does, three times; counted is from its start to the end of its first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import out_of_memory as common
+import report
+from out_of_memory import KEY_BYTES, MIB, Child, Work, say, wide_feasigns
+
+EMBEDX_DIM = 16
+HIDDEN = [128, 64]
+TOUCHED = 0.05  # of the rows, before the delta
+RESUMED = 3  # times
+SPEED, BYTES, DELTA_BYTES = 0.97, 1.2, 0.06  # the goals
+
+
+def config_of(work: Work) -> dict[str, Any]:
+    config = common.config_of(work)
+    config["table"] = {
+        "embedx_dim": EMBEDX_DIM,
+        "embedx_threshold": 0.0,
+        "life": {"base_threshold": 0.0, "delta_threshold": 0.0},
+    }
+    config["model"]["hidden"] = HIDDEN
+    config["ssd"]["compaction"] = False
+    return config
+
+
+class Trainer(common.Trainer):
+    """work.store: commits every pass; otherwise none."""
+
+    config_of = staticmethod(config_of)
+
+    def __init__(self, work: Work) -> None:
+        every = work.store
+        # Both have a store, in a run dir of its own.
+        folder = f"{work.folder}/{name(work)}"
+        super().__init__(Work(**{**asdict(work), "folder": folder, "store": True}))
+        dataset: Any = self.dataset
+        self.end_pass = dataset.end_pass
+        dataset.end_pass = lambda: self._end_pass(every)
+        self.done = 0
+
+    def _end_pass(self, every: bool) -> None:
+        from paddlebox.train import resume
+
+        planned = self.planned[self.done]
+        self.done += 1
+        line = {"pass": self.done, "epoch": 1, "date": "", "files": list(planned.files)}
+        self.dataset.cursor = resume.cursor(self.hashes[self.done - 1], line)
+        self.end_pass(commit=every)
+
+    def make_rows(self) -> dict[str, Any]:
+        from paddlebox.train import resume
+
+        self.planned = list(self.passes)
+        self.hashes = resume.chain([(one.date, one.files) for one in self.planned])
+        self.dataset.config_hash = self.config.fingerprint()
+        self.dataset.config = resume.description(self.config, self.slots)
+        return super().make_rows()
+
+    def io(self) -> dict[str, Any]:
+        """Bytes handed to the system so far, and of segments of passes; no commit is under way."""
+        self.table.wait_commit()
+        lines = Path("/proc/self/io").read_text().splitlines()
+        written = next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+        return {"wchar": written, "segments": self.table.counters()["ssd_bytes_written"]}
+
+    def saves(self, rows: int) -> dict[str, Any]:
+        """A base; then a delta, after a pass over a share of the rows that were made."""
+        from paddlebox import ops
+        from paddlebox.saves import Saver
+        from paddlebox.store.table import sorted_unique_keys
+
+        self.dataset.close()  # with the pass that is staged
+        saver = Saver(self.table, Path(self.work.folder) / "saves")
+        started = time.perf_counter()
+        base = saver.base("20240101/base")
+        base_s = time.perf_counter() - started
+        touched = int(rows * TOUCHED)
+        vocabulary = rows // common.WIDE_SLOTS
+        chosen = np.random.default_rng(1).choice(vocabulary, touched // 2, replace=False)
+        index = chosen.astype(np.uint64)
+        feasigns = np.concatenate([wide_feasigns(s, index) for s in range(common.WIDE_SLOTS)])
+        gradient = np.full((len(feasigns), 3 + EMBEDX_DIM), 0.01, np.float32)
+        gradient[:, :2] = 1.0
+        ops.paddle.disable_static()
+        self.table.begin(self.table.stage(sorted_unique_keys(feasigns)))
+        ids = ops.paddle.to_tensor(feasigns.view(np.int64))
+        ops.push_box_sparse(ids, ops.paddle.to_tensor(gradient))
+        self.table.end()
+        # The run goes on after its last pass all the same.
+        head = self.table.head
+        assert head is not None
+        self.table.commit(
+            pass_number=self.done,
+            cursor=head.cursor,
+            dense=self.runner.dense_state(),
+            config_hash=head.config_hash,
+            config=head.config,
+        )
+        started = time.perf_counter()
+        delta = saver.delta("20240101/delta")
+        assert delta.meta["rows"] == len(feasigns)
+        return {
+            "base": {"bytes": bytes_below(base.folder), "rows": base.meta["rows"], "s": base_s},
+            "delta": {
+                "bytes": bytes_below(delta.folder),
+                "rows": delta.meta["rows"],
+                "s": time.perf_counter() - started,
+            },
+        }
+
+
+def name(work: Work) -> str:
+    return "every" if work.store else "never"
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def serve(work: Work) -> int:
+    folder = Path(work.folder) / name(work)
+    folder.mkdir()
+    for path in (*Path(work.folder).glob("pass-*.txt"), Path(work.folder) / "slots.yaml"):
+        (folder / path.name).symlink_to(path)
+    trainer = Trainer(work)
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
+        one: getattr(trainer, one) for one in ("make_rows", "train", "io", "saves", "finish")
+    }
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        print(json.dumps(commands[command](*arguments)), flush=True)
+    return 0
+
+
+def take_up(path: Path) -> int:
+    """In a process of its own: goes on with the run beside the config, up to its first batch."""
+    from paddlebox.config import load_config
+    from paddlebox.launch import cpu
+
+    config = load_config(path)
+    cpu.apply(config.trainer.program, config.trainer.dense_threads)
+    imported = time.time()
+    from paddlebox.train import session
+
+    imported = time.time() - imported
+
+    def first_batch(dataset: Any, step: Callable[[Any], Any], *_: Any, **__: Any) -> None:
+        step(next(iter(dataset.batches())))
+        print(json.dumps({"at": time.time(), "import_s": imported}), flush=True)
+        os._exit(0)  # as if it were killed
+
+    module: Any = session
+    module.run_pass = first_batch
+    module.train(config, path.parent)
+    raise AssertionError("there was no pass to train")
+
+
+def resume(path: Path) -> dict[str, float]:
+    started = time.time()
+    done = subprocess.run(
+        [sys.executable, __file__, "--take-up", str(path)],
+        env={**common.CHILD_SETTINGS, **os.environ, "PYTHONPATH": str(report.ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return {"s": said["at"] - started, "import_s": said["import_s"]}
+
+
+def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    every = Work(
+        folder=str(folder),
+        rows=options.rows // common.WIDE_SLOTS * common.WIDE_SLOTS,
+        samples=options.samples,
+        passes=options.turns * options.passes_per_turn + 1,  # the last one for who takes it up
+        batch_size=512,
+        seed=options.seed,
+        mem_bytes=options.rows * 30,  # a quarter of the table
+        hbm_bytes=1024 * MIB,
+        store=True,
+    )
+    say(f"writing {every.passes} passes")
+    common.write_data(folder, every)
+    children: list[Child] = []
+    turns: dict[str, list[dict[str, Any]]] = {"every": [], "never": []}
+    made: dict[str, Any] = {}
+    try:
+        for work in (every, Work(**{**asdict(every), "store": False})):
+            children.append(Child(name(work), work, None))
+        for child in children:
+            made[child.name] = child.ask("make_rows")
+            say(f"{child.name}: {made[child.name]['rows']:,} rows made")
+        before = children[0].ask("io")
+        for number in range(options.turns):
+            for child in children if number % 2 else children[::-1]:
+                turn = child.ask("train", options.passes_per_turn)
+                turns[child.name].append(turn)
+                waits = " ".join(f"{k}={v:.2f}s" for k, v in turn["wait_s"].items())
+                rate = turn["samples"] / turn["seconds"]
+                say(f"turn {number}, {child.name}: {rate:,.0f} samples/s, waited {waits}")
+        after = children[0].ask("io")
+        ended = children[1].ask("finish")
+        saves = children[0].ask("saves", every.rows)
+        children[0].ask("finish")
+    finally:
+        for child in children:
+            child.close()
+    resumed = [resume(folder / "every" / "config-store.yaml") for _ in range(RESUMED)]
+    # The first turn warms up.
+    ratios = [
+        a["samples"] / a["seconds"] / (b["samples"] / b["seconds"])
+        for a, b in zip(turns["every"][1:], turns["never"][1:], strict=True)
+    ]
+    rows = sum(sum(turn["hits"].values()) for turn in turns["every"])
+    row_bytes = KEY_BYTES + made["every"]["row_bytes"]
+    written = {what: (after[what] - before[what]) / (rows * row_bytes) for what in after}
+    share = saves["delta"]["bytes"] / saves["base"]["bytes"]
+    figures = {
+        "ratio": report.spread(ratios),
+        "samples_per_s": {
+            one: report.spread([turn["samples"] / turn["seconds"] for turn in done[1:]])
+            for one, done in turns.items()
+        },
+        "written_for_a_byte_of_touched_rows": written,
+        "touched_rows": rows,
+        "saves": saves,
+        "resume_s": report.spread([one["s"] for one in resumed]),
+        "resume_import_s": report.spread([one["import_s"] for one in resumed]),
+        "turns": turns,
+        "made": made,
+        "ended": ended,
+    }
+    for what in ("ratio", "samples_per_s", "written_for_a_byte_of_touched_rows", "saves"):
+        print(what, figures[what])
+    print("from start to first batch", figures["resume_s"], "imports", figures["resume_import_s"])
+    ratio = statistics.median(ratios)
+    bytes_ = written["wchar"]
+    return figures, [
+        report.Goal("samples/s, of never committing", ratio, SPEED, ratio >= SPEED),
+        report.Goal("bytes written, of touched rows", bytes_, BYTES, bytes_ <= BYTES),
+        report.Goal("a delta of 5 %, of its base", share, DELTA_BYTES, share <= DELTA_BYTES),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--samples", type=int, default=150_000, help="a pass")
+    parser.add_argument("--turns", type=int, default=9, help="the first warms up")
+    parser.add_argument("--passes-per-turn", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a trial: 400,000 rows, 3 turns")
+    parser.add_argument(
+        "--scratch", type=Path, default=Path("build/bench"), help="up to 4 GB; removed afterwards"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/commit.json"))
+    parser.add_argument("--work", help=argparse.SUPPRESS)  # of a child: what it is told
+    parser.add_argument("--take-up", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        return serve(Work(**json.loads(options.work)))
+    if options.take_up:
+        return take_up(options.take_up)
+    if options.quick:
+        options.rows, options.turns, options.samples = 400_000, 3, 30_000
+    if options.turns < 2 or options.passes_per_turn < 1 or options.rows < 1000:
+        parser.error("expected --turns of 2 or more, --passes-per-turn of 1, --rows of 1,000")
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(dir=options.scratch)).resolve()
+    try:
+        figures, goals = measure(options, folder)
+    finally:
+        shutil.rmtree(folder)
+    figures["seconds"] = time.perf_counter() - started
+    hidden = {"out", "work", "take_up", "scratch"}
+    settings = {name: value for name, value in vars(options).items() if name not in hidden}
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Worker processes: kept at their number, and ended together.
+
+The process that keeps them imports no Paddle, opens no store and has one thread, so that it can
+fork at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+log = logging.getLogger("paddlebox")
+
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+_RESTART_S = 1.0  # from one start of a worker to the next
+_PR_SET_PDEATHSIG = 1
+
+
+def keep_workers(
+    count: int,
+    work: Callable[[int], int],
+    *,
+    ever_ready: Callable[[], bool],
+    close: Callable[[], None],
+    grace_s: float,
+) -> int:
+    """Runs work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
+
+    One that dies is started again. When one fails before any was ever ready, all are ended: what
+    they serve cannot be served. SIGTERM ends them; who lasts longer than `grace_s` is killed, as
+    all are at a second signal.
+
+    Args:
+        work: returns the exit code. SIGTERM is blocked for it; it lets the signal in when it can
+            be ended.
+        close: called when no worker is to be started any more.
+
+    Returns: the exit code: 0 after SIGTERM, 130 after SIGINT; 1 if one failed or was killed.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    workers: dict[int, int] = {}  # process to number
+    due = dict.fromkeys(range(count), 0.0)  # number to when it may start
+    while True:
+        now = time.monotonic()
+        for number in [number for number, at in due.items() if at <= now]:
+            del due[number]
+            workers[_fork(work, number)] = number
+            log.debug("worker %d starts", number)
+        wait = min(due.values(), default=now + 60) - now
+        got = signal.sigtimedwait(_SIGNALS, max(wait, 0.01))
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            close()
+            return _end(workers, grace_s) or (130 if got.si_signo == signal.SIGINT else 0)
+        for pid, code in _ended(workers).items():
+            number = workers.pop(pid)
+            if code != 0 and not ever_ready():
+                close()
+                _end(workers, grace_s)
+                return 1
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            log.error("worker %d (process %d) %s; another one starts", number, pid, how)
+            due[number] = time.monotonic() + _RESTART_S
+
+
+def _fork(work: Callable[[int], int], number: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the keeper says what to do
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGTERM})
+        # Nobody serves on when the keeper is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() == keeper:
+            code = work(number)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a prediction that hangs holds nothing up
+
+
+def _ended(workers: dict[int, int]) -> dict[int, int]:
+    """Exit codes of the processes that have ended."""
+    codes = {}
+    for pid in workers:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            codes[pid] = os.waitstatus_to_exitcode(status)
+    return codes
+
+
+def _end(workers: dict[int, int], grace_s: float) -> int:
+    """Ends the workers; 0, or 1 if one had to be killed."""
+    for pid in workers:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s + 2.0  # they cut requests off themselves after grace_s
+    while True:
+        for pid in _ended(workers):
+            del workers[pid]
+        left = deadline - time.monotonic()
+        if not workers:
+            return 0
+        if left <= 0:
+            break
+        got = signal.sigtimedwait(_SIGNALS, left)
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            break
+    log.error("%d workers are killed: they did not end within %g s", len(workers), grace_s)
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return 1

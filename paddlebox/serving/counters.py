@@ -1,0 +1,86 @@
+"""What the workers of a server count, in memory that they share, and its Prometheus text.
+
+A worker writes its own row and no other, from one thread, so nothing is locked. The one that takes
+the place of a dead worker goes on with its row: what is counted never goes back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+ENDPOINTS = ("/predict", "/healthz", "/metrics", "/openapi.json", "other")
+STATUSES = (200, 400, 404, 405, 408, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+_ROW = np.dtype(
+    [
+        ("starts", np.float64),  # how often a worker of this row became ready
+        ("version", np.float64),  # 0: not ready
+        ("created_at", np.float64),  # of the version's generation, seconds since 1970
+        ("instances", np.float64),
+        ("waiting", np.float64),  # predictions queued or being made
+        ("seconds", np.float64),  # of requests to /predict, and below how many took how long
+        ("buckets", np.float64, (len(BUCKETS_S) + 1,)),
+        ("requests", np.float64, (len(ENDPOINTS), len(STATUSES))),
+    ]
+)
+
+
+class Counters:
+    """The rows of all workers. Made before they are forked."""
+
+    def __init__(self, workers: int) -> None:
+        self.rows = np.frombuffer(mmap.mmap(-1, workers * _ROW.itemsize), _ROW, workers)
+
+    def count(self, worker: int, path: str, status: int, seconds: float) -> None:
+        """One request that was answered."""
+        row = self.rows[worker]
+        endpoint = ENDPOINTS.index(path if path in ENDPOINTS else "other")
+        row["requests"][endpoint, STATUSES.index(status if status in STATUSES else 0)] += 1
+        if endpoint == 0:
+            row["seconds"] += seconds
+            row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
+
+    def text(self) -> str:
+        """All workers' figures in Prometheus' text format 0.0.4."""
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        rows = self.rows.copy()
+        yield from _head("requests_total", "counter", "Requests answered.")
+        requests = rows["requests"].sum(axis=0)
+        for e, s in np.argwhere(requests):
+            code = STATUSES[s] or "other"
+            yield (
+                f'paddlebox_requests_total{{path="{ENDPOINTS[e]}",code="{code}"}} '
+                f"{requests[e, s]:.0f}"
+            )
+        yield from _head("predict_seconds", "histogram", "Time of requests to /predict.")
+        counts = rows["buckets"].sum(axis=0).cumsum()
+        for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], counts, strict=True):
+            yield f'paddlebox_predict_seconds_bucket{{le="{bound}"}} {count:.0f}'
+        yield f"paddlebox_predict_seconds_sum {rows['seconds'].sum():.6f}"
+        yield f"paddlebox_predict_seconds_count {counts[-1]:.0f}"
+        yield from _head("instances_total", "counter", "Instances predicted.")
+        yield f"paddlebox_instances_total {rows['instances'].sum():.0f}"
+        ready = [worker for worker, row in enumerate(rows) if row["version"] > 0]
+        ages = np.maximum(time.time() - rows["created_at"], 0)
+        for name, kind, about, values, workers in (
+            ("waiting", "gauge", "Predictions queued or being made.", rows["waiting"], None),
+            ("worker_starts_total", "counter", "Workers made ready.", rows["starts"], None),
+            ("version", "gauge", "The version that a worker shows.", rows["version"], ready),
+            ("generation_age_seconds", "gauge", "Since that version was exported.", ages, ready),
+        ):
+            yield from _head(name, kind, about)
+            for worker in range(len(rows)) if workers is None else workers:
+                yield f'paddlebox_{name}{{worker="{worker}"}} {values[worker]:.0f}'
+
+
+def _head(name: str, kind: str, about: str) -> Iterator[str]:
+    yield f"# HELP paddlebox_{name} {about}"
+    yield f"# TYPE paddlebox_{name} {kind}"

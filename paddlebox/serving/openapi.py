@@ -1,0 +1,152 @@
+"""The OpenAPI page of a server: its endpoints, and the fields that the shown version reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox.config import Config, Format, Slot, Slots, SlotType
+
+_FLOAT = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
+_FEASIGN: dict[str, Any] = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": (1 << 64) - 1},
+        {"type": "string", "pattern": "^[0-9]{1,19}$"},
+    ]
+}
+_TEXT: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "pattern": "^[^\\u0000\\n\\r\\u001e\\u001f]*$"},
+        {"type": "number"},
+    ]
+}
+# Of criteo_tsv. An integer of a token is read as its digits, which are hexadecimal there.
+_CRITEO_INTEGER = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
+_CRITEO_TOKEN = {"type": "string", "pattern": "^[0-9a-f]{0,16}$"}
+
+
+def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
+    """What a slot takes of its field."""
+    if criteo:
+        integer = (slot.column or slot.name)[0] == "I"
+        return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, {"type": "null"}]}
+    if slot.type is SlotType.SPARSE:
+        one = _TEXT if slot.hash else _FEASIGN
+        return {"anyOf": [*one["anyOf"], {"type": "array", "items": one}, {"type": "null"}]}
+    vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
+    forms: list[dict[str, Any]] = [vector]
+    if slot.dim == 1:
+        forms.append(_FLOAT)
+    if slot.default is not None:
+        forms.append({"type": "null"})
+    return {"anyOf": forms}
+
+
+def _instance(config: Config, slots: Slots) -> dict[str, Any]:
+    criteo = config.data.format is Format.CRITEO_TSV
+    fields: dict[str, list[dict[str, Any]]] = {}
+    required = []
+    for slot in slots.slots:
+        if slot.made or slot.type is SlotType.LABEL:
+            continue
+        name = slot.column or slot.name
+        fields.setdefault(name, []).append(_field(slot, criteo))
+        if slot.type is SlotType.DENSE and slot.default is None and not criteo:
+            required.append(name)
+    return {
+        "type": "object",
+        "properties": {
+            name: forms[0] if len(forms) == 1 else {"allOf": forms}
+            for name, forms in fields.items()
+        },
+        "required": sorted(set(required)),
+        "additionalProperties": False,
+    }
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _refusals(*statuses: int) -> dict[str, Any]:
+    return {str(status): _json(_REFUSALS[status], _ERROR_REFERENCE) for status in statuses}
+
+
+_ERROR_REFERENCE = {"$ref": "#/components/schemas/Error"}
+_VERSION = {"type": "integer", "minimum": 0}
+_NAME = {"type": "string"}
+_REFUSALS = {
+    400: "The body is not JSON, or not a whole body.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    415: "The body is not application/json, or is compressed.",
+    422: "The body is JSON, but not a request; or a field holds what its slot cannot read.",
+    500: "The server failed; its log says how.",
+    503: "Too many requests wait, or the server ends: try again after Retry-After.",
+    504: "The prediction took too long.",
+}
+
+
+def page(config: Config, slots: Slots, max_instances: int, package_version: str) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    request = _object(
+        instances={
+            "type": "array",
+            "maxItems": max_instances,
+            "items": {"$ref": "#/components/schemas/Instance"},
+        }
+    )
+    answer = _object(
+        predictions={
+            "type": "array",
+            "items": {"type": "number", "minimum": 0, "maximum": 1},
+        },
+        version=_VERSION,
+        model=_NAME,
+    )
+    health = _object(status={"type": "string", "const": "ready"}, version=_VERSION, model=_NAME)
+    text = {"description": "text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Predictions of {config.name}", "version": package_version},
+        "paths": {
+            "/predict": {
+                "post": {
+                    "requestBody": {
+                        "required": True,
+                        "content": {"application/json": {"schema": request}},
+                    },
+                    "responses": {
+                        "200": _json("A prediction for each instance, in order.", answer),
+                        **_refusals(400, 408, 413, 415, 422, 500, 503, 504),
+                    },
+                }
+            },
+            "/healthz": {
+                "get": {"responses": {"200": _json("Ready.", health), **_refusals(500, 503)}}
+            },
+            "/metrics": {"get": {"responses": {"200": text, **_refusals(500)}}},
+            "/openapi.json": {
+                "get": {
+                    "responses": {
+                        "200": _json("This page.", {"type": "object"}),
+                        **_refusals(500),
+                    }
+                }
+            },
+        },
+        "components": {
+            "schemas": {
+                "Instance": _instance(config, slots),
+                "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
+            }
+        },
+    }

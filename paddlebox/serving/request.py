@@ -1,0 +1,108 @@
+"""A request's body to instances, and what is said to a client whose request is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+from paddlebox.errors import DataError
+
+_ONE = frozenset({str, int, float})
+_TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
+          float: "a number", bool: "a boolean", type(None): "null"}  # fmt: skip
+# How the feeder's errors begin.
+_PLACE = re.compile(r"instance (\d+)(?:: (?:no slot reads a )?(?:slot|field) '((?:[^'\\]|\\.)*)')?")
+
+
+class Refused(Exception):  # noqa: N818  # most are the client's errors and none of ours
+    """An answer other than 200.
+
+    Args:
+        code: one word for programs.
+        where: the part of the request, as `instances[3].user`; "" for all of it.
+    """
+
+    def __init__(self, status: int, code: str, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.where = status, code, message, where
+
+    def body(self) -> dict[str, dict[str, str]]:
+        return {"error": {"code": self.code, "message": self.message, "where": self.where}}
+
+
+def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
+    """The instances of `{"instances": [{name: value or [values]}]}`; names are not looked at.
+
+    Raises: Refused.
+    """
+    try:
+        request = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise Refused(400, "malformed_json", "the body is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(400, "malformed_json", f"the body is not JSON in UTF-8: {error}") from None
+    if type(request) is not dict:
+        _wrong("", "an object with a member 'instances'", request)
+    for name in request:
+        if name != "instances":
+            raise Refused(
+                422,
+                "unknown_member",
+                f"expected 'instances' and nothing else, found {_short(name)}",
+                name[:40],
+            )
+    if "instances" not in request:
+        raise Refused(422, "missing_member", "expected a member 'instances', found none")
+    instances = request["instances"]
+    if type(instances) is not list:
+        _wrong("instances", "an array of objects", instances)
+    if len(instances) > max_instances:
+        raise Refused(
+            422,
+            "too_many_instances",
+            f"expected at most {max_instances} instances, found {len(instances)}: send several "
+            "requests",
+            "instances",
+        )
+    for number, fields in enumerate(instances):
+        if type(fields) is not dict:
+            _wrong(f"instances[{number}]", "an object from slot to value", fields)
+        for name, value in fields.items():
+            if type(value) is list:
+                for place, one in enumerate(value):
+                    if type(one) not in _ONE:
+                        where = f"instances[{number}].{name[:40]}[{place}]"
+                        _wrong(where, "a string or a number", one)
+            elif value is not None and type(value) not in _ONE:
+                where = f"instances[{number}].{name[:40]}"
+                _wrong(where, "a string, a number, an array of them, or null", value)
+    return instances
+
+
+def bad_field(error: DataError | UnicodeEncodeError) -> Refused:
+    """What the feeder said of an instance, with its place."""
+    if isinstance(error, UnicodeEncodeError):
+        return Refused(422, "bad_field", "a string holds a surrogate that stands alone")
+    found = _PLACE.match(str(error))
+    where = ""
+    if found:
+        where = f"instances[{found[1]}]" + (f".{found[2]}" if found[2] is not None else "")
+    return Refused(422, "bad_field", str(error), where)
+
+
+def _wrong(where: str, expected: str, found: Any) -> NoReturn:
+    raise Refused(
+        422,
+        "wrong_type",
+        f"{where or 'the body'}: expected {expected}, found {_TYPES[type(found)]}",
+        where,
+    )
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")

@@ -1,0 +1,481 @@
+"""TableGroup: several tables of different width and rules that are trained and committed as one.
+
+    STORE/                  the store of the first table, which also has the dense state
+    STORE/tables/<name>/    the stores of the others, each complete in itself
+
+A commit writes the others first. The record of the first table names their versions (`tables` in
+docs/formats/manifest.md), so that its one transaction makes the whole commit. Killed before it, the
+others may be a version ahead: opened for training again they go back to what is named.
+
+Letters: K = keys of a pass, T = tables, S = sparse slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Slots, TableConfig
+from paddlebox.errors import ConfigError
+from paddlebox.store import files
+from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.table import GroupLink, StagedPass, Table
+
+_LEAST_MEM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class StagedGroup(StagedPass):
+    """A pass whose rows are up in every table; the fields are of all of them together."""
+
+    names: tuple[str, ...] = ()
+    parts: tuple[StagedPass, ...] = ()
+
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        return tuple(part.stamp for part in self.parts)
+
+    @property
+    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
+        return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
+
+
+class TableGroup:
+    """What datasets and sessions use of a `Table`, over several.
+
+    Args:
+        configs: of the tables, each with a name of its own; the first is the default one.
+        slots: whose `table` says what belongs where.
+        folder: of the store; None: in memory only.
+        hbm_budget_bytes, mem_budget_bytes, disk_budget_bytes: of all tables together, divided by
+            `TableConfig.share`.
+        read_only, version: as of `Table`; the others are read at the versions that it names.
+        slot_rates: of each table, as of `Table`.
+        arguments: any other of `Table`, the same for all.
+
+    Raises: as `Table`; ConfigError for slots and tables that do not fit each other, or a store that
+        has other tables.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[TableConfig],
+        *,
+        slots: Slots,
+        folder: Path | str | None = None,
+        hbm_budget_bytes: int = 2 << 30,
+        mem_budget_bytes: int = 1 << 30,
+        disk_budget_bytes: int = 0,
+        read_only: bool = False,
+        version: int | None = None,
+        slot_rates: Sequence[Sequence[float]] = (),
+        **arguments: Any,
+    ) -> None:
+        self.names = tuple(config.name for config in configs)
+        if len(set(self.names)) != len(self.names):
+            raise ConfigError(
+                f"tables {', '.join(self.names)}: expected a name of its own for each"
+            )
+        self._table_of_slot = slots.tables(self.names)
+        self._tables: list[Table] = []
+        self._torn = False  # a change of all tables stopped half way
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit-group")
+        self._commit: Future[int] | Future[None] | None = None
+        shares = [config.share / sum(config.share for config in configs) for config in configs]
+        try:
+            for number, (config, share) in enumerate(zip(configs, shares, strict=True)):
+                mem = int(mem_budget_bytes * share)
+                if mem < _LEAST_MEM_BYTES:
+                    raise ConfigError(
+                        f"table '{config.name}': its share of mem.budget_bytes {mem_budget_bytes} "
+                        f"is {mem}, expected at least {_LEAST_MEM_BYTES}"
+                    )
+                self._tables.append(
+                    Table(
+                        config,
+                        folder=self._folder_of(number, folder, read_only),
+                        hbm_budget_bytes=int(hbm_budget_bytes * share),
+                        mem_budget_bytes=mem,
+                        disk_budget_bytes=int(disk_budget_bytes * share),
+                        read_only=read_only,
+                        version=self._version_of(number, version) if read_only else None,
+                        slot_rates=slot_rates[number] if slot_rates else (),
+                        link=self._link_of(number, read_only),
+                        **arguments,
+                    )
+                )
+                if number == 0:
+                    self._check_stored_names(read_only)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- opening
+
+    def _folder_of(self, number: int, folder: Path | str | None, read_only: bool) -> Path | None:
+        if folder is None:
+            return None
+        if number == 0:
+            return Path(folder)
+        own = Path(files.table_folder(str(folder), self.names[number]))
+        if not read_only:
+            files.make_folder(str(own.parent))
+        return own
+
+    def _version_of(self, number: int, version: int | None) -> int | None:
+        if number == 0:
+            return version
+        assert self.head is not None  # a store without a version is not opened for reading
+        return self.head.tables[self.names[number]]
+
+    def _link_of(self, number: int, read_only: bool) -> GroupLink:
+        if number == 0:
+            return GroupLink(others=self._heads)
+        name = self.names[number]
+        named = self.head.tables.get(name, 0) if self.head is not None else 0
+        first = self._tables[0]
+        return GroupLink(
+            named=lambda: first.named_versions(name), version=None if read_only else named
+        )
+
+    def _check_stored_names(self, read_only: bool) -> None:
+        head = self.head
+        if head is None:
+            return
+        configured = set(self.names[1:])
+        gone = sorted(set(head.tables) - configured)
+        if gone:
+            raise ConfigError(
+                f"{self.first.folder}: version {head.version} has rows in tables "
+                f"{', '.join(gone)}, which extra_tables lacks: they would not be trained on"
+            )
+        new = sorted(configured - set(head.tables))
+        if new and read_only:
+            raise ConfigError(
+                f"{self.first.folder}: version {head.version} has no table {', '.join(new)}, which "
+                "extra_tables names: nothing was trained in it yet"
+            )
+
+    def _heads(self) -> dict[str, int]:
+        return {t.name: t.head.version for t in self._tables[1:] if t.head is not None}
+
+    # ---- what there is
+
+    @property
+    def members(self) -> tuple[Table, ...]:
+        return tuple(self._tables)
+
+    @property
+    def first(self) -> Table:
+        """The default table: its record names a commit, its store has the dense state."""
+        return self._tables[0]
+
+    @property
+    def name(self) -> str:
+        return self.first.name
+
+    @property
+    def head(self) -> VersionRecord | None:
+        return self.first.head
+
+    def slot_tables(self, slots: Slots) -> tuple[int, ...]:
+        """As `Table.slot_tables`."""
+        found = slots.tables(self.names)
+        if found != self._table_of_slot:
+            raise ConfigError("the slots' tables are not those that the tables were opened with")
+        return found
+
+    @property
+    def counts_keys(self) -> bool:
+        return any(table.counts_keys for table in self._tables)
+
+    @property
+    def max_pass_rows(self) -> list[int]:
+        """(T) most rows that a pass may have in each table."""
+        return [table.max_pass_rows for table in self._tables]
+
+    @property
+    def compaction_wait_s(self) -> float:
+        return sum(table.compaction_wait_s for table in self._tables)
+
+    # ---- life of a pass
+
+    def _of_each(self, slots: np.ndarray) -> list[slice]:
+        """(T) the keys of each table. slots: (K), of keys that are in the order of tables."""
+        table_of_key = np.array(self._table_of_slot, np.uint8)[slots]
+        bounds = np.searchsorted(table_of_key, np.arange(len(self._tables) + 1))
+        return [slice(int(a), int(b)) for a, b in pairwise(bounds)]
+
+    def stage(
+        self, keys: np.ndarray, slots: np.ndarray, *, train: bool = True, day: int = 0
+    ) -> StagedGroup:
+        """As `Table.stage`. keys: (K) by table, in the order of tables, ascending in each; slots:
+        (K), they say whose a key is."""
+        parts: list[StagedPass] = []
+        try:
+            for table, own in zip(self._tables, self._of_each(slots), strict=True):
+                parts.append(table.stage(keys[own], slots[own], train=train, day=day))
+        except BaseException:
+            for table, part in zip(self._tables, parts, strict=False):
+                table.drop_staged(part)
+            raise
+        hits: Counter[str] = Counter()
+        for part in parts:
+            hits.update(part.hits)
+        return StagedGroup(
+            parts[0].stamp,
+            sum(part.rows for part in parts),
+            np.concatenate([part.row_of_key for part in parts]),
+            dict(hits),
+            train,
+            sum(part.refused for part in parts),
+            self.names,
+            tuple(parts),
+        )
+
+    def _parts(self, staged: StagedPass) -> Iterator[tuple[Table, StagedPass]]:
+        assert isinstance(staged, StagedGroup)
+        return zip(self._tables, staged.parts, strict=True)
+
+    def count_keys(self, keys: np.ndarray, counts: np.ndarray, slots: np.ndarray) -> int:
+        """As `Table.count_keys`, in the tables that admit by counts."""
+        number = 0
+        for table, own in zip(self._tables, self._of_each(slots), strict=True):
+            if table.counts_keys:  # each counts every pass, so their numbers agree
+                number = table.count_keys(keys[own], counts[own])
+        return number
+
+    def uncount_keys(self, counted: int) -> None:
+        for table in self._tables:
+            if table.counts_keys:
+                table.uncount_keys(counted)
+
+    def drop_staged(self, staged: StagedPass) -> None:
+        for table, part in self._parts(staged):
+            table.drop_staged(part)
+
+    def begin(self, staged: StagedPass) -> None:
+        """As `Table.begin`: no table begins before there is room in all."""
+        for table, part in self._parts(staged):
+            table.make_room(part)
+        for table, part in self._parts(staged):
+            table.begin(part)
+
+    def end(self, pass_number: int = 0) -> None:
+        self.wait_commit()
+        for table in self._tables:
+            table.end(pass_number)
+
+    def abandon(self, *, evaluation: bool = False) -> None:
+        for table in self._tables:
+            table.abandon(evaluation=evaluation)
+
+    def spill(self) -> None:
+        for table in self._tables:
+            table.spill()
+
+    # ---- commit
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Around what changes all tables: where it stops half way the tables do not belong
+        together any more, and take no more passes or commits."""
+        try:
+            yield
+        except BaseException:
+            self._torn = True
+            for table in self._tables:
+                table.refuse_passes()
+            raise
+
+    @contextmanager
+    def _others_still(self) -> Iterator[None]:
+        """Keeps merges from replacing the versions of the others while the first names them."""
+        with ExitStack() as held:
+            for table in self._tables[1:]:
+                held.enter_context(table.committing())
+            yield
+
+    def commit(self, **arguments: Any) -> int:
+        """As `Table.commit`. Returns the version of the first table, which names the others'."""
+        self.wait_commit()
+        return self._commit_later(**arguments)()
+
+    def _commit_later(self, **arguments: Any) -> Callable[[], int]:
+        first, *others = self._later(Table.commit_later, arguments)
+
+        def commit() -> int:
+            with self._whole():
+                for commit_other in others:
+                    commit_other()
+                with self._others_still():
+                    version = int(first())
+            self._prune_others()
+            return version
+
+        return commit
+
+    def keep(self, **arguments: Any) -> None:
+        """As `Table.keep`, in every table."""
+        self.wait_commit()
+        self._keep_later(**arguments)()
+
+    def _keep_later(self, **arguments: Any) -> Callable[[], None]:
+        first, *others = self._later(Table.keep_later, arguments)
+
+        def keep() -> None:
+            with self._whole():
+                for take in (*others, first):
+                    take()
+
+        return keep
+
+    def _later(
+        self, of_table: Callable[..., Callable[[], Any]], arguments: Mapping[str, Any]
+    ) -> list[Callable[[], Any]]:
+        """(T) what each table does later. What is of the whole run goes to the first alone."""
+        of_run = ("dense", "cursor", "config")
+        of_each = {name: value for name, value in arguments.items() if name not in of_run}
+        first, *others = self._tables
+        return [of_table(first, **arguments), *(of_table(table, **of_each) for table in others)]
+
+    def commit_in_background(self, **arguments: Any) -> Future[int]:
+        self.wait_commit()
+        future = self._committer.submit(self._commit_later(**arguments))
+        self._commit = future
+        return future
+
+    def keep_in_background(self, **arguments: Any) -> Future[None]:
+        self.wait_commit()
+        future = self._committer.submit(self._keep_later(**arguments))
+        self._commit = future
+        return future
+
+    def commit_ended(self) -> int:
+        """As `Table.commit_ended`. 0 also where the tables do not belong together any more: then
+        the last commit is what there is."""
+        self.wait_commit()
+        if self._torn:
+            return 0
+        with self._whole():
+            for table in self._tables[1:]:
+                table.commit_ended()
+            with self._others_still():
+                version = self.first.commit_ended()
+        self._prune_others()
+        return version
+
+    def _prune_others(self) -> None:
+        for table in self._tables[1:]:
+            table.prune()  # what the version before named
+
+    @property
+    def after_commit(self) -> Callable[[VersionRecord], None] | None:
+        """As of `Table`, with the record of the first table, which names the others' versions."""
+        return self.first.after_commit
+
+    @after_commit.setter
+    def after_commit(self, call: Callable[[VersionRecord], None] | None) -> None:
+        self.first.after_commit = call
+
+    @property
+    def pass_number(self) -> int:
+        return self.first.pass_number
+
+    def wait_commit(self) -> float:
+        commit, started = self._commit, time.perf_counter()
+        if commit is not None:
+            self._commit = None
+            commit.result()
+        return time.perf_counter() - started
+
+    def load_dense(self) -> dict[str, np.ndarray]:
+        return self.first.load_dense()
+
+    # ---- life of the tables
+
+    @property
+    def day(self) -> int:
+        return self.first.day
+
+    def begin_day(self, day: int) -> bool:
+        """As `Table.begin_day`, of each table by its own `life`."""
+        self.wait_commit()  # a commit moves their days
+        return self._end_day([t for t in self._tables if t.config.life.auto and 0 < t.day < day])
+
+    def shrink_table(self) -> bool:
+        """As `Table.shrink_table`, of each table by its own `life`."""
+        return self._end_day(self._tables)
+
+    def _end_day(self, tables: Sequence[Table]) -> bool:
+        if not tables:
+            return False
+        # A day's end without its passes would, after a crash, come before them.
+        self.commit_ended()
+        with self._whole():
+            ended = [table.shrink_table() for table in tables if table is not self.first]
+            if self.first in tables:
+                with self._others_still():
+                    ended.append(self.first.shrink_table())
+        self._prune_others()
+        return any(ended)
+
+    # ---- all tables
+
+    def digest(self) -> str:
+        """Of all rows of all tables: equal for equal content. With one table it is that one's."""
+        self.wait_commit()
+        if len(self._tables) == 1:
+            return self.first.digest()
+        digests = [f"{table.name} {table.digest()}\n" for table in self._tables]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def counters(self) -> dict[str, Any]:
+        """Sums over the tables."""
+        sums: dict[str, Any] = {}
+        for table in self._tables:
+            for name, value in table.counters().items():
+                if isinstance(value, dict):
+                    sums[name] = dict(Counter(sums.get(name, {})) + Counter(value))
+                else:
+                    sums[name] = sums.get(name, 0) + value
+        return sums
+
+    def close(self) -> None:
+        """Waits for the commit in the background and gives the stores free. May be called twice."""
+        try:
+            self.wait_commit()
+        finally:
+            self._committer.shutdown()
+            with ExitStack() as closing:  # the first one last: merges of the others ask it
+                for table in self._tables:
+                    closing.callback(table.close)
+
+    def __enter__(self) -> TableGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+Tables = Table | TableGroup
+
+
+def only_table(tables: Tables, what: str) -> Table:
+    """The table of what works on one. Raises: ConfigError where there are several."""
+    if len(tables.members) > 1:
+        names = ", ".join(table.name for table in tables.members)
+        raise ConfigError(
+            f"{what}: works with one table today, found {names}: leave it or extra_tables out"
+        )
+    return tables.members[0]

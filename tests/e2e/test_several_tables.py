@@ -1,0 +1,140 @@
+"""A model over two tables of different width, through tools/train.py and tools/evaluate.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_tools import ROOT, tool
+
+CONFIG = "configs/dnn_synthetic.yaml"
+LAST = ("tags", "publisher", "category", "region", "device")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three passes, and slots.yaml files in which the last five slots are of the table wide."""
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
+        + ["--passes", "3", "--rows-per-pass", "5000", "--test-rows", "2000"],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    text = (ROOT / "datasets/synthetic/slots.yaml").read_text()
+    for name in LAST:
+        found = f"{{name: {name}, type: sparse}}"
+        assert found in text
+        text = text.replace(found, f"{{name: {name}, type: sparse, table: wide}}")
+    (folder / "slots.yaml").write_text(text)
+    return folder
+
+
+def overrides(data: Path, *more: str, wide: int | None = 32) -> list[str]:
+    tables = [
+        f"data.slots={data}/slots.yaml",
+        f"extra_tables.wide.embedx_dim={wide}",
+        "extra_tables.wide.embedx_threshold=1.0",
+    ]
+    return [
+        "-o",
+        f"data.train_files=[{data}/train-*.txt]",
+        f"data.test_files=[{data}/test.txt]",
+        *("model.hidden=[16]", "optimizer.learning_rate=0.01", "data.batch_size=128"),
+        *("table.embedx_threshold=1.0", "trainer.dense_threads=1"),
+        *(tables if wide is not None else []),
+        *more,
+    ]
+
+
+def trained(run_dir: Path, arguments: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    done = tool("train", "-c", CONFIG, "--run-dir", run_dir, *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return json.loads((run_dir / "summary.json").read_text()), [json.loads(s) for s in lines]
+
+
+@pytest.fixture(scope="module")
+def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    trained(folder, overrides(data, "trainer.evaluate_after_pass=true"))
+    return folder
+
+
+def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir, data):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["auc"] == lines[-1]["test"]["auc"] > 0.7
+    assert printed["version"] == 3
+    for line in lines:
+        assert set(line["tables"]) == {"default", "wide"}
+        for tier, rows in line["hits"].items():
+            assert rows == sum(table["hits"][tier] for table in line["tables"].values())
+        pushed = [table["rows_pushed"] for table in line["tables"].values()]
+        assert min(pushed) > 0
+        assert line["rows_pushed"] == sum(pushed)
+
+
+def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
+    """To the bit: no feasign is in two of these slots, and the order of slots is the same."""
+    one, lines_of_one = trained(tmp_path / "one", overrides(data, wide=None))
+    two, lines_of_two = trained(tmp_path / "two", overrides(data, wide=8))
+    for a, b in zip(lines_of_one, lines_of_two, strict=True):
+        assert (a["loss"], a["metrics"], a["hits"]) == (b["loss"], b["metrics"], b["hits"])
+        assert "tables" not in a
+    assert two["sparse_digest"] != one["sparse_digest"]  # of each table by its name
+
+
+@pytest.mark.parametrize("program", ["pir", "old_ir"])
+def test_threads_and_budgets_show_nowhere(run_dir, data, tmp_path, program):
+    summary = json.loads((run_dir / "summary.json").read_text())
+    small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
+    threads = ["store.threads=4", "data.threads=4", f"trainer.program={program}"]
+    other, lines = trained(tmp_path / "r", overrides(data, *small, *threads))
+    assert min(line["parts"] for line in lines) > 1
+    assert other["sparse_digest"] == summary["sparse_digest"]
+
+
+def test_dygraph_learns_as_well(run_dir, data, tmp_path):
+    static = [json.loads(s) for s in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    more = ["trainer.program=dygraph", "trainer.evaluate_after_pass=true"]
+    _, lines = trained(tmp_path / "r", overrides(data, *more))
+    assert lines[-1]["hits"]["new"] == static[-1]["hits"]["new"]
+    assert lines[-1]["test"]["auc"] == pytest.approx(static[-1]["test"]["auc"], abs=0.02)
+
+
+def test_a_model_of_one_width_refuses(data, tmp_path):
+    done = tool(
+        "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", tmp_path / "r",
+        *overrides(data),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "ConfigError: model.type deepfm multiplies the vectors of all slots" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_config_without_a_table_of_the_store_or_the_slots_says_so(run_dir, data, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run, *overrides(data, wide=None))
+    assert done.returncode == 2
+    assert "has rows in tables wide, which the config does not name" in done.stderr
+    done = tool(
+        "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
+        *overrides(data, f"data.slots={data}/slots.yaml", wide=None),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "slot 'tags': no table 'wide'; there are: default" in done.stderr
+    rates = "extra_tables.wide.slot_learning_rates={user: 0.5}"
+    done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, rates))
+    assert done.returncode == 2
+    assert "extra_tables.wide.slot_learning_rates: no sparse slot 'user' of this" in done.stderr

@@ -1,0 +1,107 @@
+"""Runs over two tables that are stopped, killed, taken back, copied, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_resume_cli import digests, passes
+from tests.e2e.test_several_tables import CONFIG, data, overrides  # noqa: F401  # a fixture
+from tests.e2e.test_tools import ROOT, tool
+
+
+def arguments(data: Path, run_dir: Path, *more: str) -> list[str]:  # noqa: F811
+    options = [text for text in more if text.startswith("-")]
+    rest = [text for text in more if not text.startswith("-")]
+    shuffled = ["data.shuffle=true", "trainer.epochs=2", "model.dropout=0.2"]
+    words = overrides(data, *shuffled, *rest)
+    return ["-c", CONFIG, "--run-dir", str(run_dir), *options, *words]
+
+
+def trained(*words: str) -> Any:
+    done = tool("train", *words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """Six passes, of three files twice."""
+    run_dir = tmp_path_factory.mktemp("runs") / "unbroken"
+    trained(*arguments(data, run_dir, "checkpoint.keep_versions=9"))
+    return run_dir
+
+
+@pytest.mark.parametrize("every", ["pass", "2"])
+def test_killed_and_started_again_it_ends_as_unbroken(data, tmp_path, unbroken, every):  # noqa: F811
+    run_dir, more = tmp_path / "r", [f"checkpoint.every={every}", "checkpoint.keep_versions=9"]
+    for versions in (1, 2):
+        trainer = subprocess.Popen(
+            [sys.executable, "tools/train.py", *arguments(data, run_dir, *more)],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # Between the commits of the tables, or just after: the other one is written first.
+        wide = run_dir / "store" / "tables" / "wide"
+        while len(list(wide.glob("MANIFEST-*"))) < versions and trainer.poll() is None:
+            time.sleep(0.01)
+        trainer.kill()
+        _, stderr = trainer.communicate()
+        assert "Error" not in stderr
+    assert not (run_dir / "summary.json").exists()
+    trained(*arguments(data, run_dir, *more))
+    assert digests(run_dir) == digests(unbroken)
+    assert passes(run_dir) == passes(unbroken) == [1, 2, 3, 4, 5, 6]
+    stat = json.loads(tool("store", "stat", run_dir, "--json").stdout)
+    assert stat["version"] == (6 if every == "pass" else 3)
+
+
+def test_going_back_naming_and_copying_are_of_all_tables(data, tmp_path, unbroken):  # noqa: F811
+    run_dir, remote = tmp_path / "r", tmp_path / "remote"
+    keep = "checkpoint.keep_versions=9"
+    trained(*arguments(data, run_dir, keep, f"checkpoint.copy_to={remote}"))
+    assert tool("store", "name", run_dir, "2", "good").returncode == 0
+    done = trained(*arguments(data, run_dir, "--from=good"))
+    assert "back at version 2, without [3, 4, 5, 6]" in done.stderr
+    assert "tables/wide: versions [3, 4, 5, 6] belong to no commit" in done.stderr
+    assert digests(run_dir) == digests(unbroken)
+    done = tool("store", "restore", remote, tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    trained(*arguments(data, tmp_path / "new"))
+    assert digests(tmp_path / "new") == digests(unbroken)
+
+
+def test_keys_of_tables_may_change_as_those_of_the_first(data, tmp_path, unbroken):  # noqa: F811
+    more = [
+        "extra_tables.wide.embedx.initial_range=0.5",
+        "extra_tables.wide.embed.learning_rate=0.5",
+    ]
+    done = tool("train", *arguments(data, unbroken, *more, "extra_tables.wide.share=2.0"))
+    assert done.returncode == 2
+    differing = done.stderr.split("cannot go on with this one:")[1]
+    assert "extra_tables.wide.embedx.initial_range: was" in differing
+    assert "learning_rate" not in differing
+    assert "share" not in differing
+
+
+@pytest.mark.parametrize("what", ["save.out", "--init-from", "export"])
+def test_what_works_with_one_table_says_so(data, tmp_path, unbroken, what):  # noqa: F811
+    if what == "export":
+        done = tool("export", unbroken, "--out", tmp_path / "file")
+    else:
+        given = [f"--init-from={unbroken}"] if what == "--init-from" else [f"save.out={tmp_path}/s"]
+        done = tool("train", *arguments(data, tmp_path / "r", *given))
+    assert done.returncode == 2
+    assert f"ConfigError: {what}" in done.stderr or "ConfigError: " + str(unbroken) in done.stderr
+    assert "one table today" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()

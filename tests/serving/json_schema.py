@@ -1,0 +1,121 @@
+"""The part of JSON Schema that the OpenAPI page uses: what a value breaks, and values that fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hypothesis import strategies as st
+
+_TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "null": type(None),
+                          "number": (int, float), "integer": int}  # fmt: skip
+_KNOWN = {"$ref", "allOf", "anyOf", "type", "const", "properties", "required", "items", "minItems",
+          "maxItems", "additionalProperties", "minimum", "maximum", "pattern"}  # fmt: skip
+
+
+def resolved(schema: Any, page: Any) -> Any:
+    assert set(schema) <= _KNOWN, schema
+    if "$ref" not in schema:
+        return schema
+    found = page
+    for part in schema["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def problem(value: Any, schema: Any, page: Any, at: str = "$") -> str | None:
+    """Where value breaks the schema first, and how; None where it fits."""
+    schema = resolved(schema, page)
+    if "anyOf" in schema:
+        said = [problem(value, one, page, at) for one in schema["anyOf"]]
+        return None if None in said else f"{at}: fits none: {said}"
+    for one in schema.get("allOf", ()):
+        if said := problem(value, one, page, at):
+            return said
+    wanted = _TYPES[schema["type"]] if "type" in schema else object
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not object):
+        return f"{at}: expected {schema['type']}, found {value!r}"
+    if "const" in schema and value != schema["const"]:
+        return f"{at}: expected {schema['const']}, found {value!r}"
+    if isinstance(value, dict):
+        for name in schema.get("required", ()):
+            if name not in value:
+                return f"{at}: no {name}"
+        for name, member in value.items():
+            if name in schema.get("properties", {}):
+                said = problem(member, schema["properties"][name], page, f"{at}.{name}")
+            else:
+                extra = schema.get("additionalProperties", True)
+                said = None if extra else f"{at}: unknown {name}"
+            if said:
+                return said
+    elif isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            return f"{at}: {len(value)} items"
+        for number, item in enumerate(value):
+            if said := problem(item, schema.get("items", {}), page, f"{at}[{number}]"):
+                return said
+    elif isinstance(value, str):
+        if not re.search(schema.get("pattern", ""), value):
+            return f"{at}: {value!r} has another pattern"
+    elif isinstance(value, (int, float)) and not (
+        schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    ):
+        return f"{at}: {value} is out of range"
+    return None
+
+
+def fitting(schema: Any, page: Any) -> st.SearchStrategy[Any]:
+    """Values that fit the schema."""
+    schema = resolved(schema, page)
+    if "anyOf" in schema:
+        return st.one_of([fitting(one, page) for one in schema["anyOf"]])
+    bounds = {"min_value": schema.get("minimum"), "max_value": schema.get("maximum")}
+    kind = schema["type"]
+    if kind == "object":
+        members = {name: fitting(one, page) for name, one in schema["properties"].items()}
+        required = {name: members.pop(name) for name in schema.get("required", ())}
+        return st.fixed_dictionaries(required, optional=members)
+    if kind == "array":
+        low, high = schema.get("minItems", 0), schema.get("maxItems", 6)
+        return st.lists(fitting(schema["items"], page), min_size=low, max_size=min(high, 6))
+    if kind == "string":
+        return st.from_regex(schema["pattern"].replace("$", r"\Z")) if "pattern" in schema else (
+            st.text(max_size=20)
+        )  # fmt: skip
+    if kind == "null":
+        return st.none()
+    if kind == "integer":
+        return st.integers(**bounds)
+    return st.floats(**bounds, allow_nan=False, allow_infinity=False)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["\ud800", "a\nb", "\x1f", '"', '"x', "\0", "inf", "-1", "1e9999", "٣"])
+    | st.sampled_from([2**64, -(2**63) - 1, 3.5e38, 10**400]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@st.composite
+def bent(draw: Any, schema: Any, page: Any) -> Any:
+    """A value that fits, of which one part became anything, went, or got a companion."""
+    value = draw(fitting(schema, page))
+    holders: list[Any] = [[value]]
+    for holder in holders:
+        for member in list(holder.values() if isinstance(holder, dict) else holder):
+            if isinstance(member, (dict, list)):
+                holders.append(member)
+    top, holder = holders[0], draw(st.sampled_from(holders))
+    if isinstance(holder, dict):
+        names = st.text(max_size=8) | st.sampled_from([*holder, "instances"])
+        holder[draw(names)] = draw(ANYTHING)
+        if len(holder) > 1 and draw(st.booleans()):
+            del holder[draw(st.sampled_from(sorted(holder)))]
+    elif holder:
+        holder[draw(st.integers(0, len(holder) - 1))] = draw(ANYTHING)
+    else:
+        holder.append(draw(ANYTHING))
+    return top[0]

@@ -1,0 +1,374 @@
+"""Several tables that are committed as one: what a reader or the next run finds is never a table
+from one moment and another from the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox.config import LifeConfig, Slots, TableConfig
+from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
+from paddlebox.store.compaction import Policy
+from paddlebox.store.group import TableGroup
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.table import Table, sorted_unique_keys
+
+SLOTS = Slots.model_validate(
+    {
+        "slots": [
+            {"name": "click", "type": "label"},
+            {"name": "user", "type": "sparse", "table": "wide"},
+            {"name": "item", "type": "sparse"},
+        ]
+    }
+)
+CONFIGS = (
+    TableConfig(embedx_dim=4, embedx_threshold=0.0),
+    TableConfig(name="wide", embedx_dim=16, embedx_threshold=0.0),
+)
+MIB = 1 << 20
+OFTEN = Policy(min_bytes=0, merge_depth=2, space_target=1.01)
+
+
+@contextmanager
+def opened(folder: Path | None, configs: Any = CONFIGS, **changes: Any) -> Iterator[TableGroup]:
+    arguments = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB, "compaction": None}
+    with TableGroup(configs, slots=SLOTS, folder=folder, **{**arguments, **changes}) as group:
+        yield group
+
+
+def train(group: TableGroup, of_table: dict[str, range], number: int, **fields: Any) -> None:
+    """A pass that pushes each feasign once, up to its commit."""
+    keys = [sorted_unique_keys(np.array(of_table[name], np.uint64)) for name in group.names]
+    slots = [np.full(len(k), 1 - t, np.uint16) for t, k in enumerate(keys)]
+    staged = group.stage(np.concatenate(keys), np.concatenate(slots))
+    group.begin(staged)
+    for table, part in zip(group.members, staged.parts, strict=True):
+        ids = part.row_of_key
+        width = table.config.embedx_dim + 3
+        table._native.push_pooled(
+            ids,
+            np.arange(len(ids) + 1, dtype=np.int32),
+            1,
+            True,
+            np.ones((len(ids), 2), np.float32),
+            np.empty(0, np.int32),
+            np.full((len(ids), width), 0.01 * number, np.float32),
+        )
+    group.end(number)
+    group.commit(pass_number=number, dense={"w": np.full(2, number, np.float32)}, **fields)
+
+
+def first_two(group: TableGroup) -> None:
+    train(group, {"default": range(1, 50), "wide": range(40, 90)}, 1)
+    train(group, {"default": range(30, 70), "wide": range(60, 99)}, 2)
+
+
+THIRD = {"default": range(1, 99), "wide": range(1, 99)}
+
+
+def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(tmp_path):
+    with opened(tmp_path / "a") as group:
+        first_two(group)
+        digest, of_each = group.digest(), [table.digest() for table in group.members]
+        rows = {table.name: table.read_all() for table in group.members}
+    assert sorted(rows["default"][0]) == [*range(1, 70)]
+    assert sorted(rows["wide"][0]) == [*range(40, 99)]
+    assert rows["wide"][1].shape[1] == rows["default"][1].shape[1] + 12
+    # The same, each table by itself.
+    with Table(CONFIGS[1], hbm_budget_bytes=64 * MIB) as alone:
+        for number, feasigns in ((1, range(40, 90)), (2, range(60, 99))):
+            keys = sorted_unique_keys(np.array(feasigns, np.uint64))
+            staged = alone.stage(keys, np.zeros(len(keys), np.uint16))
+            alone.begin(staged)
+            count = len(keys)
+            alone._native.push_pooled(
+                staged.row_of_key,
+                np.arange(count + 1, dtype=np.int32),
+                1,
+                True,
+                np.ones((count, 2), np.float32),
+                np.empty(0, np.int32),
+                np.full((count, 19), 0.01 * number, np.float32),
+            )
+            alone.end(number)
+            alone.commit(pass_number=number)
+        assert alone.digest() == of_each[1]
+    with opened(None) as group:  # in memory
+        first_two(group)
+        assert group.digest() == digest
+        train(group, THIRD, 3)
+        assert group.digest() != digest
+
+
+def test_a_group_of_one_table_is_that_table(tmp_path):
+    slots = SLOTS.model_copy(
+        update={"slots": tuple(s.model_copy(update={"table": None}) for s in SLOTS.slots)}
+    )
+    sizes = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB}
+    with TableGroup(CONFIGS[:1], slots=slots, folder=tmp_path, **sizes) as group:
+        train(group, {"default": range(1, 50)}, 1)
+        digest = group.digest()
+        assert group.head.tables == {}
+    with Table(CONFIGS[0], folder=tmp_path, **sizes) as table:
+        assert table.digest() == digest
+
+
+def test_what_is_committed_opens_again(tmp_path):
+    with opened(tmp_path) as group:
+        first_two(group)
+        digest = group.digest()
+        assert group.head.tables == {"wide": 2}
+    for read_only in (False, True):
+        with opened(tmp_path, read_only=read_only) as group:
+            assert group.digest() == digest
+            assert group.load_dense()["w"].tolist() == [2, 2]
+
+
+class Killed(BaseException):
+    """What a kill would leave undone."""
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
+    tmp_path, monkeypatch, passes
+):
+    commit = Manifest.commit
+
+    def dying(self, record):
+        if not self.folder.endswith("wide") and record.pass_number == 3:
+            raise Killed
+        commit(self, record)
+
+    digest = None
+    with opened(tmp_path, keep_versions=1) as group:
+        if passes:
+            first_two(group)
+            digest = group.digest()
+        monkeypatch.setattr(Manifest, "commit", dying)
+        with pytest.raises(Killed):
+            train(group, THIRD, 3)
+        # The tables are of two moments: nothing may be trained or saved with them.
+        with pytest.raises(PassError, match="reopen"):
+            group.digest()
+        with pytest.raises(PassError, match="reopen"):
+            train(group, THIRD, 4)
+    monkeypatch.undo()
+    with Manifest.open_reader(tmp_path / "tables" / "wide") as manifest:
+        assert manifest.head().pass_number == 3  # it is ahead
+    if passes:
+        with opened(tmp_path, read_only=True) as reader:
+            assert reader.digest() == digest
+    with opened(tmp_path, keep_versions=1) as group:
+        assert (group.head.version if group.head else 0) == passes
+        heads = [table.head.pass_number if table.head else 0 for table in group.members]
+        assert heads == [passes, passes]
+        if passes:
+            assert group.digest() == digest
+        train(group, THIRD, 3)
+        again = group.digest()
+    with opened(None) as group:  # what a run that nobody killed gives
+        if passes:
+            first_two(group)
+        train(group, THIRD, 3)
+        assert group.digest() == again
+
+
+def test_a_disk_full_in_the_first_table_stops_all(tmp_path, monkeypatch):
+    with opened(tmp_path) as group:
+        first_two(group)
+        digest = group.digest()
+
+        def full(*_: Any, **__: Any) -> None:
+            raise OutOfSpaceError("no space")
+
+        monkeypatch.setattr(group.first._manifest, "commit", full)
+        with pytest.raises(OutOfSpaceError):
+            train(group, THIRD, 3)
+        with pytest.raises(PassError, match="reopen"):
+            train(group, THIRD, 4)
+    with opened(tmp_path) as group:
+        assert group.digest() == digest
+
+
+def test_merges_never_drop_what_the_first_table_names(tmp_path):
+    """A merge makes versions of its own; those that the first table's kept versions name stay, and
+    on opening the merged one, which holds the same rows, is not thrown away."""
+    with opened(tmp_path, compaction=OFTEN, keep_versions=1) as group:
+        first_two(group)
+        digest = group.digest()
+        group.members[1].compact(full=True)
+        named = group.head.tables["wide"]
+        merged = group.members[1].head.version
+        assert merged > named
+        assert {named, merged} <= set(group.members[1]._manifest.versions())
+        with opened_elsewhere(tmp_path) as found:
+            assert found == digest
+    with opened(tmp_path) as group:
+        assert group.members[1].head.version == merged
+        assert group.digest() == digest
+        train(group, THIRD, 3)
+        assert group.head.tables["wide"] == merged + 1
+
+
+@contextmanager
+def opened_elsewhere(folder: Path) -> Iterator[str]:
+    """The digest that another process reads."""
+    from tests.conftest import run_python
+
+    code = f"""
+import json
+from pathlib import Path
+from tests.store.test_group import opened
+with opened(Path({str(folder)!r}), read_only=True) as group:
+    print(json.dumps(group.digest()))
+"""
+    yield run_python(code)
+
+
+def test_a_reader_keeps_the_versions_of_all_tables(tmp_path, monkeypatch):
+    with opened(tmp_path) as group:
+        first_two(group)
+        digest = group.digest()
+    # A reader's leases, without its tables: LMDB opens an environment once in a process.
+    from paddlebox.store.leases import Lease
+
+    lease = Lease(str(tmp_path))
+    lease.pin(2)
+    with opened(tmp_path, keep_versions=1) as group:
+        for number in (3, 4, 5):
+            train(group, THIRD, number)
+        assert set(group.first._manifest.versions()) == {2, 5}
+        assert set(group.members[1]._manifest.versions()) == {2, 5}
+    with opened(tmp_path, read_only=True, version=2) as group:
+        assert group.digest() == digest
+    lease.release()
+    with opened(tmp_path, keep_versions=1) as group:
+        train(group, THIRD, 6)
+        assert group.members[1]._manifest.versions() == [6]
+
+
+def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
+    """A tool that merges one of the stores does not know which versions are named."""
+    with opened(tmp_path) as group:
+        first_two(group)
+        digest = group.digest()
+    with Table(CONFIGS[1], folder=tmp_path / "tables" / "wide", keep_versions=1) as alone:
+        alone.compact(full=True)
+        assert 2 in alone._manifest.versions()
+    with opened(tmp_path) as group:
+        assert group.digest() == digest
+
+
+def test_days_end_in_every_table_by_its_own_settings(tmp_path):
+    keeps = LifeConfig(show_click_decay_rate=1.0, delete_threshold=0.0)
+    fades = LifeConfig(show_click_decay_rate=0.5, delete_threshold=0.9)
+    configs = [
+        config.model_copy(update={"life": life})
+        for config, life in zip(CONFIGS, (keeps, fades), strict=True)
+    ]
+    with opened(tmp_path, configs) as group:
+        train(group, {"default": range(1, 9), "wide": range(1, 9)}, 1, day=20000)
+        assert not group.begin_day(20000)
+        assert group.begin_day(20001)
+        assert not group.shrink_table()  # that day has ended
+        assert [len(table.read_all()[0]) for table in group.members] == [8, 0]
+        assert group.head.kind == "life"
+        assert group.head.tables == {"wide": group.members[1].head.version}
+    with opened(tmp_path, configs) as group:
+        assert [len(table.read_all()[0]) for table in group.members] == [8, 0]
+
+
+def test_killed_between_the_days_ends_of_the_tables_no_day_has_ended(tmp_path, monkeypatch):
+    with opened(tmp_path) as group:
+        train(group, THIRD, 1, day=20000)
+        digest = group.digest()
+        monkeypatch.setattr(group.first, "append_events", lambda _: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            group.shrink_table()
+    with opened(tmp_path) as group:
+        assert group.digest() == digest
+        assert group.shrink_table()
+        assert [len(table.events) for table in group.members] == [2, 2]
+
+
+def test_admission_counts_each_table_by_its_own_settings():
+    admitting = CONFIGS[1].model_copy(
+        update={"admission": CONFIGS[1].admission.model_copy(update={"min_count": 3})}
+    )
+    with opened(None, [CONFIGS[0], admitting]) as group:
+        keys = [sorted_unique_keys(np.arange(1, 5, dtype=np.uint64))] * 2
+        slots = np.repeat([1, 0], 4).astype(np.uint16)
+        counts = np.array([1, 1, 1, 1, 2, 3, 4, 1], np.uint32)
+        assert group.counts_keys
+        group.count_keys(np.concatenate(keys), counts, slots)
+        staged = group.stage(np.concatenate(keys), slots)
+        assert staged.refused == 2
+        assert (staged.row_of_key[4:] >= 0).tolist() == [False, True, True, False]
+        assert staged.hits["new"] == 6
+        assert staged.hits_of["wide"]["new"] == 2
+        group.drop_staged(staged)
+
+
+def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
+    with opened(tmp_path) as group:
+        first_two(group)
+    other = CONFIGS[1].model_copy(update={"name": "wider"})
+    slots = SLOTS.model_copy(
+        update={
+            "slots": tuple(s.model_copy(update={"table": s.table and "wider"}) for s in SLOTS.slots)
+        }
+    )
+    with pytest.raises(ConfigError, match="has rows in tables wide, which extra_tables lacks"):
+        TableGroup([CONFIGS[0], other], slots=slots, folder=tmp_path)
+    with pytest.raises(ConfigError, match="slot 'user': no table 'wide'; did you mean 'wider'"):
+        TableGroup([CONFIGS[0], other], slots=SLOTS)
+    with pytest.raises(ConfigError, match="expected a name of its own"):
+        TableGroup([CONFIGS[0], CONFIGS[0]], slots=SLOTS)
+    with pytest.raises(ConfigError, match=r"its share of mem\.budget_bytes"):
+        TableGroup(CONFIGS, slots=SLOTS, mem_budget_bytes=3 * MIB // 2)
+    with pytest.raises(ConfigError, match="embedx_dim"):
+        TableGroup(
+            [CONFIGS[0], CONFIGS[1].model_copy(update={"embedx_dim": 8})],
+            slots=SLOTS,
+            folder=tmp_path,
+        )
+    with opened(tmp_path):  # none of them has kept a lock
+        pass
+
+
+def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path):
+    with opened(tmp_path) as group:
+        first_two(group)
+    from paddlebox.store.leases import Lease
+
+    lease = Lease(str(tmp_path / "tables" / "wide"))
+    lease.pin(2)
+    with (
+        Manifest.open_writer(tmp_path / "tables" / "wide") as manifest,
+        pytest.raises(StoreError, match="version 2 must be forgotten"),
+    ):
+        manifest.rewind(1)
+    lease.release()
+    with Manifest.open_writer(tmp_path / "tables" / "wide") as manifest:
+        assert manifest.rewind(1) == [2]
+        manifest.remove_unreferenced()
+        assert manifest.head().version == 1
+        assert [entry["version"] for entry in manifest.journal()] == [1]
+        assert manifest.unreferenced_segments() == []
+
+
+def test_shares_divide_the_budgets():
+    small, large = (c.model_copy(update={"share": s}) for c, s in zip(CONFIGS, (1, 3), strict=True))
+    with opened(None) as even:
+        rows = even.max_pass_rows
+    with opened(None, [small, large]) as group:
+        assert group.max_pass_rows[0] < rows[0]
+        assert group.max_pass_rows[1] > rows[1]
+        taken = [table.max_pass_rows * table.pass_bytes_per_row for table in group.members]
+        assert taken[1] / taken[0] == pytest.approx(3, rel=0.01)

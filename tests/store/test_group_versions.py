@@ -1,0 +1,255 @@
+"""Versions of several tables: passes that a later commit holds, going back, names and copies. What
+is done to the first table's store is done to all."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
+from paddlebox.store import copies, names
+from paddlebox.store.files import used_bytes
+from paddlebox.store.group import TableGroup
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.rebuild import rebuild_from_files
+from tests.store.test_group import THIRD, first_two, opened, train
+
+
+def push(group: TableGroup, number: int, feasigns: dict[str, range] = THIRD) -> dict[str, Any]:
+    """`train` up to its commit, and what the commit is given."""
+    commit, given = TableGroup.commit, {}
+    group.commit = lambda **fields: given.update(fields)  # type: ignore[method-assign]
+    try:
+        train(group, feasigns, number, day=20000 + number, cursor={"pass": number})
+    finally:
+        group.commit = commit.__get__(group)  # type: ignore[method-assign]
+    return given
+
+
+def digest_of(folder: Path, version: int | None = None) -> str:
+    with opened(folder, read_only=True, version=version) as group:
+        return group.digest()
+
+
+def versions(folder: Path) -> list[list[int]]:
+    """Of each table."""
+    found = []
+    for store in (folder, folder / "tables" / "wide"):
+        with Manifest.open_reader(store) as manifest:
+            found.append(manifest.versions())
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Versions 1 to 4 of both tables; 3 of the second is a merge, so that numbers differ."""
+    with opened(tmp_path / "store", keep_versions=9) as group:
+        first_two(group)
+        group.members[1].compact(full=True)
+        for number in (3, 4):
+            train(group, THIRD, number)
+        assert group.head.tables == {"wide": 5}
+    return tmp_path / "store"
+
+
+def test_kept_passes_are_committed_together_by_the_next_commit(tmp_path):
+    with opened(tmp_path / "each") as each:
+        for number in (1, 2, 3):
+            train(each, THIRD, number, day=20000 + number)
+        digest = each.digest()
+    with opened(tmp_path / "kept") as group:
+        for number in (1, 2, 3):
+            fields = push(group, number)
+            if number < 3:
+                group.keep_in_background(**fields).result()
+                assert (group.head, group.pass_number, group.day) == (None, number, 20000 + number)
+        group.commit_in_background(**fields)
+        assert group.digest() == digest
+        assert (group.head.version, group.head.tables) == (1, {"wide": 1})
+        assert (group.head.cursor, group.load_dense()["w"].tolist()) == ({"pass": 3}, [3, 3])
+        assert group.members[1].head.dense == {}  # dense state and cursor are the first one's
+    assert digest_of(tmp_path / "kept") == digest
+
+
+def test_kept_passes_are_committed_by_themselves_also_after_an_abandoned_one(tmp_path):
+    with opened(tmp_path) as group:
+        first_two(group)
+        group.keep(**push(group, 3))
+        digest = group.digest()
+        group.begin(group.stage(*_some(group)))
+        group.abandon()
+        assert group.commit_ended() == 3
+        assert group.commit_ended() == 0
+    assert digest_of(tmp_path) == digest
+
+
+def _some(group: TableGroup) -> tuple[np.ndarray, np.ndarray]:
+    from paddlebox.store.table import sorted_unique_keys
+
+    keys = [sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))] * 2
+    return np.concatenate(keys), np.repeat([1, 0], 8).astype(np.uint16)
+
+
+def test_where_keeping_stops_half_way_the_last_commit_stands(tmp_path, monkeypatch):
+    with opened(tmp_path) as group:
+        first_two(group)
+        digest = group.digest()
+        group.keep(**push(group, 3))
+        fields = push(group, 4)
+
+        def full(*_: Any) -> None:
+            raise OutOfSpaceError("no space")
+
+        monkeypatch.setattr(group.first, "_keep", full)
+        with pytest.raises(OutOfSpaceError):
+            group.keep(**fields)
+        assert group.commit_ended() == 0  # one table has pass 4, the other has not
+    assert digest_of(tmp_path) == digest
+
+
+def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile(tmp_path):
+    """The commit takes them when it is asked for, not when its thread comes to it."""
+    with opened(tmp_path / "each") as each:
+        train(each, THIRD, 1)
+        train(each, THIRD, 2)
+        digest = each.digest()
+    with opened(tmp_path / "split") as group:
+        push(group, 1)
+        group.spill()
+        fields = push(group, 2)
+        go_on, commit_wide = threading.Event(), group.members[1]._commit_frozen
+
+        def slow(*arguments: Any) -> int:
+            go_on.wait()
+            return commit_wide(*arguments)
+
+        group.members[1]._commit_frozen = slow  # type: ignore[method-assign]
+        commit = group.commit_in_background(**fields)
+        group.begin(group.stage(*_some(group)))
+        group.abandon()
+        go_on.set()
+        assert commit.result() == 1
+    assert digest_of(tmp_path / "split") == digest
+
+
+def test_a_days_end_has_the_passes_before_it(tmp_path):
+    with opened(tmp_path) as group:
+        group.keep_in_background(**push(group, 1))
+        assert group.begin_day(20002)
+        assert group.head.pass_number == 1
+        assert group.head.kind == "life"
+        digest = group.digest()
+    assert digest_of(tmp_path) == digest
+
+
+def test_going_back_takes_all_tables_back(store):
+    digests = {version: digest_of(store, version) for version in (2, 3)}
+    with Manifest.open_writer(store) as manifest:
+        assert manifest.go_back(2) == [3, 4]
+    assert digest_of(store) == digests[2]
+    with opened(store, keep_versions=9) as group:
+        assert group.digest() == digests[2]
+        assert group.members[1].head.version == 3  # the merge has the same rows
+        train(group, THIRD, 3)
+        assert group.digest() == digests[3]
+    assert versions(store) == [[1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(store, tmp_path):
+    digest, used = digest_of(store, 2), used_bytes(str(store))
+    names.name_version(str(store), 2, "good")
+    links = [path for path in (store / "checkpoints").rglob("*") if path.name != path.stem]
+    assert any("tables" in path.parts for path in links)
+    assert used_bytes(str(store)) - used < 4096  # but for records, links take no room
+    with opened(store, keep_versions=1) as group:
+        train(group, THIRD, 5)
+    assert versions(store) == [[2, 5], [2, 6]]
+    assert digest_of(store, 2) == digest
+    moved = tmp_path / "moved"
+    shutil.copytree(store / "checkpoints" / "good", moved)
+    rebuild_from_files(moved / "tables" / "wide")
+    rebuild_from_files(moved)
+    with opened(moved) as group:
+        assert group.digest() == digest
+    names.unname(str(store), "good")
+    with opened(store, keep_versions=1) as group:
+        train(group, THIRD, 6)
+    assert versions(store) == [[6], [7]]
+
+
+class TestCopies:
+    def copy(self, store: Path, uri: Path, version: int | None = None) -> int:
+        with Manifest.open_reader(store) as manifest:
+            record = manifest.pin(version)
+            assert record is not None
+            return copies.copy_version(str(store), record, str(uri))
+
+    def test_a_restored_store_has_all_tables(self, store, tmp_path):
+        remote = tmp_path / "remote"
+        assert self.copy(store, remote, 2) > 0
+        assert self.copy(store, remote, 2) == 0
+        self.copy(store, remote)
+        copies.restore(str(remote), tmp_path / "new")
+        copies.restore(str(remote), tmp_path / "old", "pass-000000002-000000002")
+        assert digest_of(tmp_path / "new" / "store") == digest_of(store)
+        assert digest_of(tmp_path / "old" / "store") == digest_of(store, 2)
+        with opened(tmp_path / "old" / "store") as group:
+            train(group, THIRD, 3)
+            digest = group.digest()
+        assert digest == digest_of(store, 3)
+
+    def test_a_copy_that_stopped_half_way_is_none(self, store, tmp_path, monkeypatch):
+        """Of a run that went back: its other tables lie beside those of before, under one label."""
+        remote, before = tmp_path / "remote", digest_of(store)
+        self.copy(store, remote)
+        with Manifest.open_writer(store) as manifest:
+            manifest.go_back(3)
+        with opened(store) as group:
+            other = {"default": range(1, 60), "wide": range(1, 60)}
+            group.commit(**{**push(group, 9, other), "pass_number": 4})
+        copy_part = copies._copy_part
+
+        def stopping(folder: str, *arguments: Any) -> int:
+            if not folder.endswith("wide"):
+                raise StoreError("given up")
+            return copy_part(folder, *arguments)
+
+        monkeypatch.setattr(copies, "_copy_part", stopping)
+        with pytest.raises(StoreError, match="given up"):
+            self.copy(store, remote)
+        copies.restore(str(remote), tmp_path / "first")
+        assert digest_of(tmp_path / "first" / "store") == before
+        monkeypatch.undo()
+        self.copy(store, remote)
+        copies.restore(str(remote), tmp_path / "second")
+        assert digest_of(tmp_path / "second" / "store") == digest_of(store) != before
+
+    def test_commits_are_copied_in_the_background(self, tmp_path):
+        store, remote = tmp_path / "store", tmp_path / "remote"
+        with opened(store, keep_versions=1) as group:
+            copier = copies.Copier(str(store), str(remote), 1)
+            group.after_commit = copier.offer
+            for number in (1, 2, 3):
+                train(group, THIRD, number)
+            copier.finish(group.head)
+            copier.close()
+            digest = group.digest()
+        copies.restore(str(remote), tmp_path / "new")
+        assert digest_of(tmp_path / "new" / "store") == digest
+
+
+def test_box_wrapper_says_that_it_works_with_one_table():
+    from paddlebox import BoxWrapper
+
+    with (
+        opened(None) as group,
+        pytest.raises(
+            ConfigError, match="BoxWrapper: works with one table today, found default, w"
+        ),
+    ):
+        BoxWrapper(group)

@@ -1,0 +1,8 @@
+"""Serves an export file over HTTP: python tools/serve.py FILE --port 8000"""
+
+import sys
+
+from paddlebox.launch.serve import serve_main
+
+if __name__ == "__main__":
+    sys.exit(serve_main())
