@@ -46,6 +46,7 @@ $(STAMPS)/venv: requirements/dev.txt
 # setup.py compiles only what has changed, so this is short after the first time.
 $(STAMPS)/native: $(STAMPS)/venv setup.py pyproject.toml paddlebox/_paddle_version.py \
   $(NATIVE_SOURCES)
+	@echo "make: building the native extension: some minutes the first time, silently"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 

@@ -704,7 +704,8 @@ class Config(Section):
         if self.data.files_per_day and self.trainer.epochs > 1:
             raise ValueError(
                 f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
-                f"{self.data.files_per_day}: with days the files are gone through once"
+                f"{self.data.files_per_day}: with days the files are gone through once; "
+                "take one of them out"
             )
         return self
 

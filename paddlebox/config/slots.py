@@ -237,7 +237,7 @@ class Slots(Section):
             if slot.type is SlotType.DENSE and slot.default is not None and not absent:
                 raise ConfigError(
                     f"slot {slot.name!r} has a default, but in {data_format.value} no dense value "
-                    "is ever absent"
+                    "is ever absent: take it out, or correct data.format"
                 )
             if data_format is not Format.CRITEO_TSV:
                 if slot.column is not None and not named:

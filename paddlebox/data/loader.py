@@ -28,6 +28,11 @@ core = _native.core
 log = logging.getLogger(__name__)
 
 _QUOTED_BAD_LINES = 5
+# What a reason says, and what mends it where all lines are so.
+_ADVICE = {
+    "is not a decimal feasign": "a sparse slot of strings needs hash: true in slots.yaml",
+    "'' is not a finite number": "default: VALUE in slots.yaml is what an empty cell becomes",
+}
 _LINES_BEFORE_EARLY_STOP = 10_000
 # Fields of LoadOptions that what a line becomes does not depend on.
 _NOT_PARSING = {
@@ -191,8 +196,11 @@ class _BadLines:
         if self.bad > self.ratio * self.lines:
             raise DataError(
                 f"{self.bad} of {self.lines} lines are malformed, data.max_bad_line_ratio is "
-                f"{self.ratio}. The first:\n  " + "\n  ".join(self.quoted)
+                f"{self.ratio}. The first:\n  " + "\n  ".join([*self.quoted, *self._advice()])
             )
+
+    def _advice(self) -> list[str]:
+        return [text for reason, text in _ADVICE.items() if any(reason in q for q in self.quoted)]
 
 
 def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:

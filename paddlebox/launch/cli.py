@@ -101,9 +101,9 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 fresh=arguments.fresh,
             )
         log.info(
-            "%d samples in %.1f s; version %d in %s",
+            "%d passes of %d samples are committed; version %d in %s",
+            summary["passes"],
             summary["samples"],
-            summary["seconds"],
             summary["version"],
             run_dir,
         )

@@ -197,6 +197,11 @@ class Writer:
         if meta.get("save") is not None and self._check_save(meta, newest):
             return
         follows = meta.get("follows")
+        if found == newest.version and follows is None:
+            raise StoreError(
+                f"{self.path}: holds version {found} already, which is the newest of the source: "
+                "there is nothing to bring in before the next commit"
+            )
         if found <= newest.version or (follows is not None and follows != newest.version):
             after = f", which follows version {follows}" if follows is not None else ""
             raise StoreError(

@@ -951,7 +951,9 @@ class Table:
             budget = f", disk_budget_bytes {self.disk_budget_bytes}" * bool(self.disk_budget_bytes)
             raise OutOfSpaceError(
                 f"{self.folder}: a pass of {rows} rows needs {stored} bytes to be committed and a "
-                f"merge {reserve}, {free} are free{budget}; the pass is not begun"
+                f"merge {reserve}, {free} are free{budget}; the pass is not begun. Make room"
+                f"{' or raise ssd.disk_budget_bytes' * bool(budget)}, and start again: the last "
+                "commit stands"
             )
         if self.disk_budget_bytes and free < self.disk_budget_bytes // 5:
             log.warning(

@@ -8,6 +8,7 @@ and training would go on. So the signal is remembered as well, and every step as
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,11 @@ def remembered() -> Iterator[None]:
         again, _asked = _asked != 0, _asked or number
         if _grace_s and not again:
             signal.setitimer(signal.ITIMER_REAL, _grace_s)
+            told = (
+                f"{signal.Signals(number).name}: the open pass ends first, if {_grace_s:g} s "
+                "(trainer.grace_s) are enough for it; a second signal gives it up\n"
+            )
+            os.write(2, told.encode())  # a stream could be in the middle of a write
             return
         _due = True
         raise Stopped(_asked)

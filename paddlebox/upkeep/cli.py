@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from paddlebox.config.dates import day_of
+from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.schema import LifeConfig
-from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.files import table_folder
 from paddlebox.store.manifest import Manifest
@@ -21,7 +21,8 @@ from paddlebox.store.versions import find_version
 from paddlebox.upkeep import report
 from paddlebox.upkeep.life import life
 from paddlebox.upkeep.repair import repair
-from paddlebox.upkeep.store_files import newest, store_folder, table_of
+from paddlebox.upkeep.store_files import newest, reading, store_folder, table_of
+from paddlebox.upkeep.values import feasigns_of
 from paddlebox.upkeep.verify import verify
 
 SOUND, DAMAGED, UNUSABLE = 0, 1, 2  # exit codes
@@ -64,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     add_version(add("digest", _digest, "Digests of all rows and of the dense state."))
     add("verify", _verify, "Checks every checksum, key and reference; exit code 1 on damage.")
     command = add("lookup", _lookup, "The rows of feasigns.")
-    command.add_argument("feasigns", nargs="+", type=_feasign, metavar="FEASIGN")
+    command.add_argument("values", nargs="+", metavar="FEASIGN", help="or, with --slot, a value")
+    command.add_argument("--slot", metavar="NAME", help="values of this slot, as in the data")
     add_version(command)
     command = add("dump", _dump, "All rows as Parquet.")
     command.add_argument("--out", type=Path, required=True, metavar="FILE.parquet")
@@ -115,9 +117,15 @@ def _day(text: str) -> int:
 
 
 def _feasign(text: str) -> int:
-    value = int(text, 0)
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = 0
     if not 0 < value < 1 << 64:
-        raise argparse.ArgumentTypeError(f"{text}: a feasign is 1 to 2^64 - 1")
+        raise ConfigError(
+            f"{text}: a feasign is 1 to 2^64 - 1; with --slot NAME, what stands in the data is "
+            "looked up"
+        )
     return value
 
 
@@ -163,8 +171,8 @@ def _stat(folder: Path, arguments: argparse.Namespace) -> int:
     ]
     width = max(len(row[1]) for row in rows)
     lines = [
-        f"{s['store']}: version {s['version']}, pass {s['pass_number']}, day {s['day']}, "
-        f"committed {s['created_at']}",
+        f"{s['store']}: version {s['version']}, pass {s['pass_number']}, "
+        f"{date_of(s['day']) if s['day'] else 'no date'}, committed {s['created_at']}",
         "",
         *(f"{name:<20} {value:>{width}}  {meaning}" for name, value, meaning in rows),
         "",
@@ -218,7 +226,12 @@ def _verify(folder: Path, arguments: argparse.Namespace) -> int:
 
 
 def _lookup(folder: Path, arguments: argparse.Namespace) -> int:
-    found = report.lookup(folder, arguments.feasigns, arguments.version)
+    if arguments.slot is None:
+        feasigns = [_feasign(text) for text in arguments.values]
+    else:
+        with reading(folder) as manifest:
+            feasigns = feasigns_of(newest(manifest), arguments.slot, arguments.values)
+    found = report.lookup(folder, feasigns, arguments.version)
     lines = []
     for entry in found:
         lines.append(f"feasign {entry['feasign']} (key {entry['key']})")

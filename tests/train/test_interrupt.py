@@ -38,7 +38,7 @@ def test_the_handler_before_comes_back():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_finishing_ends_first(number):
+def test_what_is_finishing_ends_first_and_says_so(number, capfd):
     done = []
     with interrupt.remembered(), pytest.raises(interrupt.Stopped) as stopped:
         with interrupt.finishing(60):
@@ -49,6 +49,8 @@ def test_what_is_finishing_ends_first(number):
         done.append(2)
     assert done == [1]
     assert stopped.value.signal == number
+    said = capfd.readouterr().err
+    assert said.startswith(f"{signal.Signals(number).name}: the open pass ends first, if 60 s")
 
 
 def test_a_second_signal_is_not_waited_with():

@@ -146,8 +146,22 @@ def test_lookup_names_the_fields_and_the_copies(
     assert absent["found"] is False
     assert absent["row"] is None
     assert "no row" in text(capsys, "lookup", store, "123456789")
-    with pytest.raises(SystemExit):
-        main(["lookup", str(store), "0"])
+
+
+@pytest.mark.parametrize("wrong", ["0", "u56", str(2**64)])
+def test_what_is_no_feasign_is_said_to_be_none_and_what_to_do(
+    store: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert main(["lookup", str(store), wrong]) == 2
+    said = capsys.readouterr().err
+    assert f"{wrong}: a feasign is 1 to 2^64 - 1; with --slot NAME" in said
+
+
+def test_values_are_not_looked_up_where_a_store_does_not_say_its_slots(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lookup", str(store), "--slot", "user", "u56"]) == 2
+    assert "does not say its slots" in capsys.readouterr().err
 
 
 def test_a_dump_holds_every_row(

@@ -1,0 +1,76 @@
+"""Values of a slot, as they stand in the data, to the feasigns of a store."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from paddlebox._native import core
+from paddlebox.config import Format, KeySpace
+from paddlebox.config.slots import Slots, SlotType
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.record import VersionRecord
+
+_MARKS = "\x1f\x1e"  # between cells and between the values of one, as in serving
+_MAX_BYTES = 1 << 20  # of a value
+_CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+
+
+def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list[int]:
+    """What the feeder made of these values of a sparse slot when the version was trained: hashed
+    where the slot says so, and with the slot mixed in where `data.key_space` is per_slot.
+
+    Raises:
+        StoreError: the version does not hold its slots. ConfigError: no such slot, or a value that
+            is none of its.
+    """
+    if not record.config:
+        raise StoreError(
+            f"version {record.version} does not say its slots, which only runs of tools/train.py "
+            "record: look up feasigns, without --slot"
+        )
+    slots = Slots.model_validate(record.config["slots"], strict=False)
+    data = record.config["config"]["data"]
+    criteo = data["format"] == Format.CRITEO_TSV.value
+    place = [one.name for one in slots.sparse].index(_read_slot(slots, slot))
+    schema = core.FeedSchema(
+        "criteo_tsv" if criteo else "csv",
+        [one.fields() for one in slots.slots],
+        data["key_space"] == KeySpace.PER_SLOT.value,
+        _MAX_BYTES,
+        ",|" if criteo else _MARKS,
+    )
+    columns = _CRITEO if criteo else schema.column_names
+    cells = dict.fromkeys(columns, "")
+    for one in slots.slots:  # other slots do not matter, but a line has a label and dense values
+        if one.type is not SlotType.SPARSE and not (criteo and one.type is SlotType.DENSE):
+            cells[one.column or one.name] = _MARKS[1].join(["0"] * one.dim)
+    column = slots.sparse[place].column or slot
+    found = []
+    for value in values:
+        text = '"' + value.replace('"', '""') + '"' if value[:1] == '"' and not criteo else value
+        line = ("\t" if criteo else _MARKS[0]).join({**cells, column: text}.values())
+        chunk = core.parse_chunk(schema, line.encode("utf-8", "surrogateescape"))
+        for _, reason, _ in chunk.first_bad:
+            raise ConfigError(reason.replace(_MARKS[0], " "))
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        instances.append(chunk)
+        instances.index(core.ThreadPool(1))
+        feasigns, offsets = instances.pack_feasigns(0, 1)
+        made = [int(feasign) for feasign in feasigns[offsets[place] : offsets[place + 1]]]
+        if not made:
+            raise ConfigError(f"slot {slot!r}: {value!r} is no feasign")
+        found += made
+    return found
+
+
+def _read_slot(slots: Slots, name: str) -> str:
+    """The name, if it is that of a sparse slot that is read. Raises: ConfigError."""
+    names = [one.name for one in slots.sparse if not one.made]
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, 1)
+    raise ConfigError(
+        f"no sparse slot {name!r} is read from the data"
+        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}")
+    )

@@ -1,0 +1,117 @@
+"""What the docs tell a newcomer to type, typed; and their links."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "first_hour.md").read_text()
+HEADER = "clicked,user_id,item,country,age,price,tags"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def write_lines(path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    lines = [HEADER]
+    for _ in range(400):
+        user, tags = rng.randrange(80), rng.sample(["home", "music", "car"], rng.randrange(4))
+        age = rng.choice(["", str(rng.randrange(14, 80))])
+        clicked = int(rng.random() < (0.6 if user % 2 else 0.1))
+        lines.append(
+            f"{clicked},u{user},sku-{rng.randrange(50):05},{rng.choice(['CN', 'DE'])},{age},"
+            f"{rng.uniform(1, 100):.2f},{'|'.join(tags)}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow  # ten starts of a process that imports Paddle
+def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for day in range(3):
+        write_lines(tmp_path / "mine" / f"train-2024010{day + 1}.csv", day)
+    write_lines(tmp_path / "mine" / "test.csv", 9)
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    for block in blocks():
+        if named := re.match(r"# (mine/\S+)\n", block):
+            (tmp_path / named[1]).write_text(block)
+
+    def call(command: str) -> str:
+        _, *arguments = shlex.split(command)
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return done.stdout
+
+    commands = [line for block in blocks() for line in block.splitlines() if ".venv/" in line[:6]]
+    said = {command: call(command) for command in commands}
+
+    def of(part: str) -> str:
+        return next(text for command, text in said.items() if part in command)
+
+    assert len(commands) == 9
+    assert json.loads(of("evaluate.py"))["samples"] == 400
+    assert "show " in of("lookup")
+    assert "20240102" in of("store.py life")  # a day that has ended
+    assert len(of("predict.py").strip("[]\n").split()) == 2
+    line = (tmp_path / "runs/gauc/metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(line)["metrics"]["gauc"]["groups"] > 0
+
+    write_lines(tmp_path / "mine" / "train-20240104.csv", 3)  # a new day
+    call(commands[0])
+    lines = (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(one)["date"] for one in lines][-2:] == ["20240103", "20240104"]
+    call(".venv/bin/python tools/export.py runs/mine.export --apply runs/mine")
+
+
+@pytest.mark.slow
+def test_the_program_of_the_readme_trains_and_commits_a_pass(tmp_path: Path) -> None:
+    program = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert program is not None
+    (tmp_path / "program.py").write_text(program[1])
+    slots = "".join(f"  - {{name: {name}, type: sparse}}\n" for name in ("user", "item", "query"))
+    (tmp_path / "slots.yaml").write_text(f"slots:\n  - {{name: click, type: label}}\n{slots}")
+    lines = [f"1 {n % 2} 1 {1 + n % 7} 1 {100 + n % 11} 1 {200 + n % 13}\n" for n in range(2000)]
+    (tmp_path / "part-0.txt").write_text("".join(lines))
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "2000"
+    assert list((tmp_path / "store").glob("MANIFEST-*1"))
+
+
+def test_every_link_of_the_docs_leads_to_a_file() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("datasets/*/*.md")]
+    assert len(pages) > 20
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_page_of_docs_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([^)#\s]+\.md)", (ROOT / "README.md").read_text()))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= linked
