@@ -54,7 +54,7 @@ class Rows:
 
 
 class Delta:
-    """A version as a writer takes it: the base, or what a delta changes. drawn: of the same form."""
+    """A version as a writer takes it: the base, or what a delta changes. drawn: of its form."""
 
     def __init__(self, drawn: Any, table: Rows, version: int) -> None:
         from paddlebox._native import core
@@ -122,8 +122,10 @@ def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[s
         form = predictor.generation
         offsets = np.arange(BATCH * form.slots + 1, dtype=np.int32)
         writer = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("serving.py")), "--write", str(path)]
-            + [str(len(drawn.feasigns)), str(minutes * 60)],
+            [
+                *(sys.executable, str(Path(__file__).with_name("serving.py")), "--write"),
+                *(str(path), str(len(drawn.feasigns)), str(minutes * 60)),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -109,19 +109,17 @@ class OpenGeneration:
         if not instances:
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
-        return self._dense.run(len(instances), lambda out: self.rows.table.pull_parsed(parsed, out))
+        return self._dense.run(len(instances), self.rows.table.pull_parsed, parsed)
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
     ) -> np.ndarray:
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        values = dense if dense is not None else _NO_DENSE
-        table = self.rows.table
-        return self._dense.run(
-            (len(offsets) - 1) // self.record.slots,
-            lambda out: table.pull(feasigns, offsets, values, out),
-        )
+        if dense is None:
+            dense = _NO_DENSE
+        instances = (len(offsets) - 1) // self.record.slots
+        return self._dense.run(instances, self.rows.table.pull, feasigns, offsets, dense)
 
     def close(self) -> None:
         self._txn.abort()

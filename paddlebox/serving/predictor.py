@@ -98,14 +98,16 @@ class Predictor:
         Raises: ValueError for another shape or dtype; CorruptionError.
         """
         feasigns = np.ascontiguousarray(feasigns)
-        if feasigns.dtype.kind not in "ui" or feasigns.dtype.itemsize != 8:
+        if feasigns.dtype == np.int64:
+            feasigns = feasigns.view(np.uint64)
+        elif feasigns.dtype != np.uint64:
             raise ValueError(f"feasigns have dtype {feasigns.dtype}, expected uint64 or int64")
         offsets = np.ascontiguousarray(offsets, np.int32)
         if dense is not None:
             dense = np.ascontiguousarray(dense, np.float32)
         generation = self._enter()
         try:
-            return generation.predict_feasigns(feasigns.view(np.uint64), offsets, dense)
+            return generation.predict_feasigns(feasigns, offsets, dense)
         finally:
             self._leave(generation)
 
@@ -150,7 +152,9 @@ class Predictor:
                 if before is not None and before.record.generation == record.generation:
                     txn.abort()
                     return False
-                opened = OpenGeneration(self._file, txn, record, self._threads, before, self._resident)
+                opened = OpenGeneration(
+                    self._file, txn, record, self._threads, before, self._resident
+                )
             except BaseException:
                 txn.abort()
                 raise

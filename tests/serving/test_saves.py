@@ -1,4 +1,4 @@
-"""Saves brought into an export file: it serves the trainer's rows, and only the next one follows."""
+"""Saves brought into an export file: it serves the trainer's rows; only the next one follows."""
 
 from __future__ import annotations
 
