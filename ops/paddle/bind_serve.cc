@@ -144,12 +144,13 @@ void BindServe(py::module_& module) {
   py::class_<ServeTable> table(module, "ServeTable");
   table
       .def(py::init([](const std::string& name, int embedx_dim, bool counts,
-                       const std::string& precision, size_t slots, size_t dense_width) {
+                       const std::string& precision, size_t slots, size_t dense_width,
+                       size_t resident_bytes) {
              return std::make_unique<ServeTable>(name, CodecFrom(embedx_dim, counts, precision),
-                                                 slots, dense_width);
+                                                 slots, dense_width, resident_bytes);
            }),
            py::arg("name"), py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"),
-           py::arg("slots"), py::arg("dense_width"))
+           py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"))
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
       .def("pull", &Pull, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
@@ -164,6 +165,7 @@ void BindServe(py::module_& module) {
       .def(
           "test_all", [](const ServeTable& self) { ThrowIfError(self.TestAll()); }, release)
       .def_property_readonly("index_bytes", &ServeTable::IndexBytes)
+      .def_property_readonly("resident_bytes", &ServeTable::ResidentBytes)
       .def_property_readonly("output_width", &ServeTable::output_width);
   py::class_<ServeTable::Cursor>(module, "ServeCursor")
       .def(py::init([](const ServeTable& self, size_t first, size_t last) {

@@ -25,19 +25,19 @@ std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int b
   return buckets;
 }
 
-Result<const TagBucket*> IndexRoom::Keep(const std::vector<TagBucket>& index) {
-  const size_t bytes = index.size() * sizeof(TagBucket);
-  if (chunks_.empty() || chunks_.back().size() - used_ < bytes) {
-    Result<Buffer> chunk = Buffer::Allocate(std::max(bytes, chunk_bytes_));
+Result<const char*> Room::Keep(const void* from, size_t bytes) {
+  const size_t lines = (bytes + 63) / 64 * 64;
+  if (chunks_.empty() || chunks_.back().size() - used_ < lines) {
+    Result<Buffer> chunk = Buffer::Allocate(std::max(lines, chunk_bytes_));
     PBX_RETURN_IF_ERROR(chunk.status());
     bytes_ += chunk.value().size();
     chunks_.push_back(std::move(chunk.value()));
     used_ = 0;
   }
   char* const at = chunks_.back().data() + used_;
-  std::memcpy(at, index.data(), bytes);
-  used_ += bytes;
-  return reinterpret_cast<const TagBucket*>(at);
+  std::memcpy(at, from, bytes);
+  used_ += lines;
+  return Result<const char*>(at);
 }
 
 uint32_t FindIn(const TagBucket* bucket, const BlockView& block, uint64_t key) {

@@ -58,30 +58,31 @@ inline uint64_t BucketOf(uint64_t key, int bits, uint32_t rows) {
 // whatever a writer made: nothing would find them.
 std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int bits);
 
-// Keeps the indexes of a layer's blocks, together, so that huge pages hold them where the layer is
-// large: each on pages of its own they cost as many TLB misses as the rows.
-class IndexRoom {
+// Keeps many small arrays together, so that huge pages hold them where there is much: each on pages
+// of its own they cost a TLB miss each time, where the dense part of a model runs in between.
+class Room {
  public:
-  // layer_bytes: of all its blocks.
-  explicit IndexRoom(size_t layer_bytes)
+  // layer_bytes: of the layer that it is for, all blocks.
+  explicit Room(size_t layer_bytes)
       : chunk_bytes_(layer_bytes < 16 * Buffer::kHugePage ? kSmallChunk : Buffer::kHugePage) {}
-  // A copy that lasts as long as this. OutOfSpace.
-  Result<const TagBucket*> Keep(const std::vector<TagBucket>& index);
+  // A copy, on a cache line of its own, that lasts as long as this. OutOfSpace.
+  Result<const char*> Keep(const void* from, size_t bytes);
   size_t bytes() const { return bytes_; }
 
  private:
   static constexpr size_t kSmallChunk = 64 << 10;
-  const size_t chunk_bytes_;  // or one index, where that is more
+  const size_t chunk_bytes_;  // or what is to be kept, where that is more
   std::vector<Buffer> chunks_;
   size_t used_ = 0;   // of the last chunk
   size_t bytes_ = 0;  // of all
 };
 
-// The place of the first row that may have the key, to ask for it early; block.rows() if none has.
-inline uint32_t GuessIn(const TagBucket& bucket, const BlockView& block, uint64_t key) {
+// The place of the first row that may have the key, to ask for it early; `rows`, those of the
+// block, if none has.
+inline uint32_t GuessIn(const TagBucket& bucket, uint32_t rows, uint64_t key) {
   if (__builtin_expect(bucket.count == TagBucket::kCrowded, 0)) return bucket.first;
   const uint32_t matches = bucket.Matches(key);
-  if (matches == 0) return block.rows();
+  if (matches == 0) return rows;
   return bucket.first + static_cast<uint32_t>(__builtin_ctz(matches));
 }
 

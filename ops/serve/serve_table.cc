@@ -20,8 +20,13 @@ bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
 
 }  // namespace
 
-ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width)
-    : name_(std::move(name)), codec_(codec), slots_(slots), dense_width_(dense_width) {
+ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
+                       size_t resident_bytes)
+    : name_(std::move(name)),
+      codec_(codec),
+      slots_(slots),
+      dense_width_(dense_width),
+      resident_bytes_(resident_bytes) {
   accessor_.layout = codec.decoded();
   width_ = static_cast<size_t>(codec.embedx_dim()) + (codec.counts() ? 3 : 1);
 }
@@ -80,12 +85,22 @@ Status ServeTable::TestBlock(const Layer& layer, uint64_t number, const TagBucke
   const std::lock_guard<std::mutex> lock(layer.tested->mutex);
   *index = block.index.load(std::memory_order_relaxed);
   if (*index != nullptr) return Status::Ok();  // another thread was faster
+  const Result<const char*> kept =
+      layer.tested->index.Keep(made.data(), made.size() * sizeof(TagBucket));
+  PBX_RETURN_IF_ERROR(kept.status());
   block.data = bytes.first;
+  if (ResidentBytes() + bytes.second <= resident_bytes_) {
+    const Result<const char*> copy = layer.tested->copies.Keep(bytes.first, bytes.second);
+    if (copy.ok()) {  // where the system has no memory, the map will do
+      block.data = copy.value();
+      layer.tested->resident += bytes.second;
+    }
+  }
   block.rows = rows;
   block.full = full;
-  const Result<const TagBucket*> kept = layer.tested->room.Keep(made);
-  PBX_RETURN_IF_ERROR(kept.status());
-  *index = kept.value();
+  bool kind;
+  if (full == 0 || full == rows) block.alike = View(block).Row(0, &kind);
+  *index = reinterpret_cast<const TagBucket*>(kept.value());
   block.index.store(*index, std::memory_order_release);
   return Status::Ok();
 }
@@ -147,10 +162,15 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     Probe& probe = probes[i];
     probe.at = nullptr;
     if (probe.bucket == nullptr) continue;
-    const BlockView view = View(*probe.block);
-    const uint32_t place = GuessIn(*probe.bucket, view, probe.key);
-    if (place == view.rows()) continue;
-    rows[i] = view.Row(place, &full[i]);
+    const OpenBlock& block = *probe.block;
+    const uint32_t place = GuessIn(*probe.bucket, block.rows, probe.key);
+    if (place == block.rows) continue;
+    if (block.alike != nullptr) {
+      full[i] = block.full != 0;
+      rows[i] = block.alike + size_t{place} * (BlockView::kKeyBytes + codec_.bytes(full[i]));
+    } else {
+      rows[i] = View(block).Row(place, &full[i]);
+    }
     probe.at = rows[i] - BlockView::kKeyBytes;
     const char* const last = rows[i] + codec_.bytes(full[i]) - 1;
     for (const char* line = probe.at; line < last; line += 64) __builtin_prefetch(line);
@@ -280,8 +300,14 @@ size_t ServeTable::IndexBytes() const {
   size_t bytes = 0;
   for (const Layer& layer : layers_) {
     const std::lock_guard<std::mutex> lock(layer.tested->mutex);
-    bytes += layer.tested->room.bytes();
+    bytes += layer.tested->index.bytes();
   }
+  return bytes;
+}
+
+size_t ServeTable::ResidentBytes() const {
+  size_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.tested->resident;
   return bytes;
 }
 

@@ -34,8 +34,10 @@ struct LayerParts {
 
 class ServeTable {
  public:
-  // name: of the file, for messages.
-  ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width);
+  // name: of the file, for messages. resident_bytes: of blocks that are copied to huge pages of this
+  // process when they are tested; the others are read in the file's map, on small pages.
+  ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
+             size_t resident_bytes = 0);
 
   // Newest first. All that parts point to must stay while the table is used. InvalidArgument where
   // bits, blocks and filter do not fit each other.
@@ -57,8 +59,9 @@ class ServeTable {
   // Tests every block.
   Status TestAll() const;
 
-  // Memory that the indexes of the blocks tested so far take, also those that tables share.
+  // Memory of the indexes and of the copies of the blocks tested so far, shared or not.
   size_t IndexBytes() const;
+  size_t ResidentBytes() const;
 
   const ServeCodec& codec() const { return codec_; }
   size_t slots() const { return slots_; }
@@ -103,14 +106,16 @@ class ServeTable {
   struct alignas(32) OpenBlock {
     std::atomic<const TagBucket*> index{nullptr};  // null: not tested, and the rest not to be read
     const char* data = nullptr;
+    const char* alike = nullptr;  // the first row, where all are of one kind
     uint32_t rows = 0, full = 0;
   };
   // What tables with the same layer share.
   struct Tested {
-    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), room(bytes) {}
+    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), index(bytes), copies(bytes) {}
     std::unique_ptr<OpenBlock[]> blocks;
     std::mutex mutex;  // of those who test a block
-    IndexRoom room;
+    Room index, copies;
+    std::atomic<size_t> resident{0};  // bytes in copies
   };
   struct Layer {
     LayerParts parts;
@@ -136,7 +141,7 @@ class ServeTable {
   Status Find(size_t layer, uint64_t key, const char** row, bool* full) const;
   // Rows of n <= kGroup feasigns, null where there are none; steps are those of all n at a time, so
   // that their misses overlap.
-  static constexpr size_t kGroup = 64;
+  static constexpr size_t kGroup = 128;
   Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
 
   // Pull, but for the dense part: of one feasign a slot without counts, and of any.
@@ -146,7 +151,7 @@ class ServeTable {
 
   const std::string name_;
   const ServeCodec codec_;
-  const size_t slots_, dense_width_;
+  const size_t slots_, dense_width_, resident_bytes_;
   AccessorConfig accessor_;  // of decoded rows
   size_t width_;
   std::vector<Layer> layers_;

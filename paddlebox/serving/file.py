@@ -19,7 +19,7 @@ import lmdb
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store.record import seal, unseal
 
-FORMAT = 1
+FORMAT = 2
 MAP_BYTES = 1 << 40  # of addresses: whatever the file grows to, it is never mapped anew
 _READERS = 1024
 

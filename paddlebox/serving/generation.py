@@ -23,11 +23,19 @@ _NO_DENSE = np.zeros(0, np.float32)
 class OpenRows:
     """The rows of a generation, as long as its read transaction lasts.
 
+    Args:
+        resident_bytes: of blocks that are copied into memory of this process.
+
     Raises: CorruptionError for a layer that is not whole.
     """
 
     def __init__(
-        self, file: ExportFile, txn: Any, record: Generation, before: OpenRows | None = None
+        self,
+        file: ExportFile,
+        txn: Any,
+        record: Generation,
+        before: OpenRows | None = None,
+        resident_bytes: int = 0,
     ) -> None:
         self.record = record
         self.table = core.ServeTable(
@@ -37,6 +45,7 @@ class OpenRows:
             record.precision,
             record.slots,
             record.dense_width,
+            resident_bytes,
         )
         self.rows: list[int] = []  # of each layer, deleted ones too
         for layer in record.layers:
@@ -85,10 +94,13 @@ class OpenGeneration:
         record: Generation,
         threads: int,
         before: OpenGeneration | None = None,
+        resident_bytes: int = 0,
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight; of the Predictor
-        self.rows: OpenRows = OpenRows(file, txn, record, before.rows if before else None)
+        self.rows: OpenRows = OpenRows(
+            file, txn, record, before.rows if before else None, resident_bytes
+        )
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         self._fields = FieldParser(self.config, self.slots)
         self._dense = DenseProgram(*frozen, threads, self.rows.table.output_width)
@@ -97,19 +109,17 @@ class OpenGeneration:
         if not instances:
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
-        return self._dense.run(len(instances), lambda out: self.rows.table.pull_parsed(parsed, out))
+        return self._dense.run(len(instances), self.rows.table.pull_parsed, parsed)
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
     ) -> np.ndarray:
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        values = dense if dense is not None else _NO_DENSE
-        table = self.rows.table
-        return self._dense.run(
-            (len(offsets) - 1) // self.record.slots,
-            lambda out: table.pull(feasigns, offsets, values, out),
-        )
+        if dense is None:
+            dense = _NO_DENSE
+        instances = (len(offsets) - 1) // self.record.slots
+        return self._dense.run(instances, self.rows.table.pull, feasigns, offsets, dense)
 
     def close(self) -> None:
         self._txn.abort()

@@ -29,6 +29,9 @@ class Predictor:
         threads: of the dense part of one prediction.
         pin: a version to stay at; None: what the file shows, followed as it changes.
         follow_s: seconds between two looks at the file; 0: only `refresh` looks.
+        resident_bytes: of a version's blocks that are copied to huge pages of this process as they
+            are first used, where a row costs no TLB miss; the others are read in the file's map,
+            which processes share.
 
     Raises: StoreError, CorruptionError.
     """
@@ -40,10 +43,14 @@ class Predictor:
         pin: int | None = None,
         *,
         follow_s: float = 1.0,
+        resident_bytes: int = 256 << 20,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
         self.path, self._threads, self._pin = Path(path), threads, pin
+        if resident_bytes < 0:
+            raise ValueError(f"resident_bytes {resident_bytes}: expected 0 or more")
+        self._resident = resident_bytes
         self._lock = threading.Lock()
         self._switching = threading.Lock()
         self._stop = threading.Event()
@@ -96,14 +103,16 @@ class Predictor:
         Raises: ValueError for another shape or dtype; CorruptionError.
         """
         feasigns = np.ascontiguousarray(feasigns)
-        if feasigns.dtype.kind not in "ui" or feasigns.dtype.itemsize != 8:
+        if feasigns.dtype == np.int64:
+            feasigns = feasigns.view(np.uint64)
+        elif feasigns.dtype != np.uint64:
             raise ValueError(f"feasigns have dtype {feasigns.dtype}, expected uint64 or int64")
         offsets = np.ascontiguousarray(offsets, np.int32)
         if dense is not None:
             dense = np.ascontiguousarray(dense, np.float32)
         generation = self._enter()
         try:
-            return generation.predict_feasigns(feasigns.view(np.uint64), offsets, dense)
+            return generation.predict_feasigns(feasigns, offsets, dense)
         finally:
             self._leave(generation)
 
@@ -148,7 +157,9 @@ class Predictor:
                 if before is not None and before.record.generation == record.generation:
                     txn.abort()
                     return False
-                opened = OpenGeneration(self._file, txn, record, self._threads, before)
+                opened = OpenGeneration(
+                    self._file, txn, record, self._threads, before, self._resident
+                )
             except BaseException:
                 txn.abort()
                 raise
