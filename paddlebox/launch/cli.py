@@ -101,7 +101,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 fresh=arguments.fresh,
             )
         log.info(
-            "%d passes of %d samples are committed; version %d in %s",
+            "committed: passes %d, samples %d; version %d in %s",
             summary["passes"],
             summary["samples"],
             summary["version"],

@@ -197,16 +197,12 @@ class Writer:
         if meta.get("save") is not None and self._check_save(meta, newest):
             return
         follows = meta.get("follows")
-        if found == newest.version and follows is None:
-            raise StoreError(
-                f"{self.path}: holds version {found} already, which is the newest of the source: "
-                "there is nothing to bring in before the next commit"
-            )
         if found <= newest.version or (follows is not None and follows != newest.version):
             after = f", which follows version {follows}" if follows is not None else ""
             raise StoreError(
                 f"{self.path}: holds version {newest.version}, expected one that follows it, found "
                 f"the {meta['kind']} of version {found}{after}"
+                + "; nothing is new until the next commit" * (found == newest.version)
             )
 
     def _check_save(self, meta: Mapping[str, Any], newest: Generation) -> bool:

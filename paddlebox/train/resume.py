@@ -208,6 +208,36 @@ def _check(
             )
 
 
+def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
+    """What is evaluated may be other files, columns and formats; what becomes of their values, and
+    the model, are those that were trained: with others, rows are not found and nothing says so.
+
+    Raises: ConfigError with every value that differs.
+    """
+    wrong = []
+    if not record.config:  # of a program of one's own
+        return
+    for key, old, new in differences(record.config, description(config, slots)):
+        if key.startswith("slots.yaml "):
+            if key.startswith(("slots.yaml csv.", "slots.yaml tags.")):
+                continue
+            if (
+                isinstance(old, dict)
+                and isinstance(new, dict)
+                and new | {"column": None} == old | {"column": None}
+            ):
+                continue
+        elif not _within(key, ("model", "data.key_space")) or _within(key, TUNED):
+            continue
+        wrong.append(f"{key}: was {_show(old)}, now {_show(new)}")
+    if wrong:
+        raise ConfigError(
+            f"{run_dir}: version {record.version} was trained with another configuration and "
+            "cannot be evaluated with this one:\n  " + "\n  ".join(wrong) + "\nput these values "
+            f"back; {run_dir / 'config.json'} has those of the run's last start"
+        )
+
+
 def _rounds(config: Config) -> bool:
     """Rows of 16 bits are rounded once a part of a pass, and the budget says how many there are."""
     return any(table.row_precision != "float32" for table in config.tables)

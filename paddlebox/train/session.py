@@ -329,6 +329,7 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
         assert table.head is not None
         version = table.head.version
+        resume.check_evaluated(run_dir, table.head, config, slots)
         runner = build_runner(config, slots)
         runner.load_dense_state(table.load_dense())
         result = {

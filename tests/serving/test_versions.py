@@ -98,7 +98,7 @@ def test_a_version_that_does_not_follow_is_refused_and_both_are_named(
     with pytest.raises(StoreError, match="is there already"):
         export(Rows(run, "base", 6, {1: 1.0}), path)
     with Writer(path) as writer:
-        with pytest.raises(StoreError, match=r"holds version 5, .* delta of version 5"):
+        with pytest.raises(StoreError, match=r"holds version 5, .* of version 5; nothing is new"):
             writer.apply(Rows(run, "delta", 5, {1: 2.0}))
         with pytest.raises(StoreError, match=r"holds version 5, .* 8, which follows version 7"):
             writer.apply(Rows(run, "delta", 8, {1: 2.0}, follows=7))

@@ -1,0 +1,66 @@
+"""With which configs the commit of a run may be evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config import Config, Slots
+from paddlebox.errors import ConfigError
+from paddlebox.store.record import VersionRecord
+from paddlebox.train.resume import check_evaluated, description
+
+SLOTS: list[dict[str, Any]] = [
+    {"name": "click", "type": "label"},
+    {"name": "age", "type": "dense", "default": 0},
+    {"name": "user", "type": "sparse", "hash": True},
+]
+CONFIG: dict[str, Any] = {
+    "name": "r",
+    "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a.csv"]},
+    "model": {"type": "dnn", "hidden": [16]},
+}
+
+
+def described(config: dict[str, Any], slots: list[dict[str, Any]], **more: Any) -> Any:
+    merged = {key: {**CONFIG.get(key, {}), **value} for key, value in config.items()}
+    return (
+        Config.model_validate({**CONFIG, **merged}, strict=False),
+        Slots.model_validate({"slots": slots, **more}, strict=False),
+    )
+
+
+def check(config: dict[str, Any], slots: list[dict[str, Any]] | None = None, **more: Any) -> None:
+    record = VersionRecord(3, 2, [], {}, 1, config=description(*described({}, SLOTS)))
+    check_evaluated(Path("runs/r"), record, *described(config, slots or SLOTS, **more))
+
+
+def test_other_files_formats_and_settings_of_training_are_fine() -> None:
+    check({"data": {"test_files": ["b"], "format": "parquet", "batch_size": 7}})
+    check({"trainer": {"epochs": 3}, "optimizer": {"learning_rate": 1.0}})
+    check({"model": {"dropout": 0.5}})
+    check({}, [SLOTS[0], SLOTS[1] | {"column": "years"}, SLOTS[2]], csv={"delimiter": ";"})
+
+
+@pytest.mark.parametrize(
+    ("config", "slots", "said"),
+    [
+        ({"data": {"key_space": "per_slot"}}, SLOTS, 'key_space: was "shared", now "per_slot"'),
+        ({"model": {"hidden": [8]}}, SLOTS, r"model.hidden: was \[16\], now \[8\]"),
+        ({}, [*SLOTS[:2], SLOTS[2] | {"hash": False}], "slots.yaml user: was .*now .*"),
+        ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age: was "),
+        ({}, [*SLOTS, {"name": "item", "type": "sparse"}], "slots.yaml item: was null"),
+    ],
+)
+def test_what_makes_other_feasigns_or_another_model_is_refused(
+    config: dict[str, Any], slots: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(config, slots)
+
+
+def test_a_store_of_a_program_says_nothing_to_compare_with() -> None:
+    record = VersionRecord(3, 2, [], {}, 1)
+    check_evaluated(Path("r"), record, *described({"model": {"hidden": [8]}}, SLOTS))
