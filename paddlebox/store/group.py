@@ -16,7 +16,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -365,6 +365,8 @@ class TableGroup:
         """As `Table.commit_ended`. 0 also where the tables do not belong together any more: then
         the last commit is what there is."""
         self.wait_commit()
+        # A signal may have come between the call of `keep` and the noting of it.
+        self._committer.submit(int).result()
         if self._torn:
             return 0
         with self._whole():
@@ -395,6 +397,7 @@ class TableGroup:
     def wait_commit(self) -> float:
         commit, started = self._commit, time.perf_counter()
         if commit is not None:
+            wait([commit])  # a signal that ends this loses nothing
             self._commit = None
             commit.result()
         return time.perf_counter() - started

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -431,6 +431,8 @@ class Table:
         Raises: as `commit`.
         """
         self.wait_commit()
+        # A signal may have come between the call of `keep` and the noting of it.
+        self._committer.submit(int).result()
         fields = self._ended_fields
         if fields is None or self._manifest is None:
             return 0
@@ -639,6 +641,7 @@ class Table:
         """Waits for the commit in the background; returns the seconds that took."""
         commit, started = self._commit, time.perf_counter()
         if commit is not None:
+            wait([commit])  # a signal that ends this loses nothing
             self._commit = None
             commit.result()
         return time.perf_counter() - started
