@@ -202,7 +202,8 @@ class Writer:
             raise StoreError(
                 f"{self.path}: holds version {newest.version}, expected one that follows it, found "
                 f"the {meta['kind']} of version {found}{after}"
-                + "; nothing is new until the next commit" * (found == newest.version)
+                + "; nothing is new until the next commit"
+                * (found == newest.version)
             )
 
     def _check_save(self, meta: Mapping[str, Any], newest: Generation) -> bool:

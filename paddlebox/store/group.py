@@ -16,7 +16,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -397,7 +397,7 @@ class TableGroup:
     def wait_commit(self) -> float:
         commit, started = self._commit, time.perf_counter()
         if commit is not None:
-            wait([commit])  # a signal that ends this loses nothing
+            commit.exception()  # waits; a signal that ends this loses nothing
             self._commit = None
             commit.result()
         return time.perf_counter() - started

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -641,7 +641,7 @@ class Table:
         """Waits for the commit in the background; returns the seconds that took."""
         commit, started = self._commit, time.perf_counter()
         if commit is not None:
-            wait([commit])  # a signal that ends this loses nothing
+            commit.exception()  # waits; a signal that ends this loses nothing
             self._commit = None
             commit.result()
         return time.perf_counter() - started
