@@ -34,8 +34,8 @@ struct LayerParts {
 
 class ServeTable {
  public:
-  // name: of the file, for messages. resident_bytes: of blocks that are copied to huge pages of this
-  // process when they are tested; the others are read in the file's map, on small pages.
+  // name: of the file, for messages. resident_bytes: of blocks that are copied to huge pages of
+  // this process when they are tested; the others are read in the file's map, on small pages.
   ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
              size_t resident_bytes = 0);
 
@@ -111,7 +111,8 @@ class ServeTable {
   };
   // What tables with the same layer share.
   struct Tested {
-    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), index(bytes), copies(bytes) {}
+    Tested(size_t n, size_t bytes)
+        : blocks(std::make_unique<OpenBlock[]>(n)), index(bytes), copies(bytes) {}
     std::unique_ptr<OpenBlock[]> blocks;
     std::mutex mutex;  // of those who test a block
     Room index, copies;
