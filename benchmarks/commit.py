@@ -257,6 +257,12 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
         },
         "written_for_a_byte_of_touched_rows": written,
         "touched_rows": rows,
+        # Of wall time; a machine that has other things to do shifts it less than samples/s.
+        "waited_for_commits": {
+            one: sum(turn["wait_s"].get("commit", 0.0) for turn in done[1:])
+            / sum(turn["seconds"] for turn in done[1:])
+            for one, done in turns.items()
+        },
         "saves": saves,
         "resume_s": report.spread([one["s"] for one in resumed]),
         "resume_import_s": report.spread([one["import_s"] for one in resumed]),
@@ -264,7 +270,8 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
         "made": made,
         "ended": ended,
     }
-    for what in ("ratio", "samples_per_s", "written_for_a_byte_of_touched_rows", "saves"):
+    shown = ("ratio", "samples_per_s", "waited_for_commits", "written_for_a_byte_of_touched_rows")
+    for what in (*shown, "saves"):
         print(what, figures[what])
     print("from start to first batch", figures["resume_s"], "imports", figures["resume_import_s"])
     ratio = statistics.median(ratios)

@@ -81,9 +81,19 @@ void CheckOffsets(const int32_t* offsets, size_t n, size_t feasigns) {
   }
 }
 
-// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W): (B, S * width + W).
-py::array_t<float> Pull(const ServeTable& table, const Array<uint64_t>& feasigns,
-                        const Array<int32_t>& offsets, const Array<float>& dense) {
+// Where out, (B, width), lets the rows of n instances be written. Never a copy of it, as Array may be.
+float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width) {
+  if (SizeOf(out) != n * width) {
+    ThrowIfError(Error(Code::kInvalidArgument, "out has room for %zu floats, expected %zu * %zu",
+                       SizeOf(out), n, width));
+  }
+  return out.mutable_data();
+}
+
+// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W); out (B, S * width + W) of one's
+// own, to be used again: pages of fresh memory cost more than the lookups of a small batch.
+void Pull(const ServeTable& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
+          const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
   const size_t instances = table.slots() == 0 ? 0 : (SizeOf(offsets) - 1) / table.slots();
   if (SizeOf(offsets) == 0 || instances * table.slots() + 1 != SizeOf(offsets) ||
       SizeOf(dense) != instances * table.dense_width()) {
@@ -92,15 +102,14 @@ py::array_t<float> Pull(const ServeTable& table, const Array<uint64_t>& feasigns
                        SizeOf(offsets), SizeOf(dense), table.slots(), table.dense_width()));
   }
   CheckOffsets(offsets.data(), SizeOf(offsets), SizeOf(feasigns));
-  py::array_t<float> out({instances, table.output_width()});
-  float* const to = out.mutable_data();
+  float* const to = Room(out, instances, table.output_width());
   const py::gil_scoped_release release;
   ThrowIfError(table.Pull(feasigns.data(), offsets.data(), instances, dense.data(), to));
-  return out;
 }
 
 // The same of what was parsed.
-py::array_t<float> PullParsed(const ServeTable& table, const ParsedChunk& chunk) {
+void PullParsed(const ServeTable& table, const ParsedChunk& chunk,
+                py::array_t<float, py::array::c_style>& out) {
   const size_t n = chunk.instances;
   if (chunk.lengths.size() != n * table.slots() || chunk.dense.size() != n * table.dense_width()) {
     ThrowIfError(Error(Code::kInvalidArgument,
@@ -108,8 +117,7 @@ py::array_t<float> PullParsed(const ServeTable& table, const ParsedChunk& chunk)
                        chunk.lengths.size(), chunk.dense.size(), n * table.slots(),
                        n * table.dense_width()));
   }
-  py::array_t<float> out({n, table.output_width()});
-  float* const to = out.mutable_data();
+  float* const to = Room(out, n, table.output_width());
   const py::gil_scoped_release release;
   std::vector<int32_t> offsets(1, 0);
   offsets.reserve(chunk.lengths.size() + 1);
@@ -117,7 +125,6 @@ py::array_t<float> PullParsed(const ServeTable& table, const ParsedChunk& chunk)
     offsets.push_back(offsets.back() + static_cast<int32_t>(length));
   }
   ThrowIfError(table.Pull(chunk.feasigns.data(), offsets.data(), n, chunk.dense.data(), to));
-  return out;
 }
 
 void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float>& rows) {
@@ -145,8 +152,9 @@ void BindServe(py::module_& module) {
            py::arg("slots"), py::arg("dense_width"))
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
-      .def("pull", &Pull)
-      .def("pull_parsed", &PullParsed)
+      .def("pull", &Pull, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+           py::arg("out").noconvert())
+      .def("pull_parsed", &PullParsed, py::arg("chunk"), py::arg("out").noconvert())
       .def("contains",
            [](const ServeTable& self, const Array<uint64_t>& feasigns) {
              std::vector<uint8_t> found(SizeOf(feasigns));
@@ -155,6 +163,7 @@ void BindServe(py::module_& module) {
            })
       .def(
           "test_all", [](const ServeTable& self) { ThrowIfError(self.TestAll()); }, release)
+      .def_property_readonly("index_bytes", &ServeTable::IndexBytes)
       .def_property_readonly("output_width", &ServeTable::output_width);
   py::class_<ServeTable::Cursor>(module, "ServeCursor")
       .def(py::init([](const ServeTable& self, size_t first, size_t last) {

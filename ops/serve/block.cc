@@ -21,9 +21,9 @@ uint32_t Word32(const char* at) {
 }  // namespace
 
 void BlockBuilder::Add(uint64_t key, bool full, const char* row) {
-  keys_.push_back(key);
   full_.push_back(full ? 1 : 0);
   std::string& rows = full ? full_rows_ : short_rows_;
+  Put(key, &rows);
   if (row == nullptr) {
     rows.append(codec_.short_bytes(), '\0');
   } else {
@@ -33,16 +33,16 @@ void BlockBuilder::Add(uint64_t key, bool full, const char* row) {
 
 std::string BlockBuilder::Finish(uint32_t number) {
   std::string out(4, '\0');
-  const auto n = static_cast<uint32_t>(keys_.size());
-  const auto total = static_cast<uint32_t>(full_rows_.size() / codec_.full_bytes());
+  const auto n = static_cast<uint32_t>(full_.size());
+  const auto total = static_cast<uint32_t>(full_rows_.size() /
+                                           (BlockView::kKeyBytes + codec_.full_bytes()));
   Put(number, &out);
   Put(n, &out);
   Put(total, &out);
-  out.append(reinterpret_cast<const char*>(keys_.data()), keys_.size() * 8);
   uint32_t before = 0;
-  for (size_t first = 0; first < keys_.size(); first += 64) {
+  for (size_t first = 0; first < full_.size(); first += 64) {
     uint64_t bits = 0;
-    const size_t stop = std::min(keys_.size(), first + 64);
+    const size_t stop = std::min(full_.size(), first + 64);
     for (size_t i = first; i < stop; ++i) bits |= uint64_t{full_[i]} << (i - first);
     Put(bits, &out);
     Put(before, &out);
@@ -53,7 +53,6 @@ std::string BlockBuilder::Finish(uint32_t number) {
   out += short_rows_;
   const uint32_t crc = Crc32c(out.data() + 4, out.size() - 4);
   std::memcpy(out.data(), &crc, 4);
-  keys_.clear();
   full_.clear();
   full_rows_.clear();
   short_rows_.clear();
@@ -66,12 +65,12 @@ bool BlockView::Sound(const ServeCodec& codec, const char* data, size_t size, ui
   *rows = Word32(data + 8);
   *full = Word32(data + 12);
   if (Word32(data + 4) != number || *full > *rows || *rows > INT32_MAX) return false;
-  const uint64_t wanted = 16 + uint64_t{8} * *rows + (uint64_t{*rows} + 63) / 64 * 16 +
+  const uint64_t wanted = 16 + (uint64_t{*rows} + 63) / 64 * 16 + uint64_t{kKeyBytes} * *rows +
                           uint64_t{*full} * codec.full_bytes() +
                           uint64_t{*rows - *full} * codec.short_bytes();
   if (size != wanted) return false;
   // What Row computes with must not lead outside, whoever made the CRC.
-  const char* const marks = data + 16 + size_t{8} * *rows;
+  const char* const marks = data + 16;
   uint64_t before = 0;
   for (uint32_t first = 0; first < *rows; first += 64) {
     const char* const mark = marks + size_t{first} / 64 * 16;
@@ -83,58 +82,14 @@ bool BlockView::Sound(const ServeCodec& codec, const char* data, size_t size, ui
   return before == *full;
 }
 
-uint64_t BlockView::Refine(uint64_t at, uint64_t key, int bits) const {
-  const uint64_t found = this->key(at);
-  if (found <= key) return std::min<uint64_t>(rows_ - 1, at + Guess(key - found, bits));
-  return at - std::min(at, Guess(found - key, bits));
-}
-
-uint32_t BlockView::FindFrom(uint64_t at, uint64_t key) const {
-  // Steps that double, then halve: no distribution of keys makes it slow.
-  uint64_t low = 0, high = rows_;  // the first key that is not below lies in [low, high]
-  if (this->key(at) < key) {
-    low = at + 1;
-    for (uint64_t step = 1; low + step <= rows_; step *= 2) {
-      if (this->key(low + step - 1) >= key) {
-        high = low + step - 1;
-        break;
-      }
-      low += step;
-    }
-  } else {
-    high = at;
-    for (uint64_t step = 1; high >= step; step *= 2) {
-      if (this->key(high - step) < key) {
-        low = high - step + 1;
-        break;
-      }
-      high -= step;
-    }
-  }
-  while (low < high) {
-    const uint64_t middle = (low + high) / 2;
-    if (this->key(middle) < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low < rows_ && this->key(low) == key ? static_cast<uint32_t>(low) : rows_;
-}
-
-const char* BlockView::Row(uint32_t i, bool* full) const {
-  if (!mixed()) {
-    *full = full_ != 0;
-    return *full ? full_rows_ + size_t{i} * full_bytes_ : short_rows_ + size_t{i} * short_bytes_;
-  }
-  const char* const mark = MarkOf(i);
+const char* BlockView::MarkedRow(uint32_t i, bool* full) const {
+  const char* const mark = marks_ + size_t{i} / 64 * 16;
   const uint64_t bits = Word(mark);
   const uint32_t before =
       Word32(mark + 8) +
       static_cast<uint32_t>(__builtin_popcountll(bits & ((uint64_t{1} << (i % 64)) - 1)));
   *full = (bits >> (i % 64) & 1) != 0;
-  return *full ? full_rows_ + size_t{before} * full_bytes_
-               : short_rows_ + size_t{i - before} * short_bytes_;
+  return *full ? FullRow(before) : ShortRow(i - before);
 }
 
 }  // namespace pbx

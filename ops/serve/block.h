@@ -19,7 +19,7 @@ class BlockBuilder {
  public:
   explicit BlockBuilder(const ServeCodec& codec) : codec_(codec) {}
 
-  size_t rows() const { return keys_.size(); }
+  size_t rows() const { return full_.size(); }
   // Keys ascend. row: as ServeCodec encodes it; null: a deleted feasign.
   void Add(uint64_t key, bool full, const char* row);
   // The block's bytes; the builder is empty again.
@@ -27,22 +27,22 @@ class BlockBuilder {
 
  private:
   const ServeCodec codec_;
-  std::vector<uint64_t> keys_;
-  std::vector<uint8_t> full_;
+  std::vector<uint8_t> full_;  // of each row
   std::string full_rows_, short_rows_;
 };
 
 // Reads a block whose CRC and sizes were tested. The bytes are borrowed, at any alignment.
 class BlockView {
  public:
+  static constexpr uint32_t kKeyBytes = 8;  // before each row
+
   BlockView() = default;
   BlockView(const ServeCodec& codec, const char* data, uint32_t rows, uint32_t full)
-      : full_bytes_(codec.full_bytes()),
-        short_bytes_(codec.short_bytes()),
+      : full_bytes_(kKeyBytes + codec.full_bytes()),
+        short_bytes_(kKeyBytes + codec.short_bytes()),
         rows_(rows),
         full_(full),
-        keys_(data + 16),
-        marks_(keys_ + size_t{8} * rows),
+        marks_(data + 16),
         full_rows_(marks_ + (size_t{rows} + 63) / 64 * 16),
         short_rows_(full_rows_ + size_t{full} * full_bytes_) {}
 
@@ -51,31 +51,30 @@ class BlockView {
                     uint32_t* rows, uint32_t* full);
 
   uint32_t rows() const { return rows_; }
-  uint64_t key(size_t i) const { return Word(keys_ + 8 * i); }
-  // Where key is in a layer of these bits, if it is in this block; rows() if it is not. In three
-  // steps, between which a caller can ask for what the next one reads. REQUIRES: rows() > 0.
-  uint64_t Guess(uint64_t key, int bits) const {
-    __extension__ using Wide = unsigned __int128;
-    // Keys are uniform: position is to rows as the key's lower bits are to their range.
-    return static_cast<uint64_t>((static_cast<Wide>(key << bits) * rows_) >> 64);
+  uint64_t key(uint32_t i) const {
+    bool full;
+    return KeyOf(Row(i, &full));
   }
-  // From the key there: off by some sqrt(sqrt(rows)), where the first guess is by sqrt(rows).
-  uint64_t Refine(uint64_t at, uint64_t key, int bits) const;
-  uint32_t FindFrom(uint64_t at, uint64_t key) const;
-  const char* KeyAt(uint64_t i) const { return keys_ + 8 * i; }
-  // Whether Row reads a mark: not where all rows are of one kind.
-  bool mixed() const { return full_ != 0 && full_ != rows_; }
-  const char* MarkOf(uint32_t i) const { return marks_ + size_t{i} / 64 * 16; }
-  const char* Row(uint32_t i, bool* full) const;
+  static uint64_t KeyOf(const char* row) { return Word(row - kKeyBytes); }
+  // As the codec encodes it, with its key before it. Where all rows are of one kind, no mark is
+  // read.
+  const char* Row(uint32_t i, bool* full) const {
+    if (full_ != 0 && full_ != rows_) return MarkedRow(i, full);
+    *full = full_ != 0;
+    return *full ? FullRow(i) : ShortRow(i);
+  }
 
  private:
+  const char* MarkedRow(uint32_t i, bool* full) const;
+  const char* FullRow(size_t i) const { return full_rows_ + i * full_bytes_ + kKeyBytes; }
+  const char* ShortRow(size_t i) const { return short_rows_ + i * short_bytes_ + kKeyBytes; }
   static uint64_t Word(const char* at) {
     uint64_t word;
     std::memcpy(&word, at, 8);
     return word;
   }
   uint32_t full_bytes_ = 0, short_bytes_ = 0, rows_ = 0, full_ = 0;
-  const char *keys_ = nullptr, *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
+  const char *marks_ = nullptr, *full_rows_ = nullptr, *short_rows_ = nullptr;
 };
 
 }  // namespace pbx

@@ -12,15 +12,14 @@ enum class ServePrecision : uint8_t { kFloat32, kFloat16, kInt8 };
 
 class ServeCodec {
  public:
-  ServeCodec() = default;
+  ServeCodec() : ServeCodec(8, true, ServePrecision::kFloat32) {}
   // counts: rows keep show and click, which CVM needs.
-  ServeCodec(int embedx_dim, bool counts, ServePrecision precision)
-      : dim_(embedx_dim), counts_(counts), precision_(precision) {}
+  ServeCodec(int embedx_dim, bool counts, ServePrecision precision);
 
   int embedx_dim() const { return dim_; }
   bool counts() const { return counts_; }
   uint32_t short_bytes() const { return counts_ ? 12 : 4; }  // of a row without embedx
-  uint32_t full_bytes() const;
+  uint32_t full_bytes() const { return full_bytes_; }
   uint32_t bytes(bool full) const { return full ? full_bytes() : short_bytes(); }
 
   // Where Decode writes: a row with neither state.
@@ -33,11 +32,14 @@ class ServeCodec {
   bool Encode(const RowLayout& layout, const float* row, char* out) const;
   // row: (decoded().words()); words that a pull does not read stay as they are.
   void Decode(const char* from, bool full, float* row) const;
+  // weights: (1 + D), embed_w and embedx, which are neighbours in a decoded row too.
+  void DecodeWeights(const char* from, bool full, float* weights) const;
 
  private:
-  int dim_ = 8;
-  bool counts_ = true;
-  ServePrecision precision_ = ServePrecision::kFloat32;
+  int dim_;
+  bool counts_;
+  ServePrecision precision_;
+  uint32_t full_bytes_;
 };
 
 }  // namespace pbx

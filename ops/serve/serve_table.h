@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "rule/accessor.h"
 #include "serve/block.h"
+#include "serve/block_index.h"
 #include "store/fuse_filter.h"
 
 namespace pbx {
@@ -39,7 +41,7 @@ class ServeTable {
   // bits, blocks and filter do not fit each other.
   Status AddLayer(LayerParts parts);
 
-  // Blocks that `before` has tested and that lie at the same place count as tested.
+  // Of layers that both have and whose blocks lie where they lay: tests and indexes are shared.
   void AdoptTests(const ServeTable& before);
 
   // Pools the rows of each (instance, slot) and applies CVM, with the kernels of training.
@@ -54,6 +56,9 @@ class ServeTable {
 
   // Tests every block.
   Status TestAll() const;
+
+  // Memory that the indexes of the blocks tested so far take, also those that tables share.
+  size_t IndexBytes() const;
 
   const ServeCodec& codec() const { return codec_; }
   size_t slots() const { return slots_; }
@@ -94,23 +99,36 @@ class ServeTable {
   size_t layers() const { return layers_.size(); }
 
  private:
+  // A block that may have been tested: half a cache line, all that finds a row in it.
+  struct alignas(32) OpenBlock {
+    std::atomic<const TagBucket*> index{nullptr};  // null: not tested, and the rest not to be read
+    const char* data = nullptr;
+    uint32_t rows = 0, full = 0;
+  };
+  // What tables with the same layer share.
+  struct Tested {
+    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), room(bytes) {}
+    std::unique_ptr<OpenBlock[]> blocks;
+    std::mutex mutex;  // of those who test a block
+    IndexRoom room;
+  };
   struct Layer {
     LayerParts parts;
     FuseHash filter;
-    // (blocks) 0: not tested; else bit 63, rows << 32, full rows.
-    std::unique_ptr<std::atomic<uint64_t>[]> tested;
+    std::shared_ptr<Tested> tested;
   };
 
-  Status Block(const Layer& layer, uint64_t number, BlockView* view) const {
-    const uint64_t tested = layer.tested[number].load(std::memory_order_acquire);
-    if (__builtin_expect(tested == 0, 0)) return TestBlock(layer, number, view);
-    *view = View(layer, number, tested);
-    return Status::Ok();
+  // The block, tested. Sets *index to its first bucket.
+  Status Block(const Layer& layer, uint64_t number, const OpenBlock** block,
+               const TagBucket** index) const {
+    *block = &layer.tested->blocks[number];
+    *index = (*block)->index.load(std::memory_order_acquire);
+    if (__builtin_expect(*index != nullptr, 1)) return Status::Ok();
+    return TestBlock(layer, number, index);
   }
-  Status TestBlock(const Layer& layer, uint64_t number, BlockView* view) const;
-  BlockView View(const Layer& layer, uint64_t number, uint64_t tested) const {
-    return {codec_, layer.parts.blocks[number].first,
-            static_cast<uint32_t>(tested >> 32 & INT32_MAX), static_cast<uint32_t>(tested)};
+  Status TestBlock(const Layer& layer, uint64_t number, const TagBucket** index) const;
+  BlockView View(const OpenBlock& block) const {
+    return {codec_, block.data, block.rows, block.full};
   }
   // The first layer from `layer` on whose filter lets key pass; layers() if none.
   size_t NextLayer(size_t layer, uint64_t key) const;
@@ -118,8 +136,13 @@ class ServeTable {
   Status Find(size_t layer, uint64_t key, const char** row, bool* full) const;
   // Rows of n <= kGroup feasigns, null where there are none; steps are those of all n at a time, so
   // that their misses overlap.
-  static constexpr size_t kGroup = 32;
+  static constexpr size_t kGroup = 64;
   Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
+
+  // Pull, but for the dense part: of one feasign a slot without counts, and of any.
+  Status PullCopies(const uint64_t* feasigns, size_t instances, float* out) const;
+  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+                    float* out) const;
 
   const std::string name_;
   const ServeCodec codec_;

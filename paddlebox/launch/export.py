@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -29,16 +30,27 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(
         description="Makes export files for serving, and brings new versions into them."
     )
-    parser.add_argument("path", type=Path, help="with --out a run folder, else an export file")
+    parser.add_argument(
+        "path", type=Path, nargs="?", help="with --out a run folder, else an export file"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="FILE", help="make FILE of the run's commit")
     what.add_argument(
-        "--apply", type=Path, metavar="RUN_DIR", help="bring what is new in the run into the file"
+        "--apply",
+        type=Path,
+        metavar="DIR",
+        help="bring what is new in a run, or a save, into the file",
     )
     what.add_argument("--pin", type=int, metavar="VERSION", help="show a version until --unpin")
     what.add_argument("--unpin", action="store_true", help="show the newest version again")
     what.add_argument("--rollback", action="store_true", help="show the version before")
     what.add_argument("--show", action="store_true", help="say which versions there are")
+    parser.add_argument(
+        "--from-save",
+        type=Path,
+        metavar="SAVE_DIR",
+        help="with --out, and in place of a run folder: of a save, with all of its chain",
+    )
     parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
     parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
     parser.add_argument(
@@ -50,13 +62,19 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     gate.add_argument(
         "--max-copc-drift", type=float, default=0.0, help="from the version shown now, as a share"
     )
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if (arguments.path is None) != (arguments.from_save is not None):
+        parser.error("expected either a path or --from-save SAVE_DIR")
+    if arguments.from_save is not None and arguments.out is None:
+        parser.error("--from-save needs --out FILE; --apply SAVE_DIR brings a save into a file")
+    return arguments
 
 
 def _run(arguments: Any) -> Any:
     # Paddle comes with these, after its settings.
     from paddlebox.serving.file import ExportFile
     from paddlebox.serving.gate import Gate
+    from paddlebox.serving.save_source import SaveSource, is_save
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import Writer, export
 
@@ -69,8 +87,18 @@ def _run(arguments: Any) -> Any:
     if bounds:
         gate = Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
     chosen = {"version": arguments.version, "threshold": arguments.threshold}
+
+    def source_at(path: Path, save: bool) -> Any:
+        if not save:
+            return RunSource(path, **chosen)
+        for name, value in chosen.items():
+            if value is not None:
+                raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
+        return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))
+
     if arguments.out is not None:
-        with RunSource(arguments.path, **chosen) as source:
+        saved = arguments.from_save
+        with source_at(saved or arguments.path, saved is not None) as source:
             return export(
                 source, arguments.out, precision=arguments.precision or "float32", gate=gate
             )
@@ -79,7 +107,7 @@ def _run(arguments: Any) -> Any:
             return {"head": file.head(txn), "generations": file.generations(txn)}
     with Writer(arguments.path) as writer:
         if arguments.apply is not None:
-            with RunSource(arguments.apply, **chosen) as source:
+            with source_at(arguments.apply, is_save(arguments.apply)) as source:
                 return writer.apply(source, precision=arguments.precision, gate=gate)
         if arguments.pin is not None:
             return writer.pin(arguments.pin)

@@ -69,6 +69,7 @@ class Generation:
     pass_number: int = 0
     dense_version: int = 0
     rows: int = 0  # of its layers: an upper bound
+    save: dict[str, Any] | None = None  # {name, crc32c} of the save that it is; None: of no save
     created_at: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )

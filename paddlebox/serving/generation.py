@@ -17,6 +17,8 @@ from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
 from paddlebox.serving.program import DenseProgram
 from paddlebox.store.record import unseal
 
+_NO_DENSE = np.zeros(0, np.float32)
+
 
 class OpenRows:
     """The rows of a generation, as long as its read transaction lasts.
@@ -89,21 +91,25 @@ class OpenGeneration:
         self.rows: OpenRows = OpenRows(file, txn, record, before.rows if before else None)
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         self._fields = FieldParser(self.config, self.slots)
-        self._dense = DenseProgram(*frozen, threads)
+        self._dense = DenseProgram(*frozen, threads, self.rows.table.output_width)
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if not instances:
             return np.zeros(0, np.float32)
-        return self._dense.run(self.rows.table.pull_parsed(self._fields.parse(instances)))
+        parsed = self._fields.parse(instances)
+        return self._dense.run(len(instances), lambda out: self.rows.table.pull_parsed(parsed, out))
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
     ) -> np.ndarray:
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        if dense is None:
-            dense = np.zeros(0, np.float32)
-        return self._dense.run(self.rows.table.pull(feasigns, offsets, dense))
+        values = dense if dense is not None else _NO_DENSE
+        table = self.rows.table
+        return self._dense.run(
+            (len(offsets) - 1) // self.record.slots,
+            lambda out: table.pull(feasigns, offsets, values, out),
+        )
 
     def close(self) -> None:
         self._txn.abort()

@@ -71,8 +71,11 @@ class Predictor:
 
         Raises: DataError naming the instance and the field; CorruptionError.
         """
-        with self._using() as generation:
+        generation = self._enter()
+        try:
             return generation.predict(instances)
+        finally:
+            self._leave(generation)
 
     def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
         """As `predict`, with what predicted; of that, only what it knows may be used afterwards."""
@@ -93,13 +96,25 @@ class Predictor:
         Raises: ValueError for another shape or dtype; CorruptionError.
         """
         feasigns = np.ascontiguousarray(feasigns)
-        if feasigns.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+        if feasigns.dtype.kind not in "ui" or feasigns.dtype.itemsize != 8:
             raise ValueError(f"feasigns have dtype {feasigns.dtype}, expected uint64 or int64")
         offsets = np.ascontiguousarray(offsets, np.int32)
         if dense is not None:
             dense = np.ascontiguousarray(dense, np.float32)
-        with self._using() as generation:
+        generation = self._enter()
+        try:
             return generation.predict_feasigns(feasigns.view(np.uint64), offsets, dense)
+        finally:
+            self._leave(generation)
+
+    def warm(self) -> None:
+        """Reads and tests every block of the version now, so that no request is the first to need
+        one. Other requests go on beside it.
+
+        Raises: CorruptionError.
+        """
+        with self._using() as generation:
+            generation.rows.table.test_all()
 
     # ---- versions
 
@@ -175,20 +190,28 @@ class Predictor:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[OpenGeneration]:
+        generation = self._enter()
+        try:
+            yield generation
+        finally:
+            self._leave(generation)
+
+    def _enter(self) -> OpenGeneration:
+        """What is predicted with, kept open until `_leave`."""
         self._file.check_process()
         with self._lock:
             generation = self._now
             if generation is None:
                 raise StoreError(f"{self.path}: the predictor is closed")
             generation.users += 1
-        try:
-            yield generation
-        finally:
-            with self._lock:
-                generation.users -= 1
-                last = generation.users == 0 and generation is not self._now
-            if last:
-                self._retire(generation)
+        return generation
+
+    def _leave(self, generation: OpenGeneration) -> None:
+        with self._lock:
+            generation.users -= 1
+            last = generation.users == 0 and generation is not self._now
+        if last:
+            self._retire(generation)
 
     def _retire(self, generation: OpenGeneration) -> None:
         generation.close()

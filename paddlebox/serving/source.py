@@ -22,7 +22,8 @@ class Source(Protocol):
     """A base, or what a delta changes. Letters: n = rows of a chunk.
 
     meta: kind ("base" or "delta"), version, day, pass_number, layout as `VersionRecord.layout`;
-        of a delta also `follows`, the version it was made against, if it says so.
+        of a delta also `follows`, the version it was made against, if it says so. Of a save
+        `save`, {name, crc32c}, and of a delta among them `follows_save`, that of its parent.
 
     Its rows come in chunks, (n) uint64 feasigns in the order of keys and (n, words) float32 rows
     (docs/formats/row.md): it is iterated, or has `visit(callback)`. One that brings another model

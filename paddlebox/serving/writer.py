@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,7 @@ class Writer:
             day=int(source.meta["day"]),
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),
+            save=source.meta.get("save"),
         )
         _check_same_form(self.path, record, newest)
         layer = self._write_layer(source, record, newest)
@@ -193,6 +194,8 @@ class Writer:
                     f"{meta['kind']} of version {found}"
                 )
             return
+        if meta.get("save") is not None and self._check_save(meta, newest):
+            return
         follows = meta.get("follows")
         if found <= newest.version or (follows is not None and follows != newest.version):
             after = f", which follows version {follows}" if follows is not None else ""
@@ -202,11 +205,26 @@ class Writer:
                 + "; nothing is new until the next commit" * (found == newest.version)
             )
 
+    def _check_save(self, meta: Mapping[str, Any], newest: Generation) -> bool:
+        """Whether a save follows; False: its version tells. A base may be of the version that is
+        there already: the next delta is made upon it."""
+        parent = meta["follows_save"]
+        if meta["kind"] == "base":
+            return bool(meta["version"] == newest.version and meta["save"] != newest.save)
+        if newest.save == parent:
+            return True
+        holds = newest.save["name"] if newest.save is not None else "of no save"
+        raise StoreError(
+            f"{self.path}: holds version {newest.version}, {holds}, expected the delta that was "
+            f"made upon it, found {meta['save']['name']}, made upon {parent['name']} with CRC32C "
+            f"{parent['crc32c']:#010x}: apply the saves of a chain in order, or export anew"
+        )
+
     def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
         if getattr(source, "config", None) is not None:
             config, slots = source.config, source.slots
         else:
-            assert newest is not None  # a first base has them
+            assert newest is not None  # a base brings them
             with self._file.read() as txn:
                 config, slots, _ = read_model(self._file, txn, newest.model)
         frozen = program.freeze(config, slots, source.dense())

@@ -1,12 +1,14 @@
 """Copies of committed versions on other storage, and stores made from them.
 
-URI/data/<file>.<crc32c>       segments and dense files; a copy writes only those that are not there
+URI/data/<file>.<stamp>        segments; a copy writes only those that are not there
+URI/data/<file>.<crc32c>       dense files, likewise
 URI/checkpoints/<label>        the record of a version (a MANIFEST file), written after its files
 URI/tables/<name>/...          the same of a group's other tables, written before; there a label
                                ends with the CRC of the record that names it, 8 hex digits
 
-Nothing is deleted there, and a file's name holds its checksum: runs that went back, or several that
-were started from one store, may share a folder. The label is ``pass-<pass>-<version>``, or a name.
+Nothing is deleted there, and no two contents have the same name: runs that went back, or several
+that were started from one store, may share a folder. The label is ``pass-<pass>-<version>``, or a
+name.
 """
 
 from __future__ import annotations
@@ -235,7 +237,10 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 def _remote_names(record: VersionRecord) -> list[str]:
     """In the order of `files.data_files`."""
-    segments = [f"{s['file']}.{s['footer_crc']:08x}" for s in record.segments]
+    # Of a record from before stamps the checksum must do; it covers the keys, but not the rows.
+    segments = [
+        f"{s['file']}.{s.get('stamp', format(s['footer_crc'], '08x'))}" for s in record.segments
+    ]
     dense = [f"{name}.{of.get('crc32c', 0):08x}" for name, of in record.dense.items()]
     return [*segments, *dense]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,12 @@ from paddlebox.store.crc import crc32c
 
 FORMAT = 2
 _MAGIC = "PBXMANIFEST"
+
+
+def newly_written(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Descriptors for the record that first names these segments. Each gets a `stamp` of its own:
+    a store that went back writes other rows under the same names, with the same keys."""
+    return [{**segment, "stamp": secrets.token_hex(8)} for segment in segments]
 
 
 def _now() -> str:

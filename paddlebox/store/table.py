@@ -30,6 +30,7 @@ from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.parity import Keeper
+from paddlebox.store.record import newly_written
 
 log = logging.getLogger("paddlebox")
 core = _native.core
@@ -537,7 +538,7 @@ class Table:
         assert self.folder is not None
         head = self._head or self._empty_record()
         parts = [*self._ended, *parts]
-        written = [segment for part in parts for segment in part["segments"]]
+        written = newly_written(segment for part in parts for segment in part["segments"])
         version = head.version + 1
         names = write_dense(Path(files.dense_folder(str(self.folder), version)), dense)
         record = head.following(
@@ -588,7 +589,7 @@ class Table:
             record = self._empty_record()
             record = record.following(
                 "init",
-                segments=list(segments),
+                segments=newly_written(segments),
                 live_rows=sum(s["rows"] for s in segments),
                 bytes_written={"init": sum(s["bytes"] for s in segments)},
                 dense=write_dense(Path(files.dense_folder(str(self.folder), 1)), dense),
@@ -892,7 +893,7 @@ class Table:
     def _commit_merges(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
         assert self._manifest is not None
         gone = {id_ for merge, _ in finished for id_ in merge.inputs}
-        made = [segment for _, result in finished for segment in result["segments"]]
+        made = newly_written(s for _, result in finished for s in result["segments"])
         with self._committing:
             head = self._head
             assert head is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import multiprocessing
 from collections.abc import Callable
@@ -211,7 +212,10 @@ def test_a_predictor_of_before_a_fork_is_refused(run_dir: Path, tmp_path: Path) 
     context = multiprocessing.get_context("fork")
     with Predictor(tmp_path / "m") as predictor:
         queue = context.Queue()
+        # Else the child may collect garbage of other tests, and Paddle's dies without its threads.
+        gc.freeze()
         child = context.Process(target=_predict_after_fork, args=(predictor, queue))
         child.start()
         assert "opened before a fork" in queue.get(timeout=60)
         child.join()
+        gc.unfreeze()

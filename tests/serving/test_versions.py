@@ -41,7 +41,8 @@ def served(path: Path, feasigns: list[int]) -> dict[int, float]:
         slots = record.slots
         offsets = (np.arange(len(ids) * slots + 1) // slots).astype(np.int32)
         dense = np.zeros(len(ids) * record.dense_width, np.float32)
-        pooled = table.pull(ids, offsets, dense).reshape(len(ids), -1)
+        pooled = np.empty((len(ids), table.output_width), np.float32)
+        table.pull(ids, offsets, dense, pooled)
         # The last slot of each instance has its one feasign; embed_w is its third column.
         at = (slots - 1) * (record.embedx_dim + 3) + 2
         weights = pooled[:, at]

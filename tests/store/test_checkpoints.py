@@ -40,10 +40,10 @@ def open_store(folder: Path, **settings: Any) -> Table:
     return Table(CONFIG, folder=folder, **settings)
 
 
-def push(table: Table, number: int) -> None:
+def push(table: Table, number: int, gradient: float = 1.0) -> None:
     feasigns = np.arange(1 + 50 * number, 301 + 50 * number, dtype=np.uint64)
     table.begin(table.stage(sorted_unique_keys(feasigns), day=DAY + number))
-    grad = np.ones((len(feasigns), 3 + CONFIG.embedx_dim), np.float32)
+    grad = np.full((len(feasigns), 3 + CONFIG.embedx_dim), gradient, np.float32)
     ops.push_box_sparse(paddle.to_tensor(feasigns.view(np.int64)), paddle.to_tensor(grad))
     table.end(number)
 
@@ -308,14 +308,18 @@ class TestCopies:
         copies.restore(remote, tmp_path / "new")
         assert digests(tmp_path / "new" / "store") == digests(store)
 
-    def test_a_run_that_went_back_may_copy_to_the_same_place(self, store, tmp_path):
+    @pytest.mark.parametrize(("number", "gradient"), [(7, 1.0), (4, 2.0)])
+    def test_a_run_that_went_back_may_copy_to_the_same_place(
+        self, store, tmp_path, number, gradient
+    ):
         remote = str(tmp_path / "remote")
         before = digests(store)
         self.copy(store, remote)
         with Manifest.open_writer(store) as manifest:
             manifest.go_back(3)
         with open_store(store) as table:
-            push(table, 7)  # other rows under the version and segment numbers of before
+            # Under the version and segment numbers of before: other rows, or other values of them.
+            push(table, number, gradient)
             table.commit(**fields(8))
         self.copy(store, remote)
         copies.restore(remote, tmp_path / "new")

@@ -1,0 +1,63 @@
+#include "serve/block_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace pbx {
+
+std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int bits) {
+  const uint32_t rows = block.rows();
+  std::vector<TagBucket> buckets(BucketsFor(rows) + 1);
+  uint64_t at = 0;  // buckets that have their first row
+  for (uint32_t i = 0; i < rows; ++i) {
+    const uint64_t key = block.key(i);
+    if (BlockOf(key, bits) != number || (i != 0 && key <= block.key(i - 1))) return {};
+    for (const uint64_t own = BucketOf(key, bits, rows); at <= own; ++at) buckets[at].first = i;
+    TagBucket& bucket = buckets[at - 1];
+    if (bucket.count < TagBucket::kRoom) {
+      bucket.tags[bucket.count++] = TagBucket::TagOf(key);
+    } else {
+      bucket.count = TagBucket::kCrowded;
+    }
+  }
+  for (; at < buckets.size(); ++at) buckets[at].first = rows;
+  return buckets;
+}
+
+Result<const TagBucket*> IndexRoom::Keep(const std::vector<TagBucket>& index) {
+  const size_t bytes = index.size() * sizeof(TagBucket);
+  if (chunks_.empty() || chunks_.back().size() - used_ < bytes) {
+    Result<Buffer> chunk = Buffer::Allocate(std::max(bytes, chunk_bytes_));
+    PBX_RETURN_IF_ERROR(chunk.status());
+    bytes_ += chunk.value().size();
+    chunks_.push_back(std::move(chunk.value()));
+    used_ = 0;
+  }
+  char* const at = chunks_.back().data() + used_;
+  std::memcpy(at, index.data(), bytes);
+  used_ += bytes;
+  return reinterpret_cast<const TagBucket*>(at);
+}
+
+uint32_t FindIn(const TagBucket* bucket, const BlockView& block, uint64_t key) {
+  if (bucket->count != TagBucket::kCrowded) {
+    for (uint32_t left = bucket->Matches(key); left != 0; left &= left - 1) {
+      const uint32_t at = bucket->first + static_cast<uint32_t>(__builtin_ctz(left));
+      if (block.key(at) == key) return at;
+    }
+    return block.rows();
+  }
+  uint32_t low = bucket->first, high = bucket[1].first;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (block.key(middle) < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < bucket[1].first && block.key(low) == key ? low : block.rows();
+}
+
+}  // namespace pbx

@@ -1,0 +1,232 @@
+"""Saves in an export file: it serves the trainer's rows, and only the next one follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import StoreError
+from paddlebox.saves import Saver, open_save
+from paddlebox.serving.file import ExportFile
+from paddlebox.serving.generation import OpenRows
+from paddlebox.serving.save_source import SaveSource
+from paddlebox.serving.writer import Writer, export
+from paddlebox.store.table import Table
+from tests.saves.common import FIRST_DAY, feasigns, open_table, train
+from tests.saves.common import config as small_table
+from tests.serving.conftest import ROOT, tool
+
+PROBE = np.arange(1, 400, dtype=np.uint64)
+DIM = 4
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def model_files() -> dict[str, bytes]:
+    """Of a model of one slot over rows of the small table."""
+    from paddlebox.config import load_config
+
+    config = load_config(
+        "configs/deepfm_synthetic.yaml", ["data.train_files=[x]", "model.hidden=[4]"]
+    )
+    config = config.model_copy(update={"table": small_table()})
+    return {
+        "config.json": config.canonical_json().encode(),
+        "slots.yaml": Path(config.data.slots).read_bytes(),
+    }
+
+
+class Trainer:
+    """A table that trains and saves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._dense = dense_state()  # before the table, which leaves static mode
+        self.table: Table = open_table(folder / "store", small_table(base_threshold=0.1))
+        self._files = model_files()
+        self._pass = 0
+
+    def train(self, first: int, count: int, day: int = FIRST_DAY, show: float = 5) -> None:
+        self._pass += 1
+        train(self.table, feasigns(first, count), self._pass, day=day, show=show)
+
+    def save(self, kind: str) -> Path:
+        saver = Saver(self.table, self.folder / "out", extra=self._files, dense=self._dense)
+        return Path(getattr(saver, kind)(f"20240101/{kind}-{self._pass}").folder)
+
+    def close(self) -> None:
+        self.table.close()
+
+    def rows(self) -> dict[int, np.ndarray]:
+        """Show, click, embed_w and embedx of each row that a base saved now would hold."""
+        held: dict[int, np.ndarray] = {}
+        at = 7 + 1  # of embedx: behind embed_w and its one word of state (docs/formats/row.md)
+
+        def visit(found: np.ndarray, rows: np.ndarray) -> None:
+            owns = (rows[:, 0].view(np.uint32) >> 16 & 1).astype(bool)
+            embedx = np.where(owns[:, None], rows[:, at : at + DIM], np.float32(0))
+            kept = np.concatenate([rows[:, [1, 2, 6]], embedx], axis=1)
+            held.update(zip(found.tolist(), kept, strict=True))
+
+        self.table.rows_of_base(visit)
+        return held
+
+
+Make = Callable[[Path], Trainer]
+
+
+@pytest.fixture
+def trainer_in() -> Iterator[Make]:
+    with ExitStack() as opened:
+        yield lambda folder: opened.enter_context(closing(Trainer(folder)))
+
+
+_dense: dict[str, np.ndarray] = {}
+
+
+def dense_state() -> dict[str, np.ndarray]:
+    """Of the model of `model_files`, as training would begin it."""
+    if not _dense:
+        from paddlebox.config import Config, load_slots
+        from paddlebox.config.check import validate
+        from paddlebox.train.program import build_runner
+
+        config = validate(Config, json.loads(model_files()["config.json"]), "test")
+        _dense.update(build_runner(config, load_slots(config.data.slots)).dense_state())
+    return _dense
+
+
+def check_serves(path: Path, expected: dict[int, np.ndarray]) -> None:
+    """The export serves the expected rows, to the bit but for the logarithms of CVM, and no other
+    of PROBE."""
+    with ExportFile(path) as file, file.read() as txn:
+        record = file.generation(txn, file.head(txn).current)
+        table = OpenRows(file, txn, record).table
+        table.test_all()
+        there = table.contains(PROBE).astype(bool)
+        offsets = np.arange(record.slots * len(PROBE) + 1) // record.slots
+        out = np.empty((len(PROBE), table.output_width), np.float32)
+        dense = np.zeros((len(PROBE), record.dense_width), np.float32)
+        table.pull(PROBE, offsets.astype(np.int32), dense, out)
+    # The last slot of each instance has its one feasign.
+    pooled = out[:, (record.slots - 1) * (3 + DIM) : record.slots * (3 + DIM)]
+    assert PROBE[there].tolist() == sorted(expected)
+    rows = np.array([expected[feasign] for feasign in PROBE[there].tolist()])
+    assert pooled[there][:, 2:].tobytes() == rows[:, 2:].tobytes()
+    counts = np.log(rows[:, :2] + 1)
+    counts[:, 1] -= counts[:, 0]
+    np.testing.assert_allclose(pooled[there][:, :2], counts, atol=1e-6)
+    assert not pooled[~there].any()
+
+
+def test_a_base_and_its_deltas_serve_the_trainers_rows_deletions_included(
+    tmp_path: Path, trainer_in: Make
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    trainer.train(1, 200)
+    export(SaveSource(trainer.save("base")), path)
+    check_serves(path, trainer.rows())
+    trainer.train(150, 150)  # rows that change, and new ones
+    with Writer(path) as writer:
+        writer.apply(SaveSource(trainer.save("delta")))
+    expected = trainer.rows()
+    assert len(expected) == 299
+    check_serves(path, expected)
+    trainer.table.shrink(FIRST_DAY, min_score=0.9)  # five shows without a click are not enough
+    trainer.train(280, 60, show=9)
+    delta = trainer.save("delta")
+    assert open_save(delta).meta["deleted"] > 0
+    with Writer(path) as writer:
+        record = writer.apply(SaveSource(delta))
+    assert record.save == {"name": "20240101/delta-3", "crc32c": open_save(delta).meta["crc32c"]}
+    expected = trainer.rows()
+    assert 0 < len(expected) < 299
+    check_serves(path, expected)
+    # The same of the last delta with its chain, in one.
+    export(SaveSource(delta, whole=True), tmp_path / "whole")
+    check_serves(tmp_path / "whole", expected)
+
+
+def test_a_delta_of_another_parent_is_refused_and_both_are_named(
+    tmp_path: Path, trainer_in: Make
+) -> None:
+    with closing(Trainer(tmp_path / "b")) as other:  # whose saves have the names of the others
+        other.train(1, 51)
+        other.save("base")
+        other.train(1, 60)
+        foreign = other.save("delta")
+    trainer, path = trainer_in(tmp_path / "a"), tmp_path / "m"
+    trainer.train(1, 50)
+    base = trainer.save("base")
+    export(SaveSource(base), path)
+    before = trainer.rows()
+    trainer.train(1, 60)
+    first = trainer.save("delta")
+    trainer.train(1, 70)
+    second = trainer.save("delta")
+    with Writer(path) as writer:
+        for wrong, parent in ((second, "delta-2"), (foreign, "base-1")):
+            with pytest.raises(
+                StoreError, match=rf"base-1, expected .* made upon 20240101/{parent}"
+            ):
+                writer.apply(SaveSource(wrong))
+        with pytest.raises(StoreError, match="expected one that follows"):
+            writer.apply(SaveSource(base))
+    check_serves(path, before)
+    with Writer(path) as writer:
+        writer.apply(SaveSource(first))
+        with pytest.raises(StoreError, match=r"delta-2, expected .* made upon 20240101/base-1"):
+            writer.apply(SaveSource(first))
+        writer.apply(SaveSource(second))
+    check_serves(path, trainer.rows())
+
+
+def test_a_new_base_of_the_version_there_is_lets_its_deltas_follow(
+    tmp_path: Path, trainer_in: Make
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    trainer.train(1, 50)
+    export(SaveSource(trainer.save("base")), path)
+    trainer.train(20, 50)
+    delta, base = trainer.save("delta"), trainer.save("base")
+    trainer.train(60, 50)
+    last = trainer.save("delta")
+    with Writer(path) as writer:
+        for save in (delta, base, last):
+            writer.apply(SaveSource(save))
+    check_serves(path, trainer.rows())
+
+
+def test_the_tool_exports_a_save_and_applies_the_next_and_refuses_what_is_not_to_be_served(
+    tmp_path: Path, trainer_in: Make
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    trainer.train(1, 100)
+    base = trainer.save("base")
+    done = tool("export", "--from-save", base, "--out", path, "--precision", "float16")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["save"]["name"] == "20240101/base-1"
+    trainer.train(50, 100)
+    delta = trainer.save("delta")
+    done = tool("export", path, "--apply", delta)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["version"] == open_save(delta).meta["version"]
+    batch = trainer.save("batch")
+    for arguments, message in (
+        ((path, "--apply", batch), "is a batch"),
+        ((path, "--apply", delta, "--threshold", "1"), "--threshold is of a run"),
+        ((path, "--from-save", base, "--out", path), "expected either a path or --from-save"),
+        (("--from-save", base, "--show"), "--from-save needs --out"),
+    ):
+        done = tool("export", *arguments)
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
