@@ -25,7 +25,7 @@ def blocks() -> list[str]:
 def write_lines(path: Path, seed: int) -> None:
     rng = random.Random(seed)
     lines = [HEADER]
-    for _ in range(400):
+    for _ in range(700):
         user, tags = rng.randrange(80), rng.sample(["home", "music", "car"], rng.randrange(4))
         age = rng.choice(["", str(rng.randrange(14, 80))])
         clicked = int(rng.random() < (0.6 if user % 2 else 0.1))
@@ -67,7 +67,7 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         return next(text for command, text in said.items() if part in command)
 
     assert len(commands) == 9
-    assert json.loads(of("evaluate.py"))["samples"] == 400
+    assert json.loads(of("evaluate.py"))["samples"] == 700
     assert "show " in of("lookup")
     assert "20240102" in of("store.py life")  # a day that has ended
     assert len(of("predict.py").strip("[]\n").split()) == 2
