@@ -12,9 +12,9 @@ of the rows are applied by another process while this one follows; and then such
 second, for minutes, while each answer is checked to the bit against the rows of its version.
 
 Goals: as many requests a second as the peer, at batch 1 and 64; a delta of 5 % takes no more than a
-fifth of the time of the whole export; anonymous memory of the reader, but for blocks held
-resident within their bound, grows by less than 5 % over the deltas. Under the long load no request fails, no answer is wrong, and neither memory nor the
-file grows by 10 % in the last third of it.
+fifth of the time of the whole export; anonymous memory of the reader, but for blocks held resident
+within their bound, grows by less than 5 % over the deltas. Under the long load no request fails, no
+answer is wrong, and neither memory nor the file grows by 10 % in the last third of it.
 """
 
 from __future__ import annotations

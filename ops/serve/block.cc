@@ -34,8 +34,8 @@ void BlockBuilder::Add(uint64_t key, bool full, const char* row) {
 std::string BlockBuilder::Finish(uint32_t number) {
   std::string out(4, '\0');
   const auto n = static_cast<uint32_t>(full_.size());
-  const auto total = static_cast<uint32_t>(full_rows_.size() /
-                                           (BlockView::kKeyBytes + codec_.full_bytes()));
+  const auto total =
+      static_cast<uint32_t>(full_rows_.size() / (BlockView::kKeyBytes + codec_.full_bytes()));
   Put(number, &out);
   Put(n, &out);
   Put(total, &out);

@@ -138,10 +138,10 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
                              bool* full) const {
   struct Probe {
     uint64_t key;
-    size_t layer;              // the newest that may have the key
-    const TagBucket* bucket;   // null: no rows there
+    size_t layer;             // the newest that may have the key
+    const TagBucket* bucket;  // null: no rows there
     const OpenBlock* block;
-    const char* at;            // the key of the row that may be the one; null: none is
+    const char* at;  // the key of the row that may be the one; null: none is
   };
   Probe probes[kGroup];
   for (size_t i = 0; i < n; ++i) {
@@ -188,8 +188,8 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     const Probe& probe = probes[i];
     if (probe.at != nullptr && std::memcmp(probe.at, &probe.key, 8) == 0) continue;
     // Another row has the tag, or the bucket is crowded, or no row is there after all.
-    const size_t layer = probe.at != nullptr || probe.layer == layers_.size() ? probe.layer
-                                                                               : probe.layer + 1;
+    const size_t layer =
+        probe.at != nullptr || probe.layer == layers_.size() ? probe.layer : probe.layer + 1;
     PBX_RETURN_IF_ERROR(Find(layer, probe.key, &rows[i], &full[i]));
   }
   return Status::Ok();
@@ -198,8 +198,8 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
 Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
                         const float* dense, float* out) const {
   // Only where there is nothing to sum and no logarithm: a quarter less time than by the tile.
-  bool copies = !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) ==
-                                        instances * slots_;
+  bool copies =
+      !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
   for (size_t i = 0; copies && i < instances * slots_; ++i) {
     copies = offsets[i] == static_cast<int32_t>(i);
   }

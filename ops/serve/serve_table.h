@@ -111,7 +111,8 @@ class ServeTable {
   };
   // What tables with the same layer share.
   struct Tested {
-    Tested(size_t n, size_t bytes) : blocks(std::make_unique<OpenBlock[]>(n)), index(bytes), copies(bytes) {}
+    Tested(size_t n, size_t bytes)
+        : blocks(std::make_unique<OpenBlock[]>(n)), index(bytes), copies(bytes) {}
     std::unique_ptr<OpenBlock[]> blocks;
     std::mutex mutex;  // of those who test a block
     Room index, copies;
