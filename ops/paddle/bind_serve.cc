@@ -81,7 +81,8 @@ void CheckOffsets(const int32_t* offsets, size_t n, size_t feasigns) {
   }
 }
 
-// Where out, (B, width), lets the rows of n instances be written. Never a copy of it, as Array may be.
+// Where out, (B, width), lets the rows of n instances be written. Never a copy of it, as Array may
+// be.
 float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width) {
   if (SizeOf(out) != n * width) {
     ThrowIfError(Error(Code::kInvalidArgument, "out has room for %zu floats, expected %zu * %zu",

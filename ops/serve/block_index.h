@@ -78,11 +78,13 @@ class Room {
 };
 
 // The place of the first row that may have the key, to ask for it early; `rows`, those of the
-// block, if none has.
-inline uint32_t GuessIn(const TagBucket& bucket, uint32_t rows, uint64_t key) {
+// block, if none has. others: a bit for each row of the bucket that may have it too.
+inline uint32_t GuessIn(const TagBucket& bucket, uint32_t rows, uint64_t key, uint32_t* others) {
+  *others = 0;
   if (__builtin_expect(bucket.count == TagBucket::kCrowded, 0)) return bucket.first;
   const uint32_t matches = bucket.Matches(key);
   if (matches == 0) return rows;
+  *others = matches & (matches - 1);
   return bucket.first + static_cast<uint32_t>(__builtin_ctz(matches));
 }
 

@@ -99,7 +99,7 @@ Status ServeTable::TestBlock(const Layer& layer, uint64_t number, const TagBucke
   block.rows = rows;
   block.full = full;
   bool kind;
-  if (full == 0 || full == rows) block.alike = View(block).Row(0, &kind);
+  block.alike = full == 0 || full == rows ? View(block).Row(0, &kind) : nullptr;
   *index = reinterpret_cast<const TagBucket*>(kept.value());
   block.index.store(*index, std::memory_order_release);
   return Status::Ok();
@@ -148,6 +148,13 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     Probe& probe = probes[i];
     probe.key = KeyOf(feasigns[i]);
     probe.layer = feasigns[i] == 0 ? layers_.size() : NextLayer(0, probe.key);
+    if (probe.layer == layers_.size()) continue;
+    const Layer& layer = layers_[probe.layer];
+    probe.block = &layer.tested->blocks[BlockOf(probe.key, layer.parts.bits)];
+    __builtin_prefetch(probe.block);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    Probe& probe = probes[i];
     probe.bucket = nullptr;
     if (probe.layer == layers_.size()) continue;
     const int bits = layers_[probe.layer].parts.bits;
@@ -163,18 +170,19 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
     probe.at = nullptr;
     if (probe.bucket == nullptr) continue;
     const OpenBlock& block = *probe.block;
-    const uint32_t place = GuessIn(*probe.bucket, block.rows, probe.key);
+    uint32_t others;
+    const uint32_t place = GuessIn(*probe.bucket, block.rows, probe.key, &others);
     if (place == block.rows) continue;
-    if (block.alike != nullptr) {
-      full[i] = block.full != 0;
-      rows[i] = block.alike + size_t{place} * (BlockView::kKeyBytes + codec_.bytes(full[i]));
-    } else {
-      rows[i] = View(block).Row(place, &full[i]);
-    }
+    rows[i] = RowAt(block, place, &full[i]);
     probe.at = rows[i] - BlockView::kKeyBytes;
     const char* const last = rows[i] + codec_.bytes(full[i]) - 1;
     for (const char* line = probe.at; line < last; line += 64) __builtin_prefetch(line);
     __builtin_prefetch(last);
+    for (; others != 0; others &= others - 1) {
+      bool kind;
+      const auto next = static_cast<uint32_t>(__builtin_ctz(others));
+      __builtin_prefetch(RowAt(block, probe.bucket->first + next, &kind));
+    }
   }
   for (size_t i = 0; i < n; ++i) {
     const Probe& probe = probes[i];

@@ -136,6 +136,12 @@ class ServeTable {
   BlockView View(const OpenBlock& block) const {
     return {codec_, block.data, block.rows, block.full};
   }
+  // As BlockView::Row, in fewer steps where all rows are of one kind.
+  const char* RowAt(const OpenBlock& block, uint32_t place, bool* full) const {
+    if (block.alike == nullptr) return View(block).Row(place, full);
+    *full = block.full != 0;
+    return block.alike + size_t{place} * (BlockView::kKeyBytes + codec_.bytes(*full));
+  }
   // The first layer from `layer` on whose filter lets key pass; layers() if none.
   size_t NextLayer(size_t layer, uint64_t key) const;
   // Row of key in layer or one that is older, or null.

@@ -640,7 +640,7 @@ def test_a_request_that_never_ends_holds_the_server_up_for_its_grace_only(
         assert server.stop() == 0  # waits for less than the request's time
 
 
-def test_what_cannot_be_served_is_one_line_and_exit_code_1(
+def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
     def failed(*arguments: Any) -> str:

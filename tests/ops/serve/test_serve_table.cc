@@ -130,6 +130,73 @@ TEST(keys_in_a_cluster_and_at_both_ends_are_found) {
   CHECK_EQ(PullOne(table, FeasignOf(2))[0], 0.0f);
 }
 
+TEST(lists_of_one_are_copied_to_the_bits_that_pooling_gives) {
+  const ServeCodec codec(kDim, false, ServePrecision::kFloat32);
+  Rows rows;
+  for (uint64_t f = 1; f <= 3000; ++f) {
+    rows[KeyOf(f)] = MakeRow(1, static_cast<float>(f) / 7, f % 3 != 0);
+  }
+  const Made made = MakeLayer(codec, rows, 1, false);
+  ServeTable table("test", codec, 2, 1);
+  CHECK_OK(table.AddLayer(made.parts));
+  constexpr size_t kInstances = 500;
+  std::vector<uint64_t> feasigns;
+  std::vector<float> dense;
+  for (uint64_t i = 0; i < 2 * kInstances; ++i) feasigns.push_back(i * 4);  // 0 and absent ones too
+  for (size_t i = 0; i < kInstances; ++i) dense.push_back(static_cast<float>(i));
+  std::vector<int32_t> offsets(2 * kInstances + 1);
+  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int32_t>(i);
+  std::vector<float> copied(kInstances * table.output_width()), pooled(copied.size() + 5 * 2 + 1);
+  CHECK_OK(table.Pull(feasigns.data(), offsets.data(), kInstances, dense.data(), copied.data()));
+  // An instance more, with an empty list, makes of the same lists those that are pooled.
+  offsets.push_back(offsets.back());
+  offsets.push_back(offsets.back());
+  dense.push_back(0);
+  CHECK_OK(
+      table.Pull(feasigns.data(), offsets.data(), kInstances + 1, dense.data(), pooled.data()));
+  CHECK(std::memcmp(copied.data(), pooled.data(), copied.size() * sizeof(float)) == 0);
+}
+
+TEST(copies_in_memory_serve_what_the_file_does_and_keep_their_bound) {
+  const ServeCodec codec(kDim, true, ServePrecision::kFloat32);
+  Rows rows;
+  for (uint64_t f = 1; f <= 20000; ++f) rows[KeyOf(f)] = MakeRow(1, 1, f % 2 == 0);
+  const Made made = MakeLayer(codec, rows, 1, false);
+  size_t bytes = 0;
+  for (const std::string& block : made.blocks) bytes += block.size();
+  for (const size_t bound : {size_t{0}, bytes / 2, bytes}) {
+    ServeTable table("test", codec, 1, 0, bound);
+    CHECK_OK(table.AddLayer(made.parts));
+    CHECK_EQ(table.ResidentBytes(), 0u);
+    CHECK_OK(table.TestAll());
+    CHECK(table.ResidentBytes() <= bound);
+    CHECK(bound == 0 || table.ResidentBytes() + 2 * made.blocks[0].size() > bound);
+    for (uint64_t f = 1; f <= 20000; ++f) {
+      if (PullOne(table, f)[2] != 1.0f) test::Fail(__FILE__, __LINE__, "another row");
+    }
+    ServeTable next("test", codec, 1, 0, bound);
+    CHECK_OK(next.AddLayer(made.parts));
+    next.AdoptTests(table);
+    CHECK_EQ(next.ResidentBytes(), table.ResidentBytes());
+  }
+}
+
+TEST(keys_out_of_order_are_damage_whatever_the_crc_says) {
+  const ServeCodec codec(kDim, true, ServePrecision::kFloat32);
+  const std::string row(codec.full_bytes(), 'x');
+  for (const auto& [first, second] : {std::pair<uint64_t, uint64_t>{9, 8}, {9, 9}}) {
+    BlockBuilder builder(codec);
+    builder.Add(first, true, row.data());
+    builder.Add(second, true, row.data());
+    const std::string bytes = builder.Finish(0);
+    LayerParts parts;
+    parts.blocks = {{bytes.data(), bytes.size()}};
+    ServeTable table("file", codec, 1, 0);
+    CHECK_OK(table.AddLayer(parts));
+    CHECK_CODE(table.TestAll(), Code::kCorruption);
+  }
+}
+
 TEST(newer_layers_hide_older_rows_and_deleted_ones_stay_away_through_a_merge) {
   const ServeCodec codec(kDim, true, ServePrecision::kFloat32);
   Rows base, delta;
