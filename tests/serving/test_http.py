@@ -656,7 +656,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = tool("serve", csv_run[1], "--port", port)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"cannot listen at 127.0.0.1, port {port}" in done.stderr
     code = (
         "import sys, importlib.util as u; find = u.find_spec\n"
@@ -666,7 +666,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     done = subprocess.run(
         [sys.executable, "-c", code, str(csv_run[1])], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'paddlebox[serve]'" in done.stderr
 
 
