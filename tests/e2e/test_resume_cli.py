@@ -81,6 +81,7 @@ def test_new_files_are_trained_on_and_a_run_that_is_done_says_so(data, tmp_path,
     assert digests(run_dir) == digests(unbroken)
 
 
+@pytest.mark.slow
 def test_going_back_by_name_and_by_number(data, tmp_path, unbroken):
     run_dir = tmp_path / "r"
     trained(*arguments(data, run_dir, "checkpoint.keep_versions=9"))

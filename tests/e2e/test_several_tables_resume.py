@@ -39,6 +39,7 @@ def unbroken(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # n
     return run_dir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["pass", "2"])
 def test_killed_and_started_again_it_ends_as_unbroken(data, tmp_path, unbroken, every):  # noqa: F811
     run_dir, more = tmp_path / "r", [f"checkpoint.every={every}", "checkpoint.keep_versions=9"]
@@ -65,6 +66,7 @@ def test_killed_and_started_again_it_ends_as_unbroken(data, tmp_path, unbroken, 
     assert stat["version"] == (6 if every == "pass" else 3)
 
 
+@pytest.mark.slow
 def test_going_back_naming_and_copying_are_of_all_tables(data, tmp_path, unbroken):  # noqa: F811
     run_dir, remote = tmp_path / "r", tmp_path / "remote"
     keep = "checkpoint.keep_versions=9"

@@ -196,6 +196,7 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(runs, tmp_path):
     old = str(tmp_path / "old")
     second = runs.files[2:]
