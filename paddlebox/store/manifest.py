@@ -119,7 +119,14 @@ class Manifest:
         try:
             for name in ("ssd", "dense", "manifest", "leases"):
                 files.make_folder(os.path.join(folder, name))
-            manifest = cls(folder, lock)
+            try:
+                manifest = cls(folder, lock)
+            except CorruptionError:
+                # A power cut while the store was made: nothing was ever committed.
+                if files.manifest_versions(folder) or os.listdir(os.path.join(folder, "ssd")):
+                    raise
+                os.unlink(os.path.join(folder, "manifest", "data.mdb"))
+                manifest = cls(folder, lock)
         except BaseException:
             lock.release()
             raise

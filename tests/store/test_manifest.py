@@ -592,3 +592,16 @@ def test_the_bytes_are_those_of_the_format_page() -> None:
     assert unseal(seal(b""), "x") == b""
     with pytest.raises(CorruptionError):
         unseal(b"\x00\x00", "x")
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 8192, b"\xde" * 100])
+def test_a_store_whose_making_was_cut_short_is_made_anew(tmp_path: Path, torn: bytes) -> None:
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / "manifest" / "data.mdb").write_bytes(torn)
+    with Manifest.open_writer(tmp_path) as manifest:
+        assert manifest.head() is None
+    (tmp_path / "manifest" / "data.mdb").write_bytes(b"\0" * 8192)
+    (tmp_path / "ssd" / "seg-000000000001.seg").write_bytes(b"rows")
+    with pytest.raises(CorruptionError):
+        Manifest.open_writer(tmp_path)
+    assert (tmp_path / "ssd" / "seg-000000000001.seg").exists()
