@@ -167,7 +167,9 @@ class Trainer:
         from paddlebox.train import session
 
         if work.store:
-            self.table = session.open_table(self.config, Path(work.folder) / "store")
+            table = session.open_table(self.config, Path(work.folder) / "store")
+            assert isinstance(table, Table)
+            self.table = table
         else:
             self.table = Table(
                 self.config.table,
