@@ -121,9 +121,9 @@ Result<ParityIndex> WriteParity(const std::string& folder, const std::vector<std
   ParityIndex index;
   std::vector<Input> inputs;
   for (const std::string& name : files) {
-    std::string path = folder;
-    path.append("/").append(name);
-    auto file = RandomAccessFile::Open(path);
+    std::string member = folder;
+    member.append("/").append(name);
+    auto file = RandomAccessFile::Open(member);
     PBX_RETURN_IF_ERROR(file.status());
     index.members.push_back({name, file.value()->size(), 0});
     index.body_bytes = std::max(index.body_bytes, file.value()->size());
