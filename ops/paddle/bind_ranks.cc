@@ -81,7 +81,6 @@ py::tuple Merge(
       ThrowIfError(Error(Code::kInvalidArgument, "%zu keys, %zu slots, %zu counts", n,
                          SizeOf(slots), SizeOf(counts)));
     }
-    // An empty list has them all, so that the first one tells what there is.
     lists.push_back({keys.data(), SizeOf(slots) == n ? slots.data() : nullptr,
                      SizeOf(counts) == n ? counts.data() : nullptr, n});
   }

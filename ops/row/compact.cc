@@ -26,8 +26,11 @@ Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged) {
   if (size > INT32_MAX) {
     return Error(Code::kInvalidArgument, "%zu keys, at most %d are possible", size, INT32_MAX);
   }
-  const bool slots = !lists.empty() && lists[0].slots != nullptr;
-  const bool counts = !lists.empty() && lists[0].counts != nullptr;
+  bool slots = true, counts = true;
+  for (const KeyList& list : lists) {
+    slots &= list.size == 0 || list.slots != nullptr;
+    counts &= list.size == 0 || list.counts != nullptr;
+  }
   if (slots) merged->slots.assign(size, UINT16_MAX);
   if (counts) merged->counts.assign(size, 0);
   for (const KeyList& list : lists) {

@@ -24,8 +24,8 @@ struct KeyList {
 // The keys of all lists.
 struct MergedKeys {
   std::vector<uint64_t> keys;                // (U) strictly ascending
-  std::vector<uint16_t> slots;               // (U) the lowest of any list; empty without slots
-  std::vector<uint32_t> counts;              // (U) the sum, or UINT32_MAX; empty without counts
+  std::vector<uint16_t> slots;               // (U) the lowest of any list; empty where a list lacks them
+  std::vector<uint32_t> counts;              // (U) the sum, at most UINT32_MAX; empty likewise
   std::vector<std::vector<int32_t>> places;  // of each list (K): where its keys are among the U
 };
 

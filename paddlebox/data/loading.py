@@ -169,6 +169,7 @@ class Loading(Settings):
             times=times,
             threads=self._load_threads,
         )
+        loaded.in_parts(self._table.agree_parts(len(loaded.ranges)))
         stats = PassStats(
             samples=loaded.size,
             lines=loaded.lines,

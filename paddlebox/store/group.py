@@ -29,6 +29,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.background import Background
 from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.table import GroupLink, StagedPass, Table
 
 _LEAST_MEM_BYTES = 1 << 20
@@ -50,7 +51,7 @@ class StagedGroup(StagedPass):
         return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
 
 
-class TableGroup:
+class TableGroup(OneRank):
     """What datasets and sessions use of a `Table`, over several.
 
     Args:

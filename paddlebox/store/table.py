@@ -29,6 +29,7 @@ from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.parity import Keeper
 from paddlebox.store.record import newly_written
 
@@ -75,7 +76,7 @@ class GroupLink:
     version: int | None = None
 
 
-class Table:
+class Table(OneRank):
     """Opens a table, and the store in ``folder`` with it.
 
     Args:

@@ -16,6 +16,7 @@ from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_col
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
+from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, sigmoid
 
@@ -68,12 +69,13 @@ def run_pass(
     try:
         for feed in feeds:
             interrupt.check()
-            size = instances_of(feed)
             columns = take_metric_columns(feed)
             batches += 1
             try:
-                with ops.raising_own_errors():
-                    loss, logits = step(feed)
+                with dataset.step(feed) as counting:
+                    size = instances_of(feed) if counting is None else counting
+                    with ops.raising_own_errors():
+                        loss, logits = step(feed)
             except TrainingError as error:
                 where = f"batch {batches} (samples {samples} to {samples + size})"
                 raise TrainingError(f"{where}: {error}") from error
@@ -83,6 +85,8 @@ def run_pass(
                     f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
                     "smaller learning rate, or a look at the data of this batch, may help"
                 )
+            if size == 0:  # a step of other ranks
+                continue
             samples += size
             loss_sum += loss * size
             if logits is not None and label is not None:
@@ -99,6 +103,9 @@ def run_pass(
     except BaseException:
         dataset.abandon_pass()
         raise
+    samples, loss_sum, usual, named = of_all_ranks(
+        dataset, Measured(samples, loss_sum, usual, named), metrics
+    )
     return PassResult(
         batches,
         samples,
