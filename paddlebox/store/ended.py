@@ -91,6 +91,7 @@ class EndedPasses:
                 bytes_written={"init": sum(s["bytes"] for s in segments)},
                 dense=self._with_counts(dense, None),
                 events=list(events),
+                tables=self._history.others(),
                 **_plain(fields),
             )
             self.native.append_events(list(events))
