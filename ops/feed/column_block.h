@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "feed/column_values.h"
@@ -38,6 +39,7 @@ class Block {
   void Dense(const Column& column, size_t at);
   // Of one number each. False where one is not finite.
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
+  bool OneFloatEach(const float* from, size_t at);
   template <typename Number>
   void TakeLabels(const Column& column, Number number);
   template <typename Number>
@@ -66,7 +68,10 @@ class Block {
   // Turns the block's columns into rows; a bad one closes up.
   void Assemble();
   // Rows of one feasign a slot, a tile of them at a time: what is written lies in the first cache.
-  void AssembleSingles();
+  // False, and nothing added, where one is 0.
+  bool AssembleSingles();
+  // Rows [begin, begin + n) to tile,  // (n, S). The result's top bit: a feasign is 0.
+  uint64_t Transpose(size_t begin, size_t n, uint64_t* tile) const;
   void MoveRow(size_t from, size_t to);
 
   ParsedChunk* const out_;
@@ -86,6 +91,8 @@ class Block {
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
   std::vector<uint8_t> single_;  // (S) each row has one feasign; its length is not written
+  // Columns that AssembleSingles looks at while it copies, to read them once; with their slots.
+  std::vector<std::pair<const Column*, size_t>> unchecked_;
   std::vector<uint64_t> tile_;
   std::vector<const uint64_t*> next_;  // (S) feasigns of the block: in values_, or in the column
 };

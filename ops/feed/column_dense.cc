@@ -1,5 +1,6 @@
 // Labels and dense slots.
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "feed/column_block.h"
@@ -12,6 +13,7 @@ constexpr double kMost = static_cast<double>(std::numeric_limits<float>::max());
 }  // namespace
 
 bool Block::OneNumberEach(const Column& column, int64_t first, size_t at) {
+  if (column.leaf_kind() == 'f') return OneFloatEach(Values<float>(column.leaf()) + first, at);
   bool finite = true;
   WithNumbers(column.leaf(), column.leaf_kind(), [&](auto number) {
     float* out = out_->dense.data() + first_ * width_ + at;
@@ -22,6 +24,19 @@ bool Block::OneNumberEach(const Column& column, int64_t first, size_t at) {
     }
   });
   return finite;
+}
+
+bool Block::OneFloatEach(const float* from, size_t at) {
+  uint32_t wrong = 0;  // its top bit, once an exponent is that of infinity or NaN
+  for (size_t row = 0; row < rows_; ++row) {
+    uint32_t bits;
+    std::memcpy(&bits, from + row, sizeof(bits));
+    wrong |= (bits & 0x7fffffffu) + 0x00800000u;
+  }
+  if (wrong >> 31 != 0) return false;
+  float* out = out_->dense.data() + first_ * width_ + at;
+  for (size_t row = 0; row < rows_; ++row, out += width_) *out = from[row];
+  return true;
 }
 
 void Block::Labels(const Column& column) {
