@@ -284,6 +284,13 @@ def train(
         table.commit_ended()
         if copier is not None:
             copier.finish(table.head)
+        if lines and not any(line["samples"] for line in lines):
+            raise TrainingError(
+                f"{config.name}: {len(lines)} passes without one training step: the rows and dense "
+                f"parameters are those it began with. data.drop_last is {config.data.drop_last}, "
+                f"data.batch_size {config.data.batch_size}; the log says how many instances each "
+                "pass had"
+            )
         wear = _wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
