@@ -151,7 +151,7 @@ _ADAM_LEARNING_RATE = 0.001
 # Of PaddleBox's set, which every pass has.
 USUAL_METRICS = (
     *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss"),
-    "size",
+    *("size", "tasks"),
 )
 CMATCH_RANK = "box_cmatch_rank"  # the column of cmatch << 32 | rank, where log keys are parsed
 
@@ -595,7 +595,8 @@ class MetricConfig(Section):
     )
     label: str = Field(default="", description="column of the target; empty: the label")
     prediction: str = Field(
-        default="", description="column of the prediction; empty: the model's probability"
+        default="",
+        description="column of the prediction, or name of a task; empty: the (first) probability",
     )
     group: str = Field(default="", description="wuauc: column whose equal values are a group")
     mask: dict[str, ListOf[float]] = Field(

@@ -309,6 +309,11 @@ class InMemoryDataset(Surface):
         return [slot.name for slot in self._initialised().slots.slots]
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """(T) names of the labels."""
+        return self._initialised().slots.tasks
+
+    @property
     def label_variable(self) -> str | None:
         """The variable that is fed the label; None when use_var has none."""
         if self._use_var is None:

@@ -178,6 +178,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
+        sequences=sequences_of(config.model),
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
@@ -359,7 +360,13 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
+        result = run_pass(
+            dataset,
+            runner.train_step,
+            watch,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+        )
     interrupt.no_deadline()
     dense = runner.dense_state()
     try:
@@ -559,7 +566,9 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(
+            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+        )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
