@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import day_of
-from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.zoo import AnyModelConfig
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from paddlebox.config.models import ModelType, NetworkConfig, Width
 from paddlebox.config.section import Choice, ListOf, Text
 
+_TYPE = "a model of the zoo: docs/models.md"
+
 _Weight = Annotated[float, Field(ge=0)]
 _Count = Annotated[int, Field(ge=1, le=64)]
 
@@ -26,16 +28,16 @@ class TaskConfig(NetworkConfig):
 
 
 class SharedBottomConfig(TaskConfig):
-    type: Literal[ModelType.SHARED_BOTTOM]
+    type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)
 
 
 class MmoeConfig(TaskConfig):
-    type: Literal[ModelType.MMOE]
+    type: Literal[ModelType.MMOE] = Field(description=_TYPE)
     experts: _Count = Field(default=4, description="networks of `hidden` that the tasks' gates mix")
 
 
 class PleConfig(TaskConfig):
-    type: Literal[ModelType.PLE]
+    type: Literal[ModelType.PLE] = Field(description=_TYPE)
     shared_experts: _Count = Field(default=2, description="experts of all tasks, at each level")
     task_experts: _Count = Field(default=2, description="experts of each task, at each level")
     levels: Annotated[int, Field(ge=1, le=8)] = Field(
@@ -44,11 +46,11 @@ class PleConfig(TaskConfig):
 
 
 class EsmmConfig(TaskConfig):
-    type: Literal[ModelType.ESMM]
+    type: Literal[ModelType.ESMM] = Field(description=_TYPE)
 
 
 class AitmConfig(TaskConfig):
-    type: Literal[ModelType.AITM]
+    type: Literal[ModelType.AITM] = Field(description=_TYPE)
     transfer_dim: Width = Field(
         default=32, description="width of what a task hands on to the next one"
     )
@@ -85,7 +87,7 @@ class SequenceConfig(NetworkConfig):
 
 
 class DinConfig(SequenceConfig):
-    type: Literal[ModelType.DIN]
+    type: Literal[ModelType.DIN] = Field(description=_TYPE)
     attention_hidden: ListOf[Width] = Field(
         default=(64, 32), description="hidden layers of the attention unit"
     )
@@ -98,14 +100,14 @@ class DinConfig(SequenceConfig):
 
 
 class DienConfig(SequenceConfig):
-    type: Literal[ModelType.DIEN]
+    type: Literal[ModelType.DIEN] = Field(description=_TYPE)
     auxiliary: float = Field(
         default=1.0, ge=0, description="weight of the auxiliary loss: the next item against another"
     )
 
 
 class BstConfig(SequenceConfig):
-    type: Literal[ModelType.BST]
+    type: Literal[ModelType.BST] = Field(description=_TYPE)
     blocks: Annotated[int, Field(ge=1, le=16)] = Field(
         default=1, description="transformer layers over history and item"
     )
@@ -119,7 +121,7 @@ class Matching(StrEnum):
 
 
 class DssmConfig(NetworkConfig):
-    type: Literal[ModelType.DSSM]
+    type: Literal[ModelType.DSSM] = Field(description=_TYPE)
     user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
     item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
     output_dim: Width = Field(default=32, description="width of the two vectors")

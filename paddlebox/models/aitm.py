@@ -14,6 +14,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.task_models import AitmConfig
+from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.functions import sigmoid, total
@@ -39,11 +40,11 @@ class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
 
 class AITM(TaskModel):
-    def __init__(self, config: AitmConfig, **inputs: Any) -> None:
-        super().__init__(config, **inputs)
+    def __init__(self, config: AitmConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
         dim, tasks = config.transfer_dim, range(self.tasks)
         layers, widths = paddle.nn.LayerList, [*config.hidden, dim]
-        self.networks = layers([Stack(self.inputs, widths, config.dropout) for _ in tasks])
+        self.networks = layers([Stack(self.width, widths, config.dropout) for _ in tasks])
         self.hand_on = layers([Stack(dim, [dim]) for _ in tasks[1:]])
         self.transfers = layers([_Transfer(dim) for _ in tasks[1:]])
         self.towers = layers([MLP(dim, config.tower, config.dropout) for _ in tasks])

@@ -19,6 +19,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.task_models import EsmmConfig
 from paddlebox.errors import ConfigError
+from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.functions import exp, log, maximum
@@ -36,14 +37,14 @@ def logit_of_product(a: Any, b: Any) -> Any:
 class ESMM(TaskModel):
     """Raises: ConfigError for other than two labels."""
 
-    def __init__(self, config: EsmmConfig, **inputs: Any) -> None:
-        super().__init__(config, **inputs)
+    def __init__(self, config: EsmmConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
         if self.tasks != 2:
             raise ConfigError(
                 f"model.type esmm: expected two labels, click and conversion, found {self.tasks}"
             )
-        self.ctr = MLP(self.inputs, config.hidden, config.dropout)
-        self.cvr = MLP(self.inputs, config.hidden, config.dropout)
+        self.ctr = MLP(self.width, config.hidden, config.dropout)
+        self.cvr = MLP(self.width, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """As `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""

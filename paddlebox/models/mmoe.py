@@ -10,6 +10,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.task_models import MmoeConfig
+from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.experts import Gate
@@ -19,14 +20,12 @@ paddle = ops.paddle
 
 
 class MMoE(TaskModel):
-    def __init__(self, config: MmoeConfig, **inputs: Any) -> None:
-        super().__init__(config, **inputs)
-        experts = [
-            Stack(self.inputs, config.hidden, config.dropout) for _ in range(config.experts)
-        ]
+    def __init__(self, config: MmoeConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
+        experts = [Stack(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
         tasks = range(self.tasks)
         self.experts = paddle.nn.LayerList(experts)
-        self.gates = paddle.nn.LayerList([Gate(self.inputs, config.experts) for _ in tasks])
+        self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])
         self.towers = paddle.nn.LayerList(
             [MLP(experts[0].width, config.tower, config.dropout) for _ in tasks]
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.task_models import PleConfig
+from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.experts import Gate
@@ -42,8 +43,7 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         """of_task: (T) of (B, N); of_all: (B, N). Returns the same of the next level."""
         shared = [expert(of_all) for expert in self.shared]
         own = [
-            [expert(x) for expert in experts]
-            for experts, x in zip(self.own, of_task, strict=True)
+            [expert(x) for expert in experts] for experts, x in zip(self.own, of_task, strict=True)
         ]
         mixed = [
             gate(x, [*known, *shared])
@@ -55,9 +55,9 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
 
 
 class PLE(TaskModel):
-    def __init__(self, config: PleConfig, **inputs: Any) -> None:
-        super().__init__(config, **inputs)
-        width, levels = self.inputs, []
+    def __init__(self, config: PleConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
+        width, levels = self.width, []
         for number in range(config.levels):
             levels.append(_Level(config, width, self.tasks, number == config.levels - 1))
             width = levels[-1].width

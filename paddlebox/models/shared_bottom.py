@@ -10,6 +10,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.task_models import SharedBottomConfig
+from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.stack import Stack
@@ -18,9 +19,9 @@ paddle = ops.paddle
 
 
 class SharedBottom(TaskModel):
-    def __init__(self, config: SharedBottomConfig, **inputs: Any) -> None:
-        super().__init__(config, **inputs)
-        self.bottom = Stack(self.inputs, config.hidden, config.dropout)
+    def __init__(self, config: SharedBottomConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
+        self.bottom = Stack(self.width, config.hidden, config.dropout)
         self.towers = paddle.nn.LayerList(
             [MLP(self.bottom.width, config.tower, config.dropout) for _ in range(self.tasks)]
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from paddlebox import ops
 from paddlebox.config.task_models import TaskConfig
 from paddlebox.errors import ConfigError
-from paddlebox.nn import PooledSlots
+from paddlebox.models.inputs import Inputs
 
 paddle = ops.paddle
 
@@ -19,41 +21,34 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
     Raises: ConfigError for weights that are not one a task.
     """
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        *,
-        slots: int,
-        embedx_dim: int,
-        dense_width: int,
-        table: str = "",
-        tasks: int = 1,
-    ) -> None:
+    def __init__(self, config: TaskConfig, inputs: Inputs) -> None:
         super().__init__()
-        weights = config.task_weights or (1.0,) * tasks
-        if len(weights) != tasks:
+        self.tasks = len(inputs.tasks)
+        weights = config.task_weights or (1.0,) * self.tasks
+        if len(weights) != self.tasks:
             raise ConfigError(
-                f"model.task_weights: expected {tasks}, one a label of slots.yaml, found "
+                f"model.task_weights: expected {self.tasks}, one a label of slots.yaml, found "
                 f"{len(weights)}"
             )
-        self.sparse = PooledSlots(slots, embedx_dim, config.use_cvm, table)
-        self.dense_width, self.tasks, self.weights = dense_width, tasks, list(weights)
-        self.inputs = slots * self.sparse.width + dense_width  # N
+        self.weights = [float(weight) for weight in weights]
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+        self.dense_width = inputs.dense_width
+        self.width = inputs.width(self.sparse.width)  # N
 
     def features(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as `PooledSlots`; dense: (B, W). Returns (B, N)."""
         if self.dense_width:
             return self.sparse(ids, offsets, show_click, plan, dense)
         pooled = self.sparse(ids, offsets, show_click, plan)
-        return paddle.reshape(pooled, [-1, self.inputs])
+        return paddle.reshape(pooled, [-1, self.width])
 
     def loss(self, logits: Any, labels: Any) -> Any:
         """The weighted sum of the tasks' mean losses, of (B, T) each.
 
-            sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
+        sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
         """
         every = paddle.nn.functional.binary_cross_entropy_with_logits(
             logits, labels, reduction="none"
         )
-        weights = paddle.assign([[float(weight) for weight in self.weights]])
+        weights = paddle.assign(np.array([self.weights], np.float32))
         return paddle.mean(every * weights) * float(self.tasks)

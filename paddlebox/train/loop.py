@@ -33,7 +33,7 @@ class PassResult:
     samples: int
     mean_loss: float  # over samples
     seconds: float
-    # Empty without logits; of metrics that were asked for, by name; of several tasks' under "tasks".
+    # Empty without logits; of metrics that were asked for, by name; of several tasks in "tasks".
     metrics: dict[str, Any]
 
 

@@ -199,8 +199,8 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots) -> None:
     for spec in specs:
         if spec.prediction and spec.prediction not in slots.tasks:
             raise ConfigError(
-                f"metric {spec.name!r}: prediction {spec.prediction!r}: a model of the zoo predicts "
-                f"its labels: {', '.join(slots.tasks)}"
+                f"metric {spec.name!r}: prediction {spec.prediction!r}: the zoo predicts "
+                f"the labels: {', '.join(slots.tasks)}"
             )
         for name in sorted(spec.columns):
             if name in LOG_KEYS:

@@ -78,7 +78,7 @@ def _create_model(config: Config, slots: Slots) -> Any:
         table=tables[0].table,
         more=tables[1:],
         tasks=slots.tasks,
-        fields=fields_of(slots, config.model.sequences),
+        fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
     )
 
 
@@ -96,7 +96,7 @@ def _create_optimizer(config: Config, parameters: Any = None) -> Any:
 
 
 def _mean_loss(model: Any, logits: Any, label: Any) -> Any:
-    """A mean over instances: pushes multiply by their number. A model may have a loss of its own."""
+    """A mean over instances: pushes multiply by their number. A model may have its own loss."""
     if hasattr(model, "loss"):
         return model.loss(logits, label)
     return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
