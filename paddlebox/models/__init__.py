@@ -14,8 +14,12 @@ from paddlebox.config import ModelConfig, ModelType
 from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
 from paddlebox.models.aitm import AITM
+from paddlebox.models.bst import BST
 from paddlebox.models.deepfm import DeepFM
+from paddlebox.models.dien import DIEN
+from paddlebox.models.din import DIN
 from paddlebox.models.dnn import DNN
+from paddlebox.models.dssm import DSSM
 from paddlebox.models.esmm import ESMM
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.mmoe import MMoE
@@ -31,6 +35,10 @@ _MODELS: dict[ModelType, Any] = {
     ModelType.PLE: PLE,
     ModelType.ESMM: ESMM,
     ModelType.AITM: AITM,
+    ModelType.DIN: DIN,
+    ModelType.DIEN: DIEN,
+    ModelType.BST: BST,
+    ModelType.DSSM: DSSM,
 }
 _OF_SEVERAL_TASKS = (
     *(ModelType.SHARED_BOTTOM, ModelType.MMOE, ModelType.PLE, ModelType.ESMM, ModelType.AITM),
