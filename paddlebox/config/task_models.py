@@ -126,7 +126,7 @@ class DssmConfig(NetworkConfig):
     item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
     output_dim: Width = Field(default=32, description="width of the two vectors")
     smoothing: float = Field(
-        default=10.0, gt=0, le=60, description="what the cosine of the two vectors is multiplied by"
+        default=10.0, gt=0, le=40, description="what the cosine of the two vectors is multiplied by"
     )
     loss: Choice[Matching] = Field(
         default=Matching.CLICK,

@@ -14,22 +14,46 @@ from paddlebox.config import ModelConfig, ModelType
 from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
 from paddlebox.models.aitm import AITM
+from paddlebox.models.autoint import AutoInt
 from paddlebox.models.bst import BST
+from paddlebox.models.dcn import DCN
+from paddlebox.models.dcn_v2 import DCNv2
 from paddlebox.models.deepfm import DeepFM
 from paddlebox.models.dien import DIEN
 from paddlebox.models.din import DIN
+from paddlebox.models.dlrm import DLRM
 from paddlebox.models.dnn import DNN
 from paddlebox.models.dssm import DSSM
 from paddlebox.models.esmm import ESMM
+from paddlebox.models.fibinet import FiBiNET
+from paddlebox.models.finalmlp import FinalMLP
+from paddlebox.models.fm import FM
+from paddlebox.models.gatenet import GateNet
 from paddlebox.models.inputs import Inputs
+from paddlebox.models.lr import LogisticRegression
+from paddlebox.models.masknet import MaskNet
 from paddlebox.models.mmoe import MMoE
 from paddlebox.models.ple import PLE
 from paddlebox.models.shared_bottom import SharedBottom
+from paddlebox.models.wide_deep import WideDeep
+from paddlebox.models.xdeepfm import XDeepFM
 from paddlebox.nn import TableSlots
 
 _MODELS: dict[ModelType, Any] = {
+    ModelType.LR: LogisticRegression,
+    ModelType.FM: FM,
     ModelType.DNN: DNN,
+    ModelType.WIDE_DEEP: WideDeep,
     ModelType.DEEPFM: DeepFM,
+    ModelType.DCN: DCN,
+    ModelType.DCN_V2: DCNv2,
+    ModelType.XDEEPFM: XDeepFM,
+    ModelType.AUTOINT: AutoInt,
+    ModelType.FIBINET: FiBiNET,
+    ModelType.DLRM: DLRM,
+    ModelType.GATENET: GateNet,
+    ModelType.MASKNET: MaskNet,
+    ModelType.FINALMLP: FinalMLP,
     ModelType.SHARED_BOTTOM: SharedBottom,
     ModelType.MMOE: MMoE,
     ModelType.PLE: PLE,
@@ -85,4 +109,4 @@ def create_model(
     return _MODELS[config.type](config, inputs)
 
 
-__all__ = ["DNN", "DeepFM", "Inputs", "create_model"]
+__all__ = ["Inputs", "create_model"]

@@ -17,8 +17,8 @@ from paddlebox.config.task_models import AitmConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.functions import sigmoid, total
-from paddlebox.nn.stack import Stack
+from paddlebox.nn.functional import sigmoid, sum_over
+from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
 
@@ -35,8 +35,8 @@ class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
     def forward(self, handed_on: Any, own: Any) -> Any:
         """(B, dim) each. Returns (B, dim)."""
         both = paddle.stack([handed_on, own], axis=1)  # (B, 2, dim)
-        scores = total(self.query(both) * self.key(both), 2, keepdim=True) * self.scale
-        return total(paddle.nn.functional.softmax(scores, axis=1) * self.value(both), 1)
+        scores = sum_over(self.query(both) * self.key(both), 2, keepdim=True) * self.scale
+        return sum_over(paddle.nn.functional.softmax(scores, axis=1) * self.value(both), 1)
 
 
 class AITM(TaskModel):
@@ -44,8 +44,8 @@ class AITM(TaskModel):
         super().__init__(config, inputs)
         dim, tasks = config.transfer_dim, range(self.tasks)
         layers, widths = paddle.nn.LayerList, [*config.hidden, dim]
-        self.networks = layers([Stack(self.width, widths, config.dropout) for _ in tasks])
-        self.hand_on = layers([Stack(dim, [dim]) for _ in tasks[1:]])
+        self.networks = layers([Tower(self.width, widths, config.dropout) for _ in tasks])
+        self.hand_on = layers([Tower(dim, [dim]) for _ in tasks[1:]])
         self.transfers = layers([_Transfer(dim) for _ in tasks[1:]])
         self.towers = layers([MLP(dim, config.tower, config.dropout) for _ in tasks])
         self.calibration = config.calibration

@@ -18,7 +18,7 @@ from paddlebox import ops
 from paddlebox.config.task_models import DienConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP
-from paddlebox.nn.functions import total
+from paddlebox.nn.functional import sum_over
 from paddlebox.nn.recurrent import GRU
 from paddlebox.nn.sequence import Histories, masked_softmax
 
@@ -47,7 +47,7 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         if self.training and self.auxiliary > 0 and self.parts.length > 1:
             self.auxiliary_loss = self._auxiliary(states, history, mask)
         asked = paddle.reshape(self.asked(item), [-1, 1, self.parts.width])
-        attention = masked_softmax(total(states * asked, 2), mask)
+        attention = masked_softmax(sum_over(states * asked, 2), mask)
         evolved = self.evolution(states, mask, attention)[0]
         return self.mlp(paddle.concat([others, evolved], axis=1))
 
@@ -61,8 +61,8 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         # Nothing can be told from an instance whose history is shorter.
         both = there * _of_the_instance_before(paddle.slice(mask, [1], [0], [length - 1]))
         log_sigmoid = paddle.nn.functional.log_sigmoid
-        done = log_sigmoid(total(known * after, 2)) * there
-        not_done = log_sigmoid(-1.0 * total(known * others, 2)) * both
+        done = log_sigmoid(sum_over(known * after, 2)) * there
+        not_done = log_sigmoid(-1.0 * sum_over(known * others, 2)) * both
         return -1.0 * paddle.mean(done + not_done)
 
     def loss(self, logits: Any, labels: Any) -> Any:

@@ -21,8 +21,8 @@ from paddlebox.config.fields import Fields
 from paddlebox.config.task_models import DssmConfig, Matching
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn.functions import exp, log, matmul, sqrt, total
-from paddlebox.nn.stack import Stack
+from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
+from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
 
@@ -37,7 +37,7 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         self.cells = [fields.cells[name] for name in names if name in fields.cells]
         self.spans = [fields.dense[name] for name in names if name in fields.dense]
         inputs = len(self.cells) * width + sum(end - begin for begin, end in self.spans)
-        self.stack = Stack(inputs, config.hidden, config.dropout)
+        self.stack = Tower(inputs, config.hidden, config.dropout)
         self.output = paddle.nn.Linear(self.stack.width, config.output_dim)
         self.width = width
 
@@ -47,7 +47,7 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
             for begin, end in self.cells
         ] + [paddle.slice(dense, [1], [begin], [end]) for begin, end in self.spans]
         x = self.output(self.stack(paddle.concat(parts, axis=1)))
-        return x / sqrt(total(x * x, 1, keepdim=True) + 1e-12)
+        return x / sqrt(sum_over(x * x, 1, keepdim=True) + 1e-12)
 
 
 class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -77,7 +77,7 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         pooled = self.sparse(ids, offsets, show_click, plan)
         user, item = self.user(pooled, dense), self.item(pooled, dense)
         self.vectors = (user, item)
-        return total(user * item, 1, keepdim=True) * self.smoothing + self.bias
+        return sum_over(user * item, 1, keepdim=True) * self.smoothing + self.bias
 
     def loss(self, logits: Any, labels: Any) -> Any:
         if self.matching is Matching.CLICK:
@@ -85,7 +85,8 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         assert self.vectors is not None  # there are logits
         user, item = self.vectors
         every = matmul(user, item, transpose_y=True) * self.smoothing  # (B, B)
-        own = total(user * item, 1, keepdim=True) * self.smoothing
-        # Cosines times a smoothing of at most 60: no exponential is beyond float's range.
-        among = log(total(exp(every), 1, keepdim=True))
-        return paddle.mean(labels * (among - own))
+        own = sum_over(user * item, 1, keepdim=True) * self.smoothing
+        # Of twice the smoothing at most, which the config bounds: within float's range. A product
+        # with ones sums over the batch, whose size a static program does not know.
+        among = matmul(exp(every - own), paddle.ones_like(own))
+        return paddle.mean(labels * log(among))

@@ -22,7 +22,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.functions import exp, log, maximum
+from paddlebox.nn.functional import exp, log
 
 paddle = ops.paddle
 
@@ -30,7 +30,9 @@ paddle = ops.paddle
 def logit_of_product(a: Any, b: Any) -> Any:
     """The logit of sigmoid(a) * sigmoid(b), elementwise."""
     terms = [-1.0 * a, -1.0 * b, -1.0 * (a + b)]
-    highest = maximum(maximum(terms[0], terms[1]), terms[2])
+    highest = terms[2]
+    for term in terms[:2]:
+        highest = highest + paddle.nn.functional.relu(term - highest)  # the larger one
     return -1.0 * (highest + log(sum(exp(term - highest) for term in terms)))
 
 

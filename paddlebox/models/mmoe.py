@@ -14,7 +14,7 @@ from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.experts import Gate
-from paddlebox.nn.stack import Stack
+from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
 
@@ -22,7 +22,7 @@ paddle = ops.paddle
 class MMoE(TaskModel):
     def __init__(self, config: MmoeConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
-        experts = [Stack(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
+        experts = [Tower(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
         tasks = range(self.tasks)
         self.experts = paddle.nn.LayerList(experts)
         self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])

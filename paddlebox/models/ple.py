@@ -19,7 +19,7 @@ from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.experts import Gate
-from paddlebox.nn.stack import Stack
+from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
 
@@ -29,7 +29,7 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         super().__init__()
 
         def experts(count: int) -> Any:
-            made = [Stack(inputs, config.hidden, config.dropout) for _ in range(count)]
+            made = [Tower(inputs, config.hidden, config.dropout) for _ in range(count)]
             return paddle.nn.LayerList(made)
 
         own, shared = config.task_experts, config.shared_experts

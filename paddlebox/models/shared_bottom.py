@@ -13,7 +13,7 @@ from paddlebox.config.task_models import SharedBottomConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.stack import Stack
+from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
 
@@ -21,7 +21,7 @@ paddle = ops.paddle
 class SharedBottom(TaskModel):
     def __init__(self, config: SharedBottomConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
-        self.bottom = Stack(self.width, config.hidden, config.dropout)
+        self.bottom = Tower(self.width, config.hidden, config.dropout)
         self.towers = paddle.nn.LayerList(
             [MLP(self.bottom.width, config.tower, config.dropout) for _ in range(self.tasks)]
         )

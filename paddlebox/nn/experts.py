@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.nn.functions import total
+from paddlebox.nn.functional import sum_over
 
 paddle = ops.paddle
 
@@ -26,4 +26,4 @@ class Gate(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         """x: (B, N); experts: (E) of (B, H). Returns (B, H)."""
         weights = paddle.nn.functional.softmax(self.select(x), axis=-1)
         weights = paddle.reshape(weights, [-1, self.experts, 1])
-        return total(paddle.stack(list(experts), axis=1) * weights, 1)
+        return sum_over(paddle.stack(list(experts), axis=1) * weights, 1)

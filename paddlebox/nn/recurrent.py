@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.nn.functions import sigmoid, tanh
+from paddlebox.nn.functional import sigmoid, tanh
 
 paddle = ops.paddle
 

@@ -16,7 +16,7 @@ from paddlebox import ops
 from paddlebox.config.fields import Fields
 from paddlebox.config.task_models import Activation
 from paddlebox.errors import ConfigError
-from paddlebox.nn.functions import sigmoid, total
+from paddlebox.nn.functional import sigmoid, sum_over
 from paddlebox.nn.pooled_slots import PooledSlots
 
 paddle = ops.paddle
@@ -167,4 +167,4 @@ def masked_softmax(scores: Any, mask: Any) -> Any:
 def weighted_sum(weights: Any, history: Any) -> Any:
     """(B, L) and (B, L, E) -> (B, E)."""
     length = history.shape[1]
-    return total(history * paddle.reshape(weights, [-1, length, 1]), 1)
+    return sum_over(history * paddle.reshape(weights, [-1, length, 1]), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.nn.functions import matmul
+from paddlebox.nn.functional import matmul
 
 paddle = ops.paddle
 
