@@ -178,6 +178,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
+        sequences=config.model.sequences,
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
@@ -366,7 +367,13 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
+        result = run_pass(
+            dataset,
+            runner.train_step,
+            watch,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+        )
     interrupt.no_deadline()
     dense = runner.dense_state()
     try:
@@ -566,7 +573,9 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(
+            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+        )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
@@ -608,6 +617,7 @@ def _slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    slots.positions(config.model.sequences)
     check_columns(config.metrics, slots)
     return slots
 
