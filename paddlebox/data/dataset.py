@@ -14,6 +14,7 @@ trains. Calls out of order raise PassError naming the call that is missing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,8 @@ from paddlebox.data.stages import AFTER, BEFORE, WORK, InOrder, LoadThreads
 from paddlebox.data.surface import JOIN, UPDATE
 from paddlebox.errors import PassError
 from paddlebox.store.group import Tables
+
+log = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 8
 
@@ -112,7 +115,22 @@ class InMemoryDataset(Orders):
         if current.views is not None:
             current.loaded.cut_views(self._pv_batch_size)  # which may have been set anew
         current.trained.add(self._phase)
+        self._warn_of_no_batch(current)
         return self._all_batches(current)
+
+    def _warn_of_no_batch(self, current: Pass) -> None:
+        views = current.views is not None
+        found = len(current.views) - 1 if current.views is not None else current.loaded.size
+        size = self._pv_batch_size if views else current.loaded.options.batch_size
+        if self._drop_last and current.train and 0 < found < size:
+            log.warning(
+                "pass %d trains nothing: its %d %s are fewer than the batch size %d, and drop_last "
+                "drops a short batch: set it to false, or give a pass more files",
+                current.number,
+                found,
+                "page views" if views else "instances",
+                size,
+            )
 
     def _all_batches(self, current: Pass) -> Iterator[Feed]:
         current.feeding = True

@@ -28,9 +28,11 @@ from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.background import Background
+from paddlebox.store.history import GroupLink
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.one_rank import OneRank
-from paddlebox.store.table import GroupLink, StagedPass, Table
+from paddlebox.store.staged import StagedPass
+from paddlebox.store.table import Table
 
 _LEAST_MEM_BYTES = 1 << 20
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
+from paddlebox.config.fields import fields_of
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
@@ -32,7 +33,7 @@ class Runner(Protocol):
     """A built model."""
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Forward, backward, update. Returns the mean loss and logits (B, 1) from before the
+        """Forward, backward, update. Returns the mean loss and logits (B, T) from before the
         update."""
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
@@ -67,6 +68,11 @@ def seed_pass(seed: int, number: int) -> None:
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
 
 
+def _dense_width(config: Config, slots: Slots) -> int:
+    """Of box_dense: the dense features, and behind them the lengths of sequences."""
+    return slots.dense_width + len(config.model.sequences)
+
+
 def _create_model(config: Config, slots: Slots) -> Any:
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
@@ -80,6 +86,8 @@ def _create_model(config: Config, slots: Slots) -> Any:
         dense_width=slots.dense_width,
         table=tables[0].table,
         more=tables[1:],
+        tasks=slots.tasks,
+        fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
     )
 
 
@@ -96,7 +104,10 @@ def _create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def _mean_loss(logits: Any, label: Any) -> Any:
+def _mean_loss(model: Any, logits: Any, label: Any) -> Any:
+    """A mean over instances: pushes multiply by their number. A model may have its own loss."""
+    if hasattr(model, "loss"):
+        return model.loss(logits, label)
     return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
 
 
@@ -130,7 +141,7 @@ class _Dygraph:
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
         logits = self._model(*(tensors[name] for name in self._inputs))
-        return _mean_loss(logits, tensors["box_label"]), logits
+        return _mean_loss(self._model, logits, tensors["box_label"]), logits
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()
@@ -197,9 +208,10 @@ class _Static:
         # Not of `program`: every dropout of every step would draw the same mask.
         startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+            widths = {"box_dense": _dense_width(config, slots), "box_label": len(slots.tasks)}
             inputs = {
                 name: paddle.static.data(
-                    name, [-1, slots.dense_width] if name == "box_dense" else shape, dtype
+                    name, [-1, widths[name]] if name in widths else shape, dtype
                 )
                 for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
@@ -207,7 +219,7 @@ class _Static:
             if not train:
                 model.eval()
             logits = model(*(inputs[name] for name in _model_inputs(config)))
-            loss = _mean_loss(logits, inputs["box_label"])
+            loss = _mean_loss(model, logits, inputs["box_label"])
             if train and ranks == 1:
                 _create_optimizer(config).minimize(loss)
             elif train:
