@@ -12,7 +12,7 @@ import numpy as np
 from paddlebox.config.schema import MetricConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.train.metric_set import MetricSet, State
-from paddlebox.train.metrics import PassMetrics
+from paddlebox.train.metrics import TaskMetrics
 
 
 class Measured(NamedTuple):
@@ -20,42 +20,50 @@ class Measured(NamedTuple):
 
     samples: int
     loss_sum: float
-    usual: PassMetrics
+    scored: bool  # there were logits to measure
+    usual: TaskMetrics
     named: MetricSet
 
 
 def of_all_ranks(
-    dataset: InMemoryDataset, mine: Measured, specs: Sequence[MetricConfig]
+    dataset: InMemoryDataset,
+    mine: Measured,
+    specs: Sequence[MetricConfig],
+    tasks: Sequence[str],
 ) -> Measured:
     """The sum over ranks; on one rank what it is given. Every rank calls it."""
     if dataset.ranks == 1:
         return mine
-    samples, loss_sum, usual, named = 0, 0.0, PassMetrics(), MetricSet(specs)
+    all_of = Measured(0, 0.0, False, TaskMetrics(tasks), MetricSet(specs))
     for theirs in dataset.gather(_to_bytes(mine)):
-        other = _from_bytes(theirs, specs)
-        samples += other.samples
-        loss_sum += other.loss_sum
-        usual.merge(other.usual)
-        named.merge(other.named)
-    return Measured(samples, loss_sum, usual, named)
+        other = _from_bytes(theirs, specs, tasks)
+        all_of.usual.merge(other.usual)
+        all_of.named.merge(other.named)
+        all_of = all_of._replace(
+            samples=all_of.samples + other.samples,
+            loss_sum=all_of.loss_sum + other.loss_sum,
+            scored=all_of.scored or other.scored,
+        )
+    return all_of
 
 
 def _to_bytes(mine: Measured) -> bytes:
     arrays: State = {f"usual/{part}": array for part, array in mine.usual.state().items()}
     arrays |= {f"named/{part}": array for part, array in mine.named.state().items()}
-    arrays |= {"samples": np.array(mine.samples), "loss_sum": np.array(mine.loss_sum)}
+    arrays["sums"] = np.array([mine.samples, mine.loss_sum, mine.scored], np.float64)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its keywords are arrays
     return buffer.getvalue()
 
 
-def _from_bytes(data: bytes, specs: Sequence[MetricConfig]) -> Measured:
-    parts: dict[str, State] = {"usual": {}, "named": {}, "": {}}
+def _from_bytes(data: bytes, specs: Sequence[MetricConfig], tasks: Sequence[str]) -> Measured:
+    parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        for name in arrays.files:
-            kind, _, part = name.rpartition("/") if "/" not in name else name.partition("/")
+        samples, loss_sum, scored = arrays["sums"].tolist()
+        for name in set(arrays.files) - {"sums"}:
+            kind, part = name.split("/", 1)
             parts[kind][part] = arrays[name]
-    usual, named = PassMetrics(), MetricSet(specs)
+    usual, named = TaskMetrics(tasks), MetricSet(specs)
     usual.load_state(parts["usual"])
     named.load_state(parts["named"])
-    return Measured(int(parts[""]["samples"]), float(parts[""]["loss_sum"]), usual, named)
+    return Measured(int(samples), loss_sum, bool(scored), usual, named)

@@ -110,15 +110,14 @@ def run_pass(
     except BaseException:
         dataset.abandon_pass()
         raise
-    samples, loss_sum, usual, named = of_all_ranks(
-        dataset, Measured(samples, loss_sum, usual, named), metrics
-    )
+    mine = Measured(samples, loss_sum, scored, usual, named)
+    found = of_all_ranks(dataset, mine, metrics, tasks)
     return PassResult(
         batches,
-        samples,
-        loss_sum / samples if samples else 0.0,
+        found.samples,
+        found.loss_sum / found.samples if found.samples else 0.0,
         time.perf_counter() - started,
-        {**(usual.compute() if scored else {}), **named.compute()},
+        {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
     )
 
 
