@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,11 +18,23 @@ from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, sigmoid
+from paddlebox.train.observe import calibration
 
 # One step: takes a feed, returns the loss before the update and the logits (B, 1), or None without.
 Step = Callable[[Feed], tuple[float, np.ndarray | None]]
 # Told after each batch: batches so far, samples so far, loss of the batch, metrics so far.
 Watcher = Callable[[int, int, float, PassMetrics], None]
+
+
+class Watched(Protocol):
+    """Gets the predictions of every batch, with columns of the instances."""
+
+    columns: Sequence[str]  # slots, or log keys
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+    ) -> None:
+        """predictions: (B) probabilities. labels: (B). columns: (B) by name."""
 
 
 @dataclass
@@ -34,6 +46,7 @@ class PassResult:
     mean_loss: float  # over samples
     seconds: float
     metrics: dict[str, Any]  # empty without logits; of metrics that were asked for, by name
+    calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
 
 
 def run_pass(
@@ -44,12 +57,14 @@ def run_pass(
     label: str | None = None,
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, np.ndarray] | None = None,
+    watched: Watched | None = None,
 ) -> PassResult:
     """Runs step over every batch of the open pass.
 
     Args:
         metrics: what to measure beside the usual metrics.
         outputs: filled anew by each step: columns for them that the program computes, by name.
+        watched: gets the predictions; a step that gives logits, and a label, are needed for it.
 
     Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
@@ -59,7 +74,8 @@ def run_pass(
     usual, named = PassMetrics(), MetricSet(metrics)
     wanted = set[str]().union(*(spec.columns for spec in metrics))
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
-    dataset.metric_columns = sorted(wanted & known)
+    for_watched = watched.columns if watched is not None else ()
+    dataset.metric_columns = sorted({*(wanted & known), *for_watched})
     batches = samples = 0
     loss_sum = 0.0
     scored = False
@@ -88,6 +104,10 @@ def run_pass(
             if logits is not None and label is not None:
                 usual.add(sigmoid(logits), feed[label])
                 scored = True
+                if watched is not None:
+                    watched.add(
+                        sigmoid(logits).reshape(-1), np.asarray(feed[label]).reshape(-1), columns
+                    )
             if metrics:
                 named.add(
                     sigmoid(logits).reshape(-1) if logits is not None else None,
@@ -105,6 +125,7 @@ def run_pass(
         loss_sum / samples if samples else 0.0,
         time.perf_counter() - started,
         {**(usual.compute() if scored else {}), **named.compute()},
+        calibration(usual.state()) if scored else [],
     )
 
 

@@ -5,6 +5,7 @@ RUN_DIR/slots.json      the slots of that moment
 RUN_DIR/init.json       with --init-from: what was carried, reset and dropped
 RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
+RUN_DIR/environment.json  where the last start ran
 RUN_DIR/summary.json    written at the end
 RUN_DIR/evaluate-<version>.json
 """
@@ -17,7 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -41,11 +42,13 @@ from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import TableGroup, Tables, only_table
 from paddlebox.store.table import Table
 from paddlebox.train import interrupt, resume
+from paddlebox.train.dump import PredictionDump
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
 from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
+from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.program import Runner, build_runner, seed_pass
 
 log = logging.getLogger("paddlebox")
@@ -220,6 +223,7 @@ def train(
     tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
     write_slots(run_dir, slots)
+    write_environment(run_dir, config, _threads(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
@@ -314,8 +318,19 @@ def _saver(config: Config, table: Tables) -> Saver | None:
     return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
 
 
-def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
+def evaluate(
+    config: Config,
+    run_dir: Path,
+    *,
+    dump: Path | None = None,
+    dump_slots: Sequence[str] = (),
+    dump_ins_id: bool = False,
+) -> dict[str, Any]:
     """Evaluates the newest commit on data.test_files. Changes no byte of the store.
+
+    Args:
+        dump: write label and prediction of every instance there (`PredictionDump`), with values of
+            dump_slots; dump_ins_id: and ids that the data has.
 
     Returns: metrics, with the version and the files; also written to
     RUN_DIR/evaluate-<version>.json.
@@ -323,6 +338,12 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = _slots(config)
+    unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
+    if unknown:
+        raise ConfigError(
+            f"dump: no slot {', '.join(unknown)}; there are: "
+            f"{', '.join(slot.name for slot in slots.slots)}"
+        )
     tests = expand(config.data.test_files, config.data.retries)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
@@ -332,8 +353,10 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
         resume.check_evaluated(run_dir, table.head, config, slots)
         runner = build_runner(config, slots)
         runner.load_dense_state(table.load_dense())
+        with _dumping(dump, dump_slots) as dumped:
+            measured = _evaluate_files(config, slots, table, runner, tests, dumped, dump_ins_id)
         result = {
-            **_evaluate_files(config, slots, table, runner, tests),
+            **measured,
             "version": version,
             "files": tests,
         }
@@ -385,6 +408,8 @@ def _train_pass(
     after = table.counters()
     line = {
         **outcome,
+        "calibration": result.calibration,
+        "ended_at": round(time.time(), 3),
         "seconds": seconds,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
@@ -399,6 +424,7 @@ def _train_pass(
         "work_s": stats.work_s,
         "wait_s": stats.wait_s,
         "stages": stats.times.as_dict(),
+        "spans": stats.times.spans(),
         "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
@@ -413,6 +439,7 @@ def _train_pass(
             name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
             for name in ("rows_found", "blocks_read", "bytes_read", "bytes_written")
         },
+        "sizes": sizes(table),
     }
     _log_pass(planned, result, line)
     return line
@@ -552,17 +579,41 @@ def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[An
 
 
 def _evaluate_files(
-    config: Config, slots: Slots, table: Tables, runner: Runner, files: Sequence[str]
+    config: Config,
+    slots: Slots,
+    table: Tables,
+    runner: Runner,
+    files: Sequence[str],
+    dump: PredictionDump | None = None,
+    ins_id: bool = False,
 ) -> dict[str, Any]:
+    if dump is not None:  # in the order of the files, so that instances can be told
+        in_order = config.data.model_copy(update={"shuffle": False})
+        config = config.model_copy(update={"data": in_order})
     with _feeding(create_dataset(config, slots, table)) as dataset:
+        if ins_id:
+            dataset.set_parse_ins_id(True)
+            if dump is not None:
+                dump.ins_ids = dataset.ins_ids
         dataset.set_test_mode(True)
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics, watched=dump)
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
-    return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
+    return {
+        "samples": result.samples,
+        "loss": result.mean_loss,
+        **result.metrics,
+        "calibration": result.calibration,
+    }
+
+
+def _dumping(
+    path: Path | None, slots: Sequence[str]
+) -> AbstractContextManager[PredictionDump | None]:
+    return PredictionDump(path, slots) if path is not None else nullcontext()
 
 
 @contextmanager
