@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paddlebox.report.text import NONE, esc
+from paddlebox.report.text import NONE, esc, size
 
 Format = Callable[[float | None], str]
 Rows = Sequence[Sequence[str]]
@@ -28,6 +28,7 @@ class Series:
     values: Sequence[float | None]  # one for each x
     tone: int  # 1 to TONES
     dashed: bool = False
+    between: frozenset[int] = frozenset()  # values that only join others: no dot
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [at * step for at in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def byte_ticks(low: float, high: float) -> list[float]:
+    """As `ticks`, round in the binary unit of the highest."""
+    unit = 1024.0 ** math.floor(math.log(max(high, 1), 1024))
+    return [at * unit for at in ticks(low / unit, high / unit)]
+
+
 def legend(series: Sequence[tuple[str, int, bool]]) -> str:
     items = [
         f'<li><i class="key t{tone}{" dash" if dashed else ""}"></i>{esc(name)}</li>'
@@ -119,7 +126,7 @@ class _Axes:
         y_format: Format,
         x_name: str,
     ) -> str:
-        y_ticks = ticks(*self.y)
+        y_ticks = byte_ticks(*self.y) if y_format is size else ticks(*self.y)
         lines = "".join(f'<path class=grid d="M0 {self.top(y):.1f}H1000"/>' for y in y_ticks)
         left = "".join(
             f'<b style="top:{self.top(y) / 10:.2f}%">{esc(y_format(y))}</b>' for y in y_ticks
@@ -142,7 +149,7 @@ def _tip(head: str, parts: Sequence[tuple[str, str]]) -> str:
 def _padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
     low, high = min(values), max(values)
     room = (high - low) * share or abs(high) * 0.05 or 1
-    return low - room, high + room
+    return max(low - room, 0.0) if low >= 0 else low - room, high + room
 
 
 def curves(
@@ -176,7 +183,8 @@ def curves(
                 continue
             place = f"{axes.left(xs[i]):.1f} {axes.top(y):.1f}"
             path.append(("L" if pen else "M") + place)
-            dots.append(f"M{place}h0")
+            if i not in one.between:
+                dots.append(f"M{place}h0")
             pen = True
         dash = " dash" if one.dashed else ""
         marks += f'<path class="line s{one.tone}{dash}" d="{"".join(path)}"/>'

@@ -86,7 +86,9 @@ def _tested(run: Run) -> tuple[str, Line] | None:
 def sections(run: Run) -> list[Section]:
     return [
         Section("Learning", [_auc(run), _loss(run)]),
-        Section("Calibration", [_calibration(run), _copc(run), *_named_metrics(run)]),
+        Section(
+            "Calibration", [_calibration(run), _copc(run), _bucket_error(run), *_named_metrics(run)]
+        ),
         Section("Rows", [_tiers(run), _bytes(run)]),
         Section("Pipeline", [_speed(run), _waits(run), _stages(run), _spans(run), _trace(run)]),
         Section("Store", [_growth(run), _written(run), _store_figures(run), _data(run)]),
@@ -153,20 +155,29 @@ def _calibration(run: Run) -> Figure:
         rates = {mean: clicks / n for n, clicks, mean in found}
         series.append(Series(name, [rates.get(x) for x in xs], tone))
     most = max(max(xs), max(v for s in series for v in s.values if v is not None))
-    # One curve at a time: two with points of their own would break each other.
     body = _joined(xs, series, most)
     rows = [
         [name, text.count(n), text.decimal(mean), text.decimal(clicks / n), text.decimal(clicks / (n * mean) if mean else None, 3)]
         for name, _, found in known
         for n, clicks, mean in found
     ]  # fmt: skip
-    note = "Groups of equal size by prediction; on the dashed line the two are the same."
+    note = (
+        "Click rate of groups of equal size, by prediction; on the dashed line it is as predicted."
+    )
     return Figure(title, note, body, ["of", "samples", "predicted", "actual", "COPC"], rows)
 
 
 def _joined(xs: Sequence[float], series: Sequence[Series], most: float) -> str:
     """Gaps of a curve filled along straight lines, for the others have points there."""
-    filled = [Series(s.name, _filled(xs, s.values), s.tone) for s in series]
+    filled = [
+        Series(
+            s.name,
+            _filled(xs, s.values),
+            s.tone,
+            between=frozenset(at for at, value in enumerate(s.values) if value is None),
+        )
+        for s in series
+    ]
     return curves(
         xs, filled, lambda v: text.decimal(v, 3), x_name="predicted", diagonal=True,
         x_value=lambda v: text.decimal(v, 3), y_range=(0.0, most * 1.04),
@@ -186,13 +197,23 @@ def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float |
 
 def _copc(run: Run) -> Figure:
     return _by_pass(
-        run, "COPC and bucket error", "COPC: clicks over predicted clicks, 1 is calibrated. Bucket error: 0 is.",
+        run, "COPC", "Clicks over predicted clicks: 1 is calibrated, above it too little is predicted.",
         [
-            ("COPC", 1, lambda x: number(x, "metrics", "copc")),
-            ("COPC, test", 2, lambda x: number(x, "test", "copc")),
-            ("bucket error", 3, lambda x: number(x, "metrics", "bucket_error")),
+            ("training", 1, lambda x: number(x, "metrics", "copc")),
+            ("test", 2, lambda x: number(x, "test", "copc")),
         ],
         lambda v: text.decimal(v, 3),
+    )  # fmt: skip
+
+
+def _bucket_error(run: Run) -> Figure:
+    return _by_pass(
+        run, "Bucket error", "PaddleBox's: how far click rates of buckets are from predicted ones; 0 is best.",
+        [
+            ("training", 1, lambda x: number(x, "metrics", "bucket_error")),
+            ("test", 2, lambda x: number(x, "test", "bucket_error")),
+        ],
+        text.decimal,
     )  # fmt: skip
 
 
@@ -242,13 +263,13 @@ def _tiers(run: Run) -> Figure:
 
 def _bytes(run: Run) -> Figure:
     return _stacked(
-        run, "Bytes that a pass moved", "Through the SSD tier, and on spilled instances.",
+        run, "Bytes read from local disk", "While a pass trained: rows from SSD, mostly for the pass "
+        "after it, and instances that did not fit memory.",
         [
-            ("read from SSD", 5, lambda x: number(x, "ssd", "bytes_read")),
-            ("written to SSD", 2, lambda x: number(x, "ssd", "bytes_written")),
-            ("spilled", 8, lambda x: number(x, "spilled_bytes")),
+            ("rows", 5, lambda x: number(x, "ssd", "bytes_read")),
+            ("instances", 8, lambda x: number(x, "spilled_bytes")),
         ],
-        text.size, "" if not run.lines else "no byte went through the SSD tier: all rows fit memory",
+        text.size, "" if not run.lines else "nothing was read: all rows and instances fit memory",
     )  # fmt: skip
 
 
@@ -257,6 +278,7 @@ def _speed(run: Run) -> Figure:
         run, "Samples a second", "Over a pass's whole time, from its begin to its end.",
         [("samples/s", 1, lambda x: number(x, "samples_per_s"))], text.count,
         "the passes' times are not known: they were taken up from a commit" if run.lines else "",
+        y_range=_from_zero(run, "samples_per_s"),
     )  # fmt: skip
 
 
@@ -293,6 +315,7 @@ def _stages(run: Run) -> Figure:
         split_bars(list(sums.items()), names, text.seconds),
         ["stage", *(name for name, _ in names)],
         [[stage, *(text.seconds(part) for part in parts)] for stage, parts in sums.items()],
+        wide=True,
     )
 
 
@@ -330,7 +353,7 @@ def _trace(run: Run) -> Figure:
     lanes = sorted({span.lane for span in merged})
     busy: dict[tuple[str, str], float] = defaultdict(float)
     for event in shown:
-        busy[event["thread"], event["name"]] += event["dur"] / 1e6
+        busy[event["thread"].removeprefix("paddlebox-"), event["name"]] += event["dur"] / 1e6
     keys = [(stage, _TONE[stage], False) for stage in STAGES]
     return Figure(
         title,
@@ -357,7 +380,8 @@ def _merged(events: Sequence[dict[str, Any]]) -> list[Span]:
 def _merge_within(events: Sequence[dict[str, Any]], closest: float) -> list[Span]:
     groups: dict[tuple[str, str, int], list[list[float]]] = defaultdict(list)
     for event in sorted(events, key=lambda e: e["ts"]):
-        runs = groups[event["thread"], event["name"], event["args"]["pass"]]
+        thread = event["thread"].removeprefix("paddlebox-")
+        runs = groups[thread, event["name"], event["args"]["pass"]]
         first, last = event["ts"], event["ts"] + event["dur"]
         if runs and first - runs[-1][1] <= closest:
             runs[-1][1] = max(runs[-1][1], last)
@@ -378,12 +402,12 @@ def _growth(run: Run) -> Figure:
     return _by_pass(
         run, "Rows", "That live in the store, at the newest commit when a pass ended; and those held in memory.",
         [("live", 1, lambda x: number(x, "sizes", "live_rows")), ("in MEM", 6, lambda x: number(x, "sizes", "mem_rows"))],
-        text.count, "metrics.jsonl has no sizes" if run.lines else "", y_range=_from_zero(run, "live_rows"),
+        text.count, "metrics.jsonl has no sizes" if run.lines else "", y_range=_from_zero(run, "sizes", "live_rows"),
     )  # fmt: skip
 
 
-def _from_zero(run: Run, name: str) -> tuple[float, float] | None:
-    most = max((number(line, "sizes", name) or 0 for line in run.lines), default=0)
+def _from_zero(run: Run, *path: str) -> tuple[float, float] | None:
+    most = max((number(line, *path) or 0 for line in run.lines), default=0)
     return (0.0, most * 1.06) if most else None
 
 
@@ -495,7 +519,11 @@ def _saves(run: Run) -> Figure:
 
 def _differences(run: Run) -> Figure:
     rows = [
-        [key, text.setting(value), "required" if usual is ABSENT else text.setting(usual)]
+        [
+            key,
+            text.setting(value, key),
+            "required" if usual is ABSENT else text.setting(usual, key),
+        ]
         for key, value, usual in changed(run.config)
     ]
     body = f"<div class=wrap>{table(['key', 'value', 'default'], rows, left=3)}</div>"
@@ -505,7 +533,7 @@ def _differences(run: Run) -> Figure:
 
 
 def _configuration(run: Run) -> Figure:
-    rows = [[key, text.setting(value)] for key, value in flat(run.config).items()]
+    rows = [[key, text.setting(value, key)] for key, value in flat(run.config).items()]
     body = (
         f"<details><summary>All {len(rows)} keys</summary><div class=wrap>"
         f"{table(['key', 'value'], rows, left=2)}</div></details>"

@@ -65,8 +65,10 @@ def moment(unix: float | None) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def setting(value: Any) -> str:
-    """A value of a config. What stands before an @ in a URI may be a password."""
+def setting(value: Any, key: str = "") -> str:
+    """A value of a config, by its key. What stands before an @ in a URI may be a password."""
+    if key.endswith("_bytes") and isinstance(value, int) and value >= 1024:
+        return size(value)
     if isinstance(value, str):
         return _SECRET.sub("…", value) if value else '""'
     return _SECRET.sub("…", json.dumps(value, ensure_ascii=False))
