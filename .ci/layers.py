@@ -42,6 +42,7 @@ PYTHON = {
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
     "upkeep": _NATIVE | {"store"},
+    "report": _NATIVE | {"store", "upkeep"},
     "saves": _NATIVE | {"store"},
     "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},

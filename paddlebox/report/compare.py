@@ -65,7 +65,9 @@ def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Page(
         title=" · ".join(names) if len(names) < 4 else f"{len(names)} runs",
-        about="; ".join(f"{name}: {run.folder} ({run.state})" for name, run in zip(names, runs, strict=True)),
+        about="; ".join(
+            f"{name}: {run.folder} ({run.state})" for name, run in zip(names, runs, strict=True)
+        ),
         tiles=[
             Tile(f"AUC, {name}", text.decimal(_final_auc(run)[0]), _final_auc(run)[1])
             for name, run in zip(names, runs, strict=True)
@@ -76,7 +78,7 @@ def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page
             Section("Results", [_results(runs, names), _differences(names, dumps)]),
         ],
         footer=f"Written {now}.",
-    )  # fmt: skip
+    )
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -112,20 +114,49 @@ def _settings(runs: Sequence[Run], names: Sequence[str]) -> Figure:
 
 def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     parts: list[tuple[str, str, Callable[[Line], float | None], Value]] = [
-        ("AUC, training", "Predicted before training on the pass.", lambda x: auc(x, "metrics", "auc"), text.decimal),
-        ("AUC, test", "data.test_files after each pass.", lambda x: auc(x, "test", "auc"), text.decimal),
+        (
+            "AUC, training",
+            "Predicted before training on the pass.",
+            lambda x: auc(x, "metrics", "auc"),
+            text.decimal,
+        ),
+        (
+            "AUC, test",
+            "data.test_files after each pass.",
+            lambda x: auc(x, "test", "auc"),
+            text.decimal,
+        ),
         ("Loss, training", "Mean over a pass.", lambda x: number(x, "loss"), text.decimal),
-        ("COPC", "Clicks over predicted clicks, training.", lambda x: number(x, "metrics", "copc"), lambda v: text.decimal(v, 3)),
-        ("Samples a second", "Over a pass's whole time.", lambda x: number(x, "samples_per_s"), text.count),
-        ("Rows", "Live, at the newest commit when a pass ended.", lambda x: number(x, "sizes", "live_rows"), text.count),
-    ]  # fmt: skip
+        (
+            "COPC",
+            "Clicks over predicted clicks, training.",
+            lambda x: number(x, "metrics", "copc"),
+            lambda v: text.decimal(v, 3),
+        ),
+        (
+            "Samples a second",
+            "Over a pass's whole time.",
+            lambda x: number(x, "samples_per_s"),
+            text.count,
+        ),
+        (
+            "Rows",
+            "Live, at the newest commit when a pass ended.",
+            lambda x: number(x, "sizes", "live_rows"),
+            text.count,
+        ),
+    ]
     return [_curve(runs, names, *part) for part in parts]
 
 
 def _curve(
-    runs: Sequence[Run], names: Sequence[str], title: str, note: str,
-    get: Callable[[Line], float | None], value: Value,
-) -> Figure:  # fmt: skip
+    runs: Sequence[Run],
+    names: Sequence[str],
+    title: str,
+    note: str,
+    get: Callable[[Line], float | None],
+    value: Value,
+) -> Figure:
     passes = sorted({line["pass"] for run in runs for line in run.lines})
     series = []
     for at, (run, name) in enumerate(zip(runs, names, strict=True)):
@@ -182,9 +213,15 @@ def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
         found = auc_difference(dumps[0], dump)
         sure = "differ" if found.low > 0 or found.high < 0 else "may be the same"
         rows.append(
-            [f"{name} − {names[0]}", f"{found.value:+.5f}", f"{found.low:+.5f}", f"{found.high:+.5f}",
-             text.count(found.instances), sure]
-        )  # fmt: skip
+            [
+                f"{name} − {names[0]}",
+                f"{found.value:+.5f}",
+                f"{found.low:+.5f}",
+                f"{found.high:+.5f}",
+                text.count(found.instances),
+                sure,
+            ]
+        )
     headers = ["AUC of", "difference", "95 % from", "to", "instances", ""]
     note = "Paired bootstrap: instances drawn anew 400 times, the same for both runs."
     return Figure(title, note, table(headers, rows), wide=True)

@@ -191,9 +191,9 @@ def curves(
         if len(at) <= 40:
             marks += f'<path class="dots s{one.tone}" d="{"".join(dots)}"/>'
     hits = ""
-    for place, i in enumerate(at):
-        before = axes.left(xs[at[place - 1]]) if place else axes.left(xs[i])
-        after = axes.left(xs[at[place + 1]]) if place + 1 < len(at) else axes.left(xs[i])
+    for nth, i in enumerate(at):
+        before = axes.left(xs[at[nth - 1]]) if nth else axes.left(xs[i])
+        after = axes.left(xs[at[nth + 1]]) if nth + 1 < len(at) else axes.left(xs[i])
         left, right = (before + axes.left(xs[i])) / 2, (after + axes.left(xs[i])) / 2
         if len(at) == 1:
             left, right = 0, 1000

@@ -99,9 +99,14 @@ def sections(run: Run) -> list[Section]:
 
 
 def _by_pass(
-    run: Run, title: str, note: str, parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
-    value: Callable[[float | None], str], why: str = "", **options: Any,
-) -> Figure:  # fmt: skip
+    run: Run,
+    title: str,
+    note: str,
+    parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
+    value: Callable[[float | None], str],
+    why: str = "",
+    **options: Any,
+) -> Figure:
     """Curves over passes; those without a value are left out."""
     numbers = [line["pass"] for line in run.lines]
     series = [Series(name, [get(line) for line in run.lines], tone) for name, tone, get in parts]
@@ -110,7 +115,7 @@ def _by_pass(
         return missing(title, why or NO_PASS)
     return Figure(
         title, note, curves(numbers, series, value, **options), *_table(numbers, series, value)
-    )  # fmt: skip
+    )
 
 
 def _table(
@@ -125,18 +130,28 @@ def _table(
 
 def _auc(run: Run) -> Figure:
     return _by_pass(
-        run, "AUC", "Training: predicted before training on the pass. Test: data.test_files after it.",
-        [("training", 1, lambda x: auc(x, "metrics", "auc")), ("test", 2, lambda x: auc(x, "test", "auc"))],
+        run,
+        "AUC",
+        "Training: predicted before training on the pass. Test: data.test_files after it.",
+        [
+            ("training", 1, lambda x: auc(x, "metrics", "auc")),
+            ("test", 2, lambda x: auc(x, "test", "auc")),
+        ],
         text.decimal,
-    )  # fmt: skip
+    )
 
 
 def _loss(run: Run) -> Figure:
     return _by_pass(
-        run, "Loss", "Mean over the samples of a pass.",
-        [("training", 1, lambda x: number(x, "loss")), ("test", 2, lambda x: number(x, "test", "loss"))],
+        run,
+        "Loss",
+        "Mean over the samples of a pass.",
+        [
+            ("training", 1, lambda x: number(x, "loss")),
+            ("test", 2, lambda x: number(x, "test", "loss")),
+        ],
         text.decimal,
-    )  # fmt: skip
+    )
 
 
 def _calibration(run: Run) -> Figure:
@@ -157,10 +172,16 @@ def _calibration(run: Run) -> Figure:
     most = max(max(xs), max(v for s in series for v in s.values if v is not None))
     body = _joined(xs, series, most)
     rows = [
-        [name, text.count(n), text.decimal(mean), text.decimal(clicks / n), text.decimal(clicks / (n * mean) if mean else None, 3)]
+        [
+            name,
+            text.count(n),
+            text.decimal(mean),
+            text.decimal(clicks / n),
+            text.decimal(clicks / (n * mean) if mean else None, 3),
+        ]
         for name, _, found in known
         for n, clicks, mean in found
-    ]  # fmt: skip
+    ]
     note = (
         "Click rate of groups of equal size, by prediction; on the dashed line it is as predicted."
     )
@@ -179,9 +200,14 @@ def _joined(xs: Sequence[float], series: Sequence[Series], most: float) -> str:
         for s in series
     ]
     return curves(
-        xs, filled, lambda v: text.decimal(v, 3), x_name="predicted", diagonal=True,
-        x_value=lambda v: text.decimal(v, 3), y_range=(0.0, most * 1.04),
-    )  # fmt: skip
+        xs,
+        filled,
+        lambda v: text.decimal(v, 3),
+        x_name="predicted",
+        diagonal=True,
+        x_value=lambda v: text.decimal(v, 3),
+        y_range=(0.0, most * 1.04),
+    )
 
 
 def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float | None]:
@@ -197,24 +223,28 @@ def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float |
 
 def _copc(run: Run) -> Figure:
     return _by_pass(
-        run, "COPC", "Clicks over predicted clicks: 1 is calibrated, above it too little is predicted.",
+        run,
+        "COPC",
+        "Clicks over predicted clicks: 1 is calibrated, above it too little is predicted.",
         [
             ("training", 1, lambda x: number(x, "metrics", "copc")),
             ("test", 2, lambda x: number(x, "test", "copc")),
         ],
         lambda v: text.decimal(v, 3),
-    )  # fmt: skip
+    )
 
 
 def _bucket_error(run: Run) -> Figure:
     return _by_pass(
-        run, "Bucket error", "PaddleBox's: how far click rates of buckets are from predicted ones; 0 is best.",
+        run,
+        "Bucket error",
+        "PaddleBox's: how far click rates of buckets are from predicted ones; 0 is best.",
         [
             ("training", 1, lambda x: number(x, "metrics", "bucket_error")),
             ("test", 2, lambda x: number(x, "test", "bucket_error")),
         ],
         text.decimal,
-    )  # fmt: skip
+    )
 
 
 def _named_metrics(run: Run) -> list[Figure]:
@@ -237,9 +267,14 @@ def _named_metrics(run: Run) -> list[Figure]:
 
 
 def _stacked(
-    run: Run, title: str, note: str, parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
-    value: Callable[[float | None], str], why: str = "", **options: Any,
-) -> Figure:  # fmt: skip
+    run: Run,
+    title: str,
+    note: str,
+    parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
+    value: Callable[[float | None], str],
+    why: str = "",
+    **options: Any,
+) -> Figure:
     numbers = [line["pass"] for line in run.lines]
     series = [Series(name, [get(line) for line in run.lines], tone) for name, tone, get in parts]
     if not any(v for s in series for v in s.values):
@@ -256,37 +291,49 @@ def _tiers(run: Run) -> Figure:
         return lambda x: number(x, "hits", tier)
 
     return _stacked(
-        run, "Where rows came from", "Of each pass's rows: kept from the pass before, in memory, read from SSD, made anew.",
-        [(tier, tone, of(tier)) for tier, tone in parts], text.count, as_shares=True,
-    )  # fmt: skip
+        run,
+        "Where rows came from",
+        "Of each pass's rows: kept from the pass before, in memory, read from SSD, made anew.",
+        [(tier, tone, of(tier)) for tier, tone in parts],
+        text.count,
+        as_shares=True,
+    )
 
 
 def _bytes(run: Run) -> Figure:
     return _stacked(
-        run, "Bytes read from local disk", "While a pass trained: rows from SSD, mostly for the pass "
+        run,
+        "Bytes read from local disk",
+        "While a pass trained: rows from SSD, mostly for the pass "
         "after it, and instances that did not fit memory.",
         [
             ("rows", 5, lambda x: number(x, "ssd", "bytes_read")),
             ("instances", 8, lambda x: number(x, "spilled_bytes")),
         ],
-        text.size, "" if not run.lines else "nothing was read: all rows and instances fit memory",
-    )  # fmt: skip
+        text.size,
+        "" if not run.lines else "nothing was read: all rows and instances fit memory",
+    )
 
 
 def _speed(run: Run) -> Figure:
     return _by_pass(
-        run, "Samples a second", "Over a pass's whole time, from its begin to its end.",
-        [("samples/s", 1, lambda x: number(x, "samples_per_s"))], text.count,
+        run,
+        "Samples a second",
+        "Over a pass's whole time, from its begin to its end.",
+        [("samples/s", 1, lambda x: number(x, "samples_per_s"))],
+        text.count,
         "the passes' times are not known: they were taken up from a commit" if run.lines else "",
         y_range=_from_zero(run, "samples_per_s"),
-    )  # fmt: skip
+    )
 
 
 def _waits(run: Run) -> Figure:
     waits = [
-        ("load", 1, "instances not read yet"), ("stage", 5, "rows not up yet"),
-        ("batch", 4, "batch not packed"), ("commit", 2, "the commit before"),
-    ]  # fmt: skip
+        ("load", 1, "instances not read yet"),
+        ("stage", 5, "rows not up yet"),
+        ("batch", 4, "batch not packed"),
+        ("commit", 2, "the commit before"),
+    ]
 
     def of(name: str) -> Callable[[Line], float | None]:
         return lambda x: number(x, "wait_s", name)
@@ -294,9 +341,13 @@ def _waits(run: Run) -> Figure:
     parts = [(f"{name}: {what}", tone, of(name)) for name, tone, what in waits]
     parts.append(("compaction", 8, lambda x: number(x, "compaction_wait_s")))
     return _stacked(
-        run, "What training stood still for", "Seconds of a pass in which no batch was trained.",
-        parts, text.seconds, "training waited for nothing" if run.lines else "",
-    )  # fmt: skip
+        run,
+        "What training stood still for",
+        "Seconds of a pass in which no batch was trained.",
+        parts,
+        text.seconds,
+        "training waited for nothing" if run.lines else "",
+    )
 
 
 def _stages(run: Run) -> Figure:
@@ -400,10 +451,17 @@ def _merge_within(events: Sequence[dict[str, Any]], closest: float) -> list[Span
 
 def _growth(run: Run) -> Figure:
     return _by_pass(
-        run, "Rows", "That live in the store, at the newest commit when a pass ended; and those held in memory.",
-        [("live", 1, lambda x: number(x, "sizes", "live_rows")), ("in MEM", 6, lambda x: number(x, "sizes", "mem_rows"))],
-        text.count, "metrics.jsonl has no sizes" if run.lines else "", y_range=_from_zero(run, "sizes", "live_rows"),
-    )  # fmt: skip
+        run,
+        "Rows",
+        "That live in the store, at the newest commit when a pass ended; and those held in memory.",
+        [
+            ("live", 1, lambda x: number(x, "sizes", "live_rows")),
+            ("in MEM", 6, lambda x: number(x, "sizes", "mem_rows")),
+        ],
+        text.count,
+        "metrics.jsonl has no sizes" if run.lines else "",
+        y_range=_from_zero(run, "sizes", "live_rows"),
+    )
 
 
 def _from_zero(run: Run, *path: str) -> tuple[float, float] | None:
@@ -484,11 +542,17 @@ def _commits(run: Run) -> Figure:
         names[one["version"]].append(one["name"])
     rows = [
         [
-            str(v["version"]), v["kind"], str(v["pass_number"]), v["created_at"].replace("+00:00", "Z"),
-            text.count(v["live_rows"]), str(v["segments"]), text.size(v["bytes_kept_alone"]), ", ".join(names[v["version"]]),
+            str(v["version"]),
+            v["kind"],
+            str(v["pass_number"]),
+            v["created_at"].replace("+00:00", "Z"),
+            text.count(v["live_rows"]),
+            str(v["segments"]),
+            text.size(v["bytes_kept_alone"]),
+            ", ".join(names[v["version"]]),
         ]
         for v in reversed(run.store["versions"])
-    ]  # fmt: skip
+    ]
     headers = ["version", "made by", "pass", "at", "rows", "segments", "bytes alone", "names"]
     note = "--from VERSION goes back to one. Bytes alone: what would be freed if it went."
     return Figure(title, note, table(headers, rows, left=4), wide=True)
@@ -504,10 +568,16 @@ def _saves(run: Run) -> Figure:
         why = f"none is due yet below {out}" if out else "the config writes none: save.out is empty"
         return missing(title, why)
     rows = [
-        [str(save.get("name", "")), str(save.get("kind", "")), str(number_of), text.count(number(save, "rows")),
-         text.count(number(save, "deleted")), text.seconds(number(save, "seconds"))]
+        [
+            str(save.get("name", "")),
+            str(save.get("kind", "")),
+            str(number_of),
+            text.count(number(save, "rows")),
+            text.count(number(save, "deleted")),
+            text.seconds(number(save, "seconds")),
+        ]
         for number_of, save in saves[-100:]
-    ]  # fmt: skip
+    ]
     headers = ["name", "kind", "pass", "rows", "deleted", "time"]
     return Figure(
         title,

@@ -40,7 +40,8 @@ class PredictionDump:
         for name in columns:
             if name in ("ins_id", "label", "prediction"):
                 raise ConfigError(f"dump: a slot named {name} collides with what is always dumped")
-        self.path, self.columns, self.ins_ids = path, list(columns), ins_ids
+        self.path, self.ins_ids = path, ins_ids
+        self.columns: Sequence[str] = list(columns)
         self._temporary = path.with_name(f"{path.name}.tmp")
         self._written = 0
         self._parquet: Any = None

@@ -50,6 +50,7 @@ from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
 from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.scalars import ScalarWriter
 
 log = logging.getLogger("paddlebox")
 
@@ -127,7 +128,7 @@ def open_table(
         "parity": config.store.parity,
     }
     if config.extra_tables:
-        slots = slots or _slots(config)
+        slots = slots or read_slots(config)
         rates = [_slot_rates(config, table, slots) for table in config.tables]
         return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
@@ -207,7 +208,7 @@ def train(
     for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
         if wanted and config.extra_tables:
             raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
-    slots = _slots(config)
+    slots = read_slots(config)
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
     start = find_source(source, run_dir) if source else None
@@ -225,10 +226,13 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, _threads(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    folder = config.trainer.visualdl
+    scalars = ScalarWriter(Path(folder)) if folder else None
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
+        scalars or nullcontext(),
         open_table(config, run_dir / "store", slots=slots) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
@@ -247,7 +251,7 @@ def train(
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
-        with _feeding(create_dataset(config, slots, table)) as dataset:
+        with feeding(create_dataset(config, slots, table)) as dataset:
             dataset.config_hash = config.fingerprint()
             dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
@@ -262,6 +266,8 @@ def train(
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
+                if scalars is not None:
+                    scalars.add(lines[-1])
 
             if begun.line_missing:
                 write_line()
@@ -337,7 +343,7 @@ def evaluate(
     """
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
-    slots = _slots(config)
+    slots = read_slots(config)
     unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
     if unknown:
         raise ConfigError(
@@ -345,14 +351,7 @@ def evaluate(
             f"{', '.join(slot.name for slot in slots.slots)}"
         )
     tests = expand(config.data.test_files, config.data.retries)
-    if not (run_dir / "store").is_dir():
-        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
-        assert table.head is not None
-        version = table.head.version
-        resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots)
-        runner.load_dense_state(table.load_dense())
+    with opened(config, run_dir, slots) as (table, runner, version):
         with _dumping(dump, dump_slots) as dumped:
             measured = _evaluate_files(config, slots, table, runner, tests, dumped, dump_ins_id)
         result = {
@@ -362,6 +361,22 @@ def evaluate(
         }
     _write_json(run_dir / f"evaluate-{version}.json", result)
     return result
+
+
+@contextmanager
+def opened(config: Config, run_dir: Path, slots: Slots) -> Iterator[tuple[Tables, Runner, int]]:
+    """The newest commit of a run to evaluate with, and its version.
+
+    Raises: StoreError where there is none; ConfigError for another model or slots than it has.
+    """
+    if not (run_dir / "store").is_dir():
+        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
+    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
+        assert table.head is not None
+        resume.check_evaluated(run_dir, table.head, config, slots)
+        runner = build_runner(config, slots)
+        runner.load_dense_state(table.load_dense())
+        yield table, runner, table.head.version
 
 
 def _train_pass(
@@ -590,7 +605,7 @@ def _evaluate_files(
     if dump is not None:  # in the order of the files, so that instances can be told
         in_order = config.data.model_copy(update={"shuffle": False})
         config = config.model_copy(update={"data": in_order})
-    with _feeding(create_dataset(config, slots, table)) as dataset:
+    with feeding(create_dataset(config, slots, table)) as dataset:
         if ins_id:
             dataset.set_parse_ins_id(True)
             if dump is not None:
@@ -633,7 +648,7 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
+def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
     try:
         yield dataset
     finally:
@@ -647,7 +662,7 @@ def _preload(dataset: InMemoryDataset, planned: PlannedPass) -> None:
     dataset.preload_into_memory()
 
 
-def _slots(config: Config) -> Slots:
+def read_slots(config: Config) -> Slots:
     slots = load_slots(config.data.slots)
     slots.check_format(config.data.format)
     if not slots.sparse:
