@@ -1,5 +1,5 @@
-"""The command lines of tools/diagnose.py and tools/auc_runner.py: what a trained model makes of some
-files, slot by slot."""
+"""The command lines of tools/diagnose.py and tools/auc_runner.py: what a trained model makes of
+some files, slot by slot."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ _BATCH = 4096
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
     """tools/diagnose.py. Returns the exit code (docs/running.md)."""
     parser = _parser(
-        "Looks at a run's slots, its calibration by the values of a slot, and at how predictions of "
-        "an export differ from those of training. Changes nothing in the run."
+        "Looks at a run's slots, its calibration by the values of a slot, and how predictions of an "
+        "export differ from those of training. Changes nothing in the run."
     )
     parser.add_argument(
         "--slice", dest="slice_slot", default="", metavar="SLOT", help="COPC by values of this slot"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SCORE",
+        help="of the export, in place of table.life.base_threshold; 0: with all rows",
     )
     parser.add_argument("--top", type=int, default=20, metavar="N", help="that many values")
     parser.add_argument(
@@ -47,6 +53,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
             slice_slot=arguments.slice_slot,
             top=arguments.top,
             serving=not arguments.no_serving,
+            threshold=arguments.threshold,
         )
         _print_diagnosis(result)
         _write(arguments.out or arguments.run_dir / "diagnose.json", result)
@@ -84,9 +91,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
             repeats=arguments.repeats,
             pool=arguments.pool,
         )
-        print(
-            f"AUC {result['auc']:.6f} of {result['samples']} samples, version {result['version']}"
-        )
+        print(f"{result['samples']} samples, version {result['version']}, AUC {result['auc']:.6f}")
         rows = [
             [" ".join(one["slots"]), f"{one['loss']:+.6f}", f"{one['spread']:.6f}"]
             for one in result["slots"]
@@ -139,10 +144,16 @@ class _Collected:
 
 
 def diagnose(
-    config: Config, run_dir: Path, *, slice_slot: str = "", top: int = 20, serving: bool = True
+    config: Config,
+    run_dir: Path,
+    *,
+    slice_slot: str = "",
+    top: int = 20,
+    serving: bool = True,
+    threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Of data.test_files: `slots` (slot_figures), `slices` (copc_by_value) of slice_slot, `serving`:
-    an export's predictions beside the training program's.
+    """Of data.test_files: `slots` (slot_figures), `slices` (copc_by_value) of slice_slot, and
+    `serving`: an export's predictions beside the training program's. threshold: of that export.
 
     Raises: ConfigError, DataError, StoreError.
     """
@@ -184,12 +195,17 @@ def diagnose(
         values = copc_by_value(predictions, labels, columns[0], top)
         result["slices"] = {"slot": slice_slot, "values": values}
     if serving:
-        result["serving"] = _served(run_dir, version, loaded, predictions, labels)
+        result["serving"] = _served(run_dir, version, threshold, loaded, predictions, labels)
     return result
 
 
 def _served(
-    run_dir: Path, version: int, loaded: Any, predictions: np.ndarray, labels: np.ndarray
+    run_dir: Path,
+    version: int,
+    threshold: float | None,
+    loaded: Any,
+    predictions: np.ndarray,
+    labels: np.ndarray,
 ) -> dict[str, Any]:
     from paddlebox.serving.predictor import Predictor
     from paddlebox.serving.source import RunSource
@@ -201,7 +217,7 @@ def _served(
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
-            with RunSource(run_dir, version=version) as source:
+            with RunSource(run_dir, version=version, threshold=threshold) as source:
                 export(source, path)
             with Predictor(path, follow_s=0) as predictor:
                 parts = []

@@ -201,7 +201,7 @@ def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
     title = "How sure the difference is"
     if not dumps:
         why = (
-            "needs the predictions of each run on the same files: tools/evaluate.py … --dump FILE for "
+            "needs predictions of each run on the same files: tools/evaluate.py … --dump FILE for "
             "each, then tools/compare.py … --dumps FILE FILE"
         )
         return missing(title, why)

@@ -1,4 +1,5 @@
-"""Figures as HTML: inline SVG for marks, HTML for words, so that both keep their shape at any width.
+"""Figures as HTML: inline SVG for marks, HTML for words, so that both keep their shape at any
+width.
 
 A plot's SVG is stretched to its box; strokes and dots do not scale (a dot is a line of no length
 with round ends). Words stand beside it, placed in per cent.
@@ -69,7 +70,8 @@ def table(headers: Sequence[str], rows: Rows, *, left: int = 1) -> str:
         for at, name in enumerate(headers)
     )
     body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    head = f"<thead><tr>{head}</tr></thead>"
+    return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def chosen(length: int, most: int) -> list[int]:
@@ -136,7 +138,8 @@ class _Axes:
         )
         return (
             f"<div class=plot><div class=ys aria-hidden=true>{left}</div><div class=area>"
-            f'<svg viewBox="0 0 1000 1000" preserveAspectRatio=none aria-hidden=true>{lines}{marks}</svg>'
+            f'<svg viewBox="0 0 1000 1000" preserveAspectRatio=none aria-hidden=true>{lines}{marks}'
+            "</svg>"
             f"{hits}</div><div class=xs aria-hidden=true>{below}</div>"
             f"<div class=xname>{esc(x_name)}</div></div>"
         )
@@ -280,7 +283,8 @@ def gantt(lanes: Sequence[str], spans: Sequence[Span], value: Format) -> str:
     for lane in lanes:
         marks = "".join(
             f'<i class="bar f{s.tone}{" faint" if s.faint else ""}" style="left:'
-            f'{100 * (s.begin - start) / length:.3f}%;width:{100 * (s.end - s.begin) / length:.3f}%" '
+            f"{100 * (s.begin - start) / length:.3f}%;"
+            f'width:{100 * (s.end - s.begin) / length:.3f}%" '
             f'data-tip="{esc(s.tip)}"></i>'
             for s in spans
             if s.lane == lane
@@ -306,5 +310,6 @@ def split_bars(
                 marks += f'<i class="bar f{tone}" style="left:{left:.3f}%;width:{width:.3f}%"></i>'
             left += width
         shown = [(label, value(part)) for part, (label, _) in zip(parts, names, strict=True)]
-        out += f'<div class=lane data-tip="{_tip(name, shown)}"><b>{esc(name)}</b><div>{marks}</div></div>'
+        tip = _tip(name, shown)
+        out += f'<div class=lane data-tip="{tip}"><b>{esc(name)}</b><div>{marks}</div></div>'
     return legend([(name, tone, False) for name, tone in names]) + f"<div class=gantt>{out}</div>"

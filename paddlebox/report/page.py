@@ -67,7 +67,8 @@ class Page:
             '<meta name=viewport content="width=device-width, initial-scale=1">'
             f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">'
             f"<title>{esc(self.title)}</title><style>{style}</style></head>\n"
-            f'<body data-reload="{self.reload_s:g}"><header><h1>{esc(self.title)}</h1>{pill}</header>'
+            f'<body data-reload="{self.reload_s:g}">'
+            f"<header><h1>{esc(self.title)}</h1>{pill}</header>"
             f"<p class=about>{esc(self.about)}</p><nav>{links}</nav>"
             f"<div class=tiles>{tiles}</div>\n{body}"
             f"<footer>{esc(self.footer)} paddlebox {esc(__version__)}</footer>"

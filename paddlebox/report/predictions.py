@@ -54,7 +54,8 @@ def _read_text(path: Path, lines: list[str]) -> Predictions:
             values.append(float(found["prediction"]))
         except (KeyError, ValueError) as error:
             raise DataError(
-                f"{path}:{number}: expected <ins_id>, label:1:…, prediction:1:…, found {line[:80]!r}"
+                f"{path}:{number}: expected <ins_id>, label:1:…, prediction:1:…, found "
+                f"{line[:80]!r}"
             ) from error
         ids.append(name)
     return Predictions(np.array(ids), np.array(labels, np.float32), np.array(values, np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -213,7 +214,7 @@ def _joined(xs: Sequence[float], series: Sequence[Series], most: float) -> str:
 def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float | None]:
     known = [at for at, value in enumerate(values) if value is not None]
     out: list[float | None] = list(values)
-    for before, after in zip(known, known[1:], strict=False):
+    for before, after in itertools.pairwise(known):
         low, high = values[before] or 0.0, values[after] or 0.0
         for at in range(before + 1, after):
             part = (xs[at] - xs[before]) / ((xs[after] - xs[before]) or 1)
@@ -362,7 +363,7 @@ def _stages(run: Run) -> Figure:
     names = [("work", 3), ("waits for what comes before", 6), ("waits for what comes after", 8)]
     return Figure(
         title,
-        "Thread seconds of all passes. A stage that waits for what comes after is not the slow one.",
+        "Thread seconds of all passes. Who waits for what comes after is not the slow one.",
         split_bars(list(sums.items()), names, text.seconds),
         ["stage", *(name for name, _ in names)],
         [[stage, *(text.seconds(part) for part in parts)] for stage, parts in sums.items()],

@@ -1,5 +1,5 @@
-"""AucRunner: what a slot is worth to a trained model, as the AUC that is lost when the slot's values
-are those of other instances (permutation importance; Breiman, "Random Forests", 2001)."""
+"""AucRunner: what a slot is worth to a trained model, as the AUC that is lost when the slot's
+values are those of other instances (permutation importance; Breiman, "Random Forests", 2001)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def slot_importance(
         dataset.load_into_memory()
         dataset.begin_pass()
         whole = run_pass(dataset, runner.evaluate_step)
-        found = []
+        found: list[dict[str, Any]] = []
         for group in wanted:
             losses = []
             for _ in range(repeats):
