@@ -23,8 +23,8 @@ _BATCH = 4096
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
     """tools/diagnose.py. Returns the exit code (docs/running.md)."""
     parser = _parser(
-        "Looks at a run's slots, its calibration by the values of a slot, and how predictions of an "
-        "export differ from those of training. Changes nothing in the run."
+        "Looks at a run's slots, its calibration by the values of a slot, and how predictions of "
+        "an export differ from those of training. Changes nothing in the run."
     )
     parser.add_argument(
         "--slice", dest="slice_slot", default="", metavar="SLOT", help="COPC by values of this slot"
@@ -73,7 +73,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         default=[],
         nargs="+",
         metavar="SLOT",
-        help="slots that are replaced together; may be given several times. Default: each by itself",
+        help="slots that are replaced together, also several times; default: each by itself",
     )
     parser.add_argument("--repeats", type=int, default=3, help="draws of each; default 3")
     parser.add_argument("--pool", type=int, default=10_000, help="instances that are drawn from")

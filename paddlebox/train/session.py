@@ -212,6 +212,8 @@ def train(
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
     start = find_source(source, run_dir) if source else None
+    folder = config.trainer.visualdl
+    scalars = ScalarWriter(Path(folder)) if folder else None
     if fresh:
         resume.move_aside(run_dir)
     begun = resume.take_up(run_dir, config, slots, hashes, back_to)
@@ -226,8 +228,6 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, _threads(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
-    folder = config.trainer.visualdl
-    scalars = ScalarWriter(Path(folder)) if folder else None
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
