@@ -34,8 +34,8 @@ def slot_importance(
     Returns: auc, samples, version, and `slots`: by falling loss, each with slots, loss (mean),
         spread (standard deviation of the repeats; 0 of one) and losses.
 
-    Raises: ConfigError; ValueError for a slot that is not sparse; OutOfSpaceError when the files
-        are over the HBM budget; DataError; StoreError.
+    Raises: ConfigError, also for a slot that is not sparse; OutOfSpaceError when the files are over
+        the HBM budget; DataError; StoreError.
     """
     if repeats < 1:
         raise ConfigError(f"repeats: expected at least 1, found {repeats}")
@@ -43,6 +43,10 @@ def slot_importance(
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = read_slots(config)
     wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
+    sparse = [slot.name for slot in slots.sparse]
+    unknown = sorted({name for group in wanted for name in group} - {*sparse})
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)}: expected sparse slots, of {', '.join(sparse)}")
     files = expand(config.data.test_files, config.data.retries)
     with (
         opened(config, run_dir, slots) as (table, runner, version),

@@ -54,7 +54,7 @@ def test_mistakes_are_said(run_dir, tmp_path, capsys):
     assert compare_main([str(run_dir)] * 2 + ["--dumps", "a.txt"]) == 2
     assert "expected one for each of the 2 runs" in capsys.readouterr().err
     (tmp_path / "a.txt").write_text("0\tlabel:1:1\n")
-    assert compare_main([str(run_dir)] * 2 + ["--dumps", f"{tmp_path}/a.txt"] * 2) == 2
+    assert compare_main([str(run_dir)] * 2 + ["--dumps"] + [f"{tmp_path}/a.txt"] * 2) == 2
     assert "a.txt:1: expected <ins_id>" in capsys.readouterr().err
 
 
