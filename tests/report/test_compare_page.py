@@ -27,6 +27,7 @@ def dumped(data, run_dir, out, *arguments):
     return out
 
 
+@pytest.mark.slow
 def test_runs_are_shown_with_what_differs_and_how_sure_it_is(
     data, run_dir, other, tmp_path, capsys
 ):
@@ -58,6 +59,7 @@ def test_mistakes_are_said(run_dir, tmp_path, capsys):
     assert "a.txt:1: expected <ins_id>" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dump_has_the_label_prediction_and_slots_of_every_instance(data, run_dir, tmp_path):
     slots = ("--dump-slots", "a", "c", "x")
     text = dumped(data, run_dir, tmp_path / "d.txt", *slots)
@@ -78,6 +80,7 @@ def test_a_dump_has_the_label_prediction_and_slots_of_every_instance(data, run_d
     assert read_dump(text).values.tolist() == table["prediction"].to_pylist()
 
 
+@pytest.mark.slow
 def test_a_dump_has_the_ids_of_the_data(data, run_dir, tmp_path):
     files = f"data.test_files=[{data}/with-ids-3.txt]"
     out = dumped(data, run_dir, tmp_path / "d.txt", files, "--dump-ins-id")
@@ -87,6 +90,7 @@ def test_a_dump_has_the_ids_of_the_data(data, run_dir, tmp_path):
     assert found.values.tolist() == without.values.tolist()
 
 
+@pytest.mark.slow
 def test_a_slot_that_is_not_there_is_named_and_nothing_is_written(data, run_dir, tmp_path):
     done = tool(
         "evaluate", "-c", data / "config.yaml", "--run-dir", run_dir, "--dump", tmp_path / "d.txt",

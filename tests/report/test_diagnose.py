@@ -10,6 +10,8 @@ import pytest
 from paddlebox.train.slot_figures import copc_by_value
 from tests.report.common import SAMPLES, tool
 
+pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
+
 
 def test_slots_are_told_with_their_coverage_and_rows(data, run_dir, tmp_path):
     out = tmp_path / "d.json"
