@@ -179,7 +179,9 @@ def diagnose(
             dataset.set_filelist(files)
             dataset.load_into_memory()
             dataset.begin_pass()
-            measured = run_pass(dataset, runner.evaluate_step, watched=collected)
+            measured = run_pass(
+                dataset, runner.evaluate_step, tasks=dataset.tasks, watched=collected
+            )
             dataset.end_pass()
     result: dict[str, Any] = {
         "version": version,
@@ -228,7 +230,7 @@ def _served(
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
     except ConfigError as error:  # a model that cannot be exported can be looked at still
         return {"why_not": str(error)}
-    served = np.concatenate(parts)
+    served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()
     metrics = PassMetrics()
     metrics.add(served, labels)
     values, apart = metrics.compute(), np.abs(served - predictions)

@@ -249,22 +249,26 @@ def _bucket_error(run: Run) -> Figure:
 
 
 def _named_metrics(run: Run) -> list[Figure]:
-    """One figure for each metric that the config names."""
-    figures = []
+    """One figure for each metric that the config names, and for each of several tasks."""
     last = run.lines[-1].get("metrics", {}) if run.lines else {}
-    for name, values in last.items():
-        if not isinstance(values, dict):
-            continue
-        known = [k for k in ("wuauc", "uauc", "auc", "mae", "rmse", "rate") if k in values][:2]
+    paths = [(name,) for name, values in last.items() if isinstance(values, dict)]
+    tasks = [("tasks", name) for name in last.get("tasks") or {}]
+    return [_named_metric(run, path) for path in [*paths, *tasks] if path != ("tasks",)]
 
-        def of(key: str, name: str = name) -> Callable[[Line], float | None]:
-            return lambda x: auc(x, "metrics", name, key)
 
-        parts = [(key, tone, of(key)) for tone, key in enumerate(known, 1)]
-        figures.append(
-            _by_pass(run, f"Metric {name}", "As the config names it.", parts, text.decimal)
-        )
-    return figures
+def _named_metric(run: Run, path: tuple[str, ...]) -> Figure:
+    values: Any = run.lines[-1]["metrics"]
+    for part in path:
+        values = values[part]
+    known = [k for k in ("wuauc", "uauc", "auc", "mae", "rmse", "rate") if k in values][:2]
+
+    def of(key: str) -> Callable[[Line], float | None]:
+        return lambda x: auc(x, "metrics", *path, key)
+
+    parts = [(key, tone, of(key)) for tone, key in enumerate(known, 1)]
+    of_task = path[0] == "tasks"
+    kind, note = ("Task", "One of several.") if of_task else ("Metric", "As the config names it.")
+    return _by_pass(run, f"{kind} {path[-1]}", note, parts, text.decimal)
 
 
 def _stacked(

@@ -65,6 +65,8 @@ class PredictionDump:
             ids = [str(number) for number in range(begin, self._written)]
         values = {"label": labels, "prediction": predictions}
         values |= {name: columns[name] for name in self.columns}
+        # Of several tasks, each.
+        values |= {k: v for k, v in columns.items() if k.startswith(("label_", "prediction_"))}
         try:
             if self._text is not None:
                 self._text.writelines(_lines(ids, values))

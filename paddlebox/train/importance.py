@@ -57,13 +57,13 @@ def slot_importance(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        whole = run_pass(dataset, runner.evaluate_step)
+        whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
         found: list[dict[str, Any]] = []
         for group in wanted:
             losses = []
             for _ in range(repeats):
                 dataset.slots_shuffle(group)
-                without = run_pass(dataset, runner.evaluate_step)
+                without = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
                 losses.append(whole.metrics["auc"] - without.metrics["auc"])
             found.append(
                 {
