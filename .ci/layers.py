@@ -43,6 +43,7 @@ PYTHON = {
     "store": _NATIVE,
     "ranks": _NATIVE | {"store"},
     "upkeep": _NATIVE | {"store"},
+    "report": _NATIVE | {"store", "upkeep"},
     "saves": _NATIVE | {"store"},
     "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},

@@ -496,6 +496,11 @@ class TrainerConfig(Section):
         default="",
         description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: none",
     )
+    visualdl: str = Field(
+        default="",
+        description="folder for scalars of each pass, for VisualDL (pip install visualdl); empty: "
+        "none",
+    )
 
 
 class SecurityConfig(Section):

@@ -57,6 +57,17 @@ class Loading(Settings):
             raise PassError(f"{table}: a pass is loaded or open: end_pass is missing")
         self._side_tables.add(table)
 
+    def ins_ids(self, begin: int, end: int) -> list[str]:
+        """Ids of instances [begin, end) of the open pass, in the order of its batches.
+
+        Raises: PassError when no pass is open, or set_parse_ins_id is missing.
+        """
+        if self._current is None:
+            raise PassError("ins_ids: no pass is open: begin_pass is missing")
+        if "ins_id" not in self._wanted.tags:
+            raise PassError("ins_ids: set_parse_ins_id(True) is missing")
+        return list(self._current.loaded.instances.ins_ids(begin, end))
+
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """Instances of the pass that is loaded or open; 0 without one."""
         del fleet  # today there is one rank

@@ -35,6 +35,7 @@ class StageTimes:
         self._pass_number = pass_number
         self._lock = threading.Lock()
         self._sums = {stage: dict.fromkeys((WORK, BEFORE, AFTER), 0) for stage in STAGES}
+        self._spans: dict[str, tuple[int, int]] = {}
 
     def add(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
         """kind: WORK, BEFORE or AFTER, of the calling thread. Times are of perf_counter_ns."""
@@ -51,6 +52,9 @@ class StageTimes:
         """As `add`, for what no thread stood still for: a pass that waited to be taken up."""
         with self._lock:
             self._sums[stage][kind] += end_ns - begin_ns
+            if kind == WORK:
+                first, last = self._spans.get(stage, (begin_ns, end_ns))
+                self._spans[stage] = (min(first, begin_ns), max(last, end_ns))
 
     @contextmanager
     def time(self, stage: str, kind: str = WORK) -> Iterator[None]:
@@ -68,6 +72,15 @@ class StageTimes:
             return {
                 stage: {kind: ns / 1e9 for kind, ns in sums.items()}
                 for stage, sums in self._sums.items()
+            }
+
+    def spans(self) -> dict[str, list[float]]:
+        """[begin, end] of each stage, from its first work to its last, in seconds since 1970."""
+        offset = time.time_ns() - time.perf_counter_ns()
+        with self._lock:
+            return {
+                stage: [round((ns + offset) / 1e9, 4) for ns in span]
+                for stage, span in self._spans.items()
             }
 
 

@@ -121,7 +121,29 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         "Evaluates the newest commit of a run on data.test_files; changes nothing in it."
     )
     parser.add_argument("--run-dir", type=Path, required=True, help="of the training run")
+    parser.add_argument(
+        "--dump",
+        type=Path,
+        metavar="FILE",
+        help="write label and prediction of every instance: Parquet if it ends with .parquet, else "
+        "PaddleBox's text",
+    )
+    parser.add_argument(
+        "--dump-slots",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SLOT",
+        help="with --dump: their first values too",
+    )
+    parser.add_argument(
+        "--dump-ins-id",
+        action="store_true",
+        help="with --dump: the data has ids (set_parse_ins_id); otherwise instances are numbered",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
+        parser.error("--dump-slots and --dump-ins-id need --dump FILE")
 
     def run() -> None:
         config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
@@ -129,7 +151,14 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         from paddlebox.train import session
 
         with _joined() as world:
-            result = session.evaluate(config, arguments.run_dir, world)
+            result = session.evaluate(
+                config,
+                arguments.run_dir,
+                world,
+                dump=arguments.dump,
+                dump_slots=arguments.dump_slots,
+                dump_ins_id=arguments.dump_ins_id,
+            )
             if world.rank == 0:
                 print(json.dumps(result))
 

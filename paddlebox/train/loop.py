@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,11 +19,24 @@ from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid
+from paddlebox.train.observe import calibration
 
 # One step: takes a feed, returns the loss before the update and the logits (B, T), or None without.
 Step = Callable[[Feed], tuple[float, np.ndarray | None]]
 # Told after each batch: batches so far, samples so far, loss of the batch, metrics so far.
 Watcher = Callable[[int, int, float, PassMetrics], None]
+
+
+class Watched(Protocol):
+    """Gets the predictions of every batch, with columns of the instances."""
+
+    columns: Sequence[str]  # slots, or log keys
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+    ) -> None:
+        """predictions: (B) probabilities. labels: (B). columns: (B) by name; of each of several
+        tasks, the first among them, also label_<task> and prediction_<task>."""
 
 
 @dataclass
@@ -36,6 +49,7 @@ class PassResult:
     seconds: float
     # Empty without logits; of metrics that were asked for, by name; of several tasks in "tasks".
     metrics: dict[str, Any]
+    calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
 
 
 def run_pass(
@@ -47,6 +61,7 @@ def run_pass(
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, np.ndarray] | None = None,
     tasks: Sequence[str] = (),
+    watched: Watched | None = None,
 ) -> PassResult:
     """Runs step over every batch of the open pass.
 
@@ -54,6 +69,7 @@ def run_pass(
         metrics: what to measure beside the usual metrics.
         outputs: filled anew by each step: columns for them that the program computes, by name.
         tasks: (T) names of the columns of labels and logits, where there are several.
+        watched: gets the predictions; a step that gives logits, and a label, are needed for it.
 
     Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
@@ -63,7 +79,8 @@ def run_pass(
     usual, named = TaskMetrics(tasks), MetricSet(metrics)
     wanted = set[str]().union(*(spec.columns for spec in metrics))
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
-    dataset.metric_columns = sorted(wanted & known)
+    for_watched = watched.columns if watched is not None else ()
+    dataset.metric_columns = sorted({*(wanted & known), *for_watched})
     batches = samples = 0
     loss_sum = 0.0
     scored = False
@@ -95,6 +112,8 @@ def run_pass(
             if logits is not None and label is not None:
                 usual.add(sigmoid(logits), feed[label])
                 scored = True
+                if watched is not None:
+                    _show(watched, sigmoid(logits), np.asarray(feed[label]), columns, tasks)
             if metrics:
                 predicted = sigmoid(logits).reshape(size, -1) if logits is not None else None
                 named.add(
@@ -118,7 +137,24 @@ def run_pass(
         found.loss_sum / found.samples if found.samples else 0.0,
         time.perf_counter() - started,
         {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
+        calibration(found.usual.first.state()) if found.scored else [],
     )
+
+
+def _show(
+    watched: Watched,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    tasks: Sequence[str],
+) -> None:
+    """predictions, labels: (B, T)."""
+    predictions = predictions.reshape(len(labels), -1)
+    labels = labels.reshape(len(labels), -1)
+    of_tasks: dict[str, np.ndarray] = {}
+    for at, name in enumerate(tasks if len(tasks) > 1 else ()):
+        of_tasks |= {f"label_{name}": labels[:, at], f"prediction_{name}": predictions[:, at]}
+    watched.add(predictions[:, 0], labels[:, 0], {**columns, **of_tasks})
 
 
 def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:

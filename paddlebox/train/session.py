@@ -5,6 +5,7 @@ RUN_DIR/slots.json      the slots of that moment
 RUN_DIR/init.json       with --init-from: what was carried, reset and dropped
 RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
+RUN_DIR/environment.json  where the last start ran
 RUN_DIR/summary.json    written at the end
 RUN_DIR/evaluate-<version>.json
 RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
@@ -18,7 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -43,12 +44,15 @@ from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import TableGroup, Tables, only_table
 from paddlebox.store.table import Table
 from paddlebox.train import interrupt, on_ranks, resume
+from paddlebox.train.dump import PredictionDump
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
 from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
+from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.scalars import ScalarWriter
 
 log = logging.getLogger("paddlebox")
 
@@ -132,7 +136,7 @@ def open_table(
         "parity": config.store.parity,
     }
     if config.extra_tables:
-        slots = slots or _slots(config)
+        slots = slots or read_slots(config)
         rates = [_slot_rates(config, table, slots) for table in config.tables]
         return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
@@ -224,10 +228,12 @@ def train(
     for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
         if wanted and config.extra_tables:
             raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
-    slots = _slots(config)
+    slots = read_slots(config)
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
     start = find_source(source, run_dir) if source else None
+    folder = config.trainer.visualdl
+    scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
     if fresh and world.rank == 0:
         resume.move_aside(run_dir)
     world.wait("fresh")
@@ -245,11 +251,13 @@ def train(
     tests = expand(evaluated, config.data.retries)
     _make_run_dir(run_dir, config)
     write_slots(run_dir, slots)
+    write_environment(run_dir, config, _threads(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
+        scalars or nullcontext(),
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
@@ -268,7 +276,7 @@ def train(
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
-        with _feeding(create_dataset(config, slots, table)) as dataset:
+        with feeding(create_dataset(config, slots, table)) as dataset:
             dataset.config_hash = config.fingerprint()
             dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
@@ -285,6 +293,8 @@ def train(
                         config, slots, table, runner, on_ranks.share_files(tests, world)
                     )
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
+                if scalars is not None:
+                    scalars.add(lines[-1])
 
             if begun.line_missing:
                 write_line()
@@ -349,34 +359,68 @@ def _saver(config: Config, table: Tables) -> Saver | None:
     return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
 
 
-def evaluate(config: Config, run_dir: Path, world: World = _ALONE) -> dict[str, Any]:
+def evaluate(
+    config: Config,
+    run_dir: Path,
+    world: World = _ALONE,
+    *,
+    dump: Path | None = None,
+    dump_slots: Sequence[str] = (),
+    dump_ins_id: bool = False,
+) -> dict[str, Any]:
     """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
     several ranks is evaluated by as many.
+
+    Args:
+        dump: write label and prediction of every instance there (`PredictionDump`), with values of
+            dump_slots; dump_ins_id: and ids that the data has.
 
     Returns: metrics, with the version and the files; also written to
     RUN_DIR/evaluate-<version>.json.
     """
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
-    slots = _slots(config)
+    slots = read_slots(config)
+    unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
+    if unknown:
+        raise ConfigError(
+            f"dump: no slot {', '.join(unknown)}; there are: "
+            f"{', '.join(slot.name for slot in slots.slots)}"
+        )
     tests = expand(config.data.test_files, config.data.retries)
+    if dump is not None and not world.alone:
+        raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
     run_dir = on_ranks.own_dir(run_dir, world)
-    if not (run_dir / "store").is_dir():
-        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
-        assert table.head is not None
-        on_ranks.check_same_ranks(run_dir, table.head, world)
-        version = table.head.version
-        resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots, world.size)
-        runner.load_dense_state(table.load_dense())
+    with opened(config, run_dir, slots, world) as (table, runner, version):
+        with _dumping(dump, dump_slots) as dumped:
+            own = on_ranks.share_files(tests, world)
+            measured = _evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id)
         result = {
-            **_evaluate_files(config, slots, table, runner, on_ranks.share_files(tests, world)),
+            **measured,
             "version": version,
             "files": tests,
         }
     _write_json(run_dir / f"evaluate-{version}.json", result)
     return result
+
+
+@contextmanager
+def opened(
+    config: Config, run_dir: Path, slots: Slots, world: World = _ALONE
+) -> Iterator[tuple[Tables, Runner, int]]:
+    """The newest commit of a run to evaluate with, and its version.
+
+    Raises: StoreError where there is none; ConfigError for another model or slots than it has.
+    """
+    if not (run_dir / "store").is_dir():
+        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
+    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
+        assert table.head is not None
+        on_ranks.check_same_ranks(run_dir, table.head, world)
+        resume.check_evaluated(run_dir, table.head, config, slots)
+        runner = build_runner(config, slots, world.size)
+        runner.load_dense_state(table.load_dense())
+        yield table, runner, table.head.version
 
 
 def _train_pass(
@@ -430,6 +474,8 @@ def _train_pass(
     after = table.counters()
     line = {
         **outcome,
+        "calibration": result.calibration,
+        "ended_at": round(time.time(), 3),
         "seconds": seconds,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
@@ -444,6 +490,7 @@ def _train_pass(
         "work_s": stats.work_s,
         "wait_s": stats.wait_s,
         "stages": stats.times.as_dict(),
+        "spans": stats.times.spans(),
         "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
@@ -458,6 +505,7 @@ def _train_pass(
             name: after[f"ssd_{name}"] - before[f"ssd_{name}"]
             for name in ("rows_found", "blocks_read", "bytes_read", "bytes_written")
         },
+        "sizes": sizes(table),
     }
     _log_pass(planned, result, line)
     return line
@@ -597,19 +645,47 @@ def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[An
 
 
 def _evaluate_files(
-    config: Config, slots: Slots, table: Tables, runner: Runner, files: Sequence[str]
+    config: Config,
+    slots: Slots,
+    table: Tables,
+    runner: Runner,
+    files: Sequence[str],
+    dump: PredictionDump | None = None,
+    ins_id: bool = False,
 ) -> dict[str, Any]:
-    with _feeding(create_dataset(config, slots, table)) as dataset:
+    if dump is not None:  # in the order of the files, so that instances can be told
+        in_order = config.data.model_copy(update={"shuffle": False})
+        config = config.model_copy(update={"data": in_order})
+    with feeding(create_dataset(config, slots, table)) as dataset:
+        if ins_id:
+            dataset.set_parse_ins_id(True)
+            if dump is not None:
+                dump.ins_ids = dataset.ins_ids
         dataset.set_test_mode(True)
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
         result = run_pass(
-            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+            dataset,
+            runner.evaluate_step,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+            watched=dump,
         )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
-    return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
+    return {
+        "samples": result.samples,
+        "loss": result.mean_loss,
+        **result.metrics,
+        "calibration": result.calibration,
+    }
+
+
+def _dumping(
+    path: Path | None, slots: Sequence[str]
+) -> AbstractContextManager[PredictionDump | None]:
+    return PredictionDump(path, slots) if path is not None else nullcontext()
 
 
 @contextmanager
@@ -629,7 +705,7 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
+def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
     try:
         yield dataset
     finally:
@@ -643,7 +719,7 @@ def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> No
     dataset.preload_into_memory()
 
 
-def _slots(config: Config) -> Slots:
+def read_slots(config: Config) -> Slots:
     slots = load_slots(config.data.slots)
     slots.check_format(config.data.format)
     if not slots.sparse:

@@ -1,0 +1,292 @@
+"""The command lines of tools/diagnose.py and tools/auc_runner.py: what a trained model makes of
+some files, slot by slot."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Config, load_config
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.launch.cli import _guarded, _prepare
+
+_BATCH = 4096
+
+
+def diagnose_main(argv: Sequence[str] | None = None) -> int:
+    """tools/diagnose.py. Returns the exit code (docs/running.md)."""
+    parser = _parser(
+        "Looks at a run's slots, its calibration by the values of a slot, and how predictions of "
+        "an export differ from those of training. Changes nothing in the run."
+    )
+    parser.add_argument(
+        "--slice", dest="slice_slot", default="", metavar="SLOT", help="COPC by values of this slot"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SCORE",
+        help="of the export, in place of table.life.base_threshold; 0: with all rows",
+    )
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="that many values")
+    parser.add_argument(
+        "--no-serving", action="store_true", help="do not compare with an export, which is written "
+        "to the folder for temporary files"
+    )  # fmt: skip
+    arguments = parser.parse_args(argv)
+
+    def run() -> None:
+        if arguments.top < 1:
+            raise ConfigError(f"--top: expected at least 1, found {arguments.top}")
+        config = _config_of(arguments)
+        _prepare(config)
+        result = diagnose(
+            config,
+            arguments.run_dir,
+            slice_slot=arguments.slice_slot,
+            top=arguments.top,
+            serving=not arguments.no_serving,
+            threshold=arguments.threshold,
+        )
+        _print_diagnosis(result)
+        _write(arguments.out or arguments.run_dir / "diagnose.json", result)
+
+    return _guarded(run)
+
+
+def auc_runner_main(argv: Sequence[str] | None = None) -> int:
+    """tools/auc_runner.py. Returns the exit code (docs/running.md)."""
+    parser = _parser(
+        "Says what each slot is worth: the AUC that is lost when its values are those of other "
+        "instances. Changes nothing in the run."
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        nargs="+",
+        metavar="SLOT",
+        help="slots that are replaced together, also several times; default: each by itself",
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="draws of each; default 3")
+    parser.add_argument("--pool", type=int, default=10_000, help="instances that are drawn from")
+    arguments = parser.parse_args(argv)
+
+    def run() -> None:
+        config = _config_of(arguments)
+        _prepare(config)
+        from paddlebox.train.importance import slot_importance
+
+        result = slot_importance(
+            config,
+            arguments.run_dir,
+            arguments.group,
+            repeats=arguments.repeats,
+            pool=arguments.pool,
+        )
+        print(f"{result['samples']} samples, version {result['version']}, AUC {result['auc']:.6f}")
+        rows = [
+            [" ".join(one["slots"]), f"{one['loss']:+.6f}", f"{one['spread']:.6f}"]
+            for one in result["slots"]
+        ]
+        _print_table(["slots", "AUC lost", "spread"], rows)
+        _write(arguments.out or arguments.run_dir / "auc_runner.json", result)
+
+    return _guarded(run)
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--files", nargs="+", metavar="FILE", help="default: data.test_files")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="of the JSON; default: in RUN_DIR")
+    parser.add_argument(
+        "-o", "--override", action="append", default=[], nargs="+", metavar="KEY=VALUE",
+        help="changes a value of the run's config",
+    )  # fmt: skip
+    return parser
+
+
+def _config_of(arguments: argparse.Namespace) -> Config:
+    path = arguments.run_dir / "config.json"
+    if not path.is_file():
+        raise StoreError(f"{arguments.run_dir}: is no run dir: it has no config.json")
+    overrides = [*itertools.chain(*arguments.override)]
+    if arguments.files:
+        overrides.append(f"data.test_files={json.dumps(arguments.files)}")
+    config = load_config(path, overrides)  # JSON is YAML
+    if not config.data.test_files:
+        raise ConfigError("the run has no data.test_files: name files with --files")
+    return config
+
+
+class _Collected:
+    """Predictions and labels of an evaluation, and one column."""
+
+    def __init__(self, column: str) -> None:
+        self.columns: Sequence[str] = [column] if column else []
+        self._parts: list[tuple[np.ndarray, ...]] = []
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+    ) -> None:
+        self._parts.append((predictions, labels, *(columns[name] for name in self.columns)))
+
+    def arrays(self) -> list[np.ndarray]:
+        return [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
+
+
+def diagnose(
+    config: Config,
+    run_dir: Path,
+    *,
+    slice_slot: str = "",
+    top: int = 20,
+    serving: bool = True,
+    threshold: float | None = None,
+) -> dict[str, Any]:
+    """Of data.test_files: `slots` (slot_figures), `slices` (copc_by_value) of slice_slot, and
+    `serving`: an export's predictions beside the training program's. threshold: of that export.
+
+    Raises: ConfigError, DataError, StoreError.
+    """
+    from paddlebox.data.reader import expand
+    from paddlebox.train.loop import run_pass
+    from paddlebox.train.session import create_dataset, feeding, opened, read_slots
+    from paddlebox.train.slot_figures import copc_by_value, load_files, slot_figures
+
+    slots = read_slots(config)
+    names = [slot.name for slot in slots.slots]
+    if slice_slot and slice_slot not in names:
+        raise ConfigError(f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}")
+    files = expand(config.data.test_files, config.data.retries)
+    in_order = config.data.model_copy(update={"shuffle": False})
+    collected = _Collected(slice_slot)
+    with opened(config, run_dir, slots) as (table, runner, version):
+        loaded = load_files(config, slots, files, table.slot_tables(slots))
+        figures = slot_figures(table, slots, loaded)
+        with feeding(
+            create_dataset(config.model_copy(update={"data": in_order}), slots, table)
+        ) as dataset:
+            dataset.set_test_mode(True)
+            dataset.set_filelist(files)
+            dataset.load_into_memory()
+            dataset.begin_pass()
+            measured = run_pass(
+                dataset, runner.evaluate_step, tasks=dataset.tasks, watched=collected
+            )
+            dataset.end_pass()
+    result: dict[str, Any] = {
+        "version": version,
+        "files": files,
+        "samples": measured.samples,
+        "metrics": measured.metrics,
+        "slots": figures,
+    }
+    if measured.samples == 0:
+        return result
+    predictions, labels, *columns = collected.arrays()
+    if slice_slot:
+        values = copc_by_value(predictions, labels, columns[0], top)
+        result["slices"] = {"slot": slice_slot, "values": values}
+    if serving:
+        result["serving"] = _served(run_dir, version, threshold, loaded, predictions, labels)
+    return result
+
+
+def _served(
+    run_dir: Path,
+    version: int,
+    threshold: float | None,
+    loaded: Any,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+) -> dict[str, Any]:
+    from paddlebox.serving.predictor import Predictor
+    from paddlebox.serving.source import RunSource
+    from paddlebox.serving.writer import export
+    from paddlebox.train.metrics import PassMetrics
+
+    instances, width = loaded.instances, loaded.options.slots.dense_width
+    rows = np.full(instances.unique_keys, -1, np.int32)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            with RunSource(run_dir, version=version, threshold=threshold) as source:
+                export(source, path)
+            with Predictor(path, follow_s=0) as predictor:
+                parts = []
+                for begin in range(0, loaded.size, _BATCH):
+                    end = min(loaded.size, begin + _BATCH)
+                    feasigns, offsets = instances.pack_feasigns(begin, end)
+                    dense = instances.pack_batch(begin, end, rows, 0, width)["dense"]
+                    parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
+    except ConfigError as error:  # a model that cannot be exported can be looked at still
+        return {"why_not": str(error)}
+    served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()
+    metrics = PassMetrics()
+    metrics.add(served, labels)
+    values, apart = metrics.compute(), np.abs(served - predictions)
+    return {
+        "largest_difference": float(apart.max()),
+        "mean_difference": float(apart.mean()),
+        "auc": values["auc"],
+        "copc": values["copc"],
+    }
+
+
+def _print_diagnosis(result: Mapping[str, Any]) -> None:
+    metrics = result["metrics"]
+    print(f"{result['samples']} samples, version {result['version']}")
+    if metrics:
+        print(f"AUC {metrics['auc']:.6f}, COPC {metrics['copc']:.4f}")
+    headers = {
+        "slot": "slot", "coverage": "coverage", "values": "values", "unique": "unique",
+        "new": "new", "new_unique": "new, unique", "embed_w": "|embed_w|",
+        "has_embedx": "has embedx", "embedx": "norm embedx", "gradient_share": "gradient",
+    }  # fmt: skip
+    rows = [[_shown(one[key]) for key in headers] for one in result["slots"]]
+    _print_table(list(headers.values()), rows)
+    if "slices" in result:
+        keys = ["value", "samples", "ctr", "predicted", "copc"]
+        rows = [
+            ["others" if one["value"] is None else str(one["value"])]
+            + [_shown(one[key]) for key in keys[1:]]
+            for one in result["slices"]["values"]
+        ]
+        print()
+        _print_table([result["slices"]["slot"], *keys[1:]], rows)
+    if "serving" in result:
+        print()
+        for name, value in result["serving"].items():
+            print(f"serving, {name.replace('_', ' ')}: {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    for row in (headers, *rows):
+        first, *rest = (
+            f"{cell:<{width}}" if at == 0 else f"{cell:>{width}}"
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *rest]))
+
+
+def _write(path: Path, result: Any) -> None:
+    try:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,227 @@
+"""Several runs on one page: what was set otherwise, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paddlebox.errors import ConfigError
+from paddlebox.report import text
+from paddlebox.report.cli import guarded
+from paddlebox.report.figures import TONES, Figure, Series, curves, missing, table
+from paddlebox.report.page import Page, Section, Tile, write_page
+from paddlebox.report.predictions import (
+    Predictions,
+    auc_difference,
+    read_dump,
+    same_instances,
+)
+from paddlebox.report.run import Line, Run, auc, number, read_run
+from paddlebox.report.settings import ABSENT, differing
+
+Value = Callable[[float | None], str]
+
+
+def compare_main(argv: Sequence[str] | None = None) -> int:
+    """tools/compare.py. Returns the exit code: 0, or 2 where a run or dump cannot be read."""
+    parser = argparse.ArgumentParser(
+        description="Writes one page that shows runs beside each other."
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--out", type=Path, default=Path("compare.html"), metavar="FILE")
+    parser.add_argument(
+        "--dumps",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="predictions of each run on the same files, in the same order (tools/evaluate.py "
+        "--dump): adds how sure the difference of the AUCs is",
+    )
+    arguments = parser.parse_args(argv)
+
+    def write() -> int:
+        if len(arguments.runs) < 2:
+            raise ConfigError("compare: expected at least two run dirs, found one")
+        if arguments.dumps and len(arguments.dumps) != len(arguments.runs):
+            raise ConfigError(
+                f"--dumps: expected one for each of the {len(arguments.runs)} runs, in their "
+                f"order, found {len(arguments.dumps)}"
+            )
+        dumps = [read_dump(path) for path in arguments.dumps]
+        runs = [read_run(folder) for folder in arguments.runs]
+        write_page(compare_page(runs, dumps), arguments.out)
+        print(arguments.out)
+        return 0
+
+    return guarded(write)
+
+
+def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page:
+    """dumps: none, or one for each run."""
+    names = _names(runs)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Page(
+        title=" · ".join(names) if len(names) < 4 else f"{len(names)} runs",
+        about="; ".join(
+            f"{name}: {run.folder} ({run.state})" for name, run in zip(names, runs, strict=True)
+        ),
+        tiles=[
+            Tile(f"AUC, {name}", text.decimal(_final_auc(run)[0]), _final_auc(run)[1])
+            for name, run in zip(names, runs, strict=True)
+        ],
+        sections=[
+            Section("Settings", [_settings(runs, names)]),
+            Section("Curves", _curves(runs, names)),
+            Section("Results", [_results(runs, names), _differences(names, dumps)]),
+        ],
+        footer=f"Written {now}.",
+    )
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Folders' names, or whole paths where those are not different."""
+    short = [run.folder.resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
+
+
+def _final_auc(run: Run) -> tuple[float | None, str]:
+    for evaluation in reversed(run.evaluations):
+        if (value := auc(evaluation, "auc")) is not None:
+            return value, f"test, version {evaluation.get('version')}"
+    for line in reversed(run.lines):
+        if (value := auc(line, "test", "auc")) is not None:
+            return value, f"test, after pass {line['pass']}"
+    return (
+        (auc(run.lines[-1], "metrics", "auc"), "training, last pass") if run.lines else (None, "")
+    )
+
+
+def _settings(runs: Sequence[Run], names: Sequence[str]) -> Figure:
+    rows = [
+        [key, *("not there" if v is ABSENT else text.setting(v, key) for v in values)]
+        for key, values in differing([run.config for run in runs])
+    ]
+    if not rows:
+        return missing("What differs", "the configurations are the same, value by value")
+    body = f"<div class=wrap>{table(['key', *names], rows, left=len(names) + 1)}</div>"
+    return Figure(
+        "What differs", "Keys with the same value in all runs are left out.", body, wide=True
+    )
+
+
+def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+    parts: list[tuple[str, str, Callable[[Line], float | None], Value]] = [
+        (
+            "AUC, training",
+            "Predicted before training on the pass.",
+            lambda x: auc(x, "metrics", "auc"),
+            text.decimal,
+        ),
+        (
+            "AUC, test",
+            "data.test_files after each pass.",
+            lambda x: auc(x, "test", "auc"),
+            text.decimal,
+        ),
+        ("Loss, training", "Mean over a pass.", lambda x: number(x, "loss"), text.decimal),
+        (
+            "COPC",
+            "Clicks over predicted clicks, training.",
+            lambda x: number(x, "metrics", "copc"),
+            lambda v: text.decimal(v, 3),
+        ),
+        (
+            "Samples a second",
+            "Over a pass's whole time.",
+            lambda x: number(x, "samples_per_s"),
+            text.count,
+        ),
+        (
+            "Rows",
+            "Live, at the newest commit when a pass ended.",
+            lambda x: number(x, "sizes", "live_rows"),
+            text.count,
+        ),
+    ]
+    return [_curve(runs, names, *part) for part in parts]
+
+
+def _curve(
+    runs: Sequence[Run],
+    names: Sequence[str],
+    title: str,
+    note: str,
+    get: Callable[[Line], float | None],
+    value: Value,
+) -> Figure:
+    passes = sorted({line["pass"] for run in runs for line in run.lines})
+    series = []
+    for at, (run, name) in enumerate(zip(runs, names, strict=True)):
+        values = {line["pass"]: get(line) for line in run.lines}
+        dashed = at >= TONES  # colours come again
+        series.append(Series(name, [values.get(x) for x in passes], at % TONES + 1, dashed))
+    if not any(v is not None for s in series for v in s.values):
+        return missing(
+            title,
+            "no run has it: set trainer.evaluate_after_pass"
+            if "test" in title
+            else "no run has it",
+        )
+    rows = [[str(x), *(value(s.values[at]) for s in series)] for at, x in enumerate(passes)]
+    return Figure(title, note, curves(passes, series, value), ["pass", *names], rows[:400])
+
+
+def _results(runs: Sequence[Run], names: Sequence[str]) -> Figure:
+    parts: list[tuple[str, Callable[[Run], str]]] = [
+        ("state", lambda r: r.state),
+        ("AUC", lambda r: text.decimal(_final_auc(r)[0], 5)),
+        ("of", lambda r: _final_auc(r)[1]),
+        ("last loss", lambda r: text.decimal(number(_last(r), "loss"), 5)),
+        ("last COPC", lambda r: text.decimal(number(_last(r), "metrics", "copc"), 4)),
+        ("passes", lambda r: str(len(r.lines))),
+        ("samples", lambda r: text.count(sum(number(x, "samples") or 0 for x in r.lines))),
+        ("time in passes", lambda r: text.seconds(sum(number(x, "seconds") or 0 for x in r.lines))),
+        ("live rows", lambda r: text.count(number(r.store, "live_rows"))),
+        ("disk", lambda r: text.size(r.disk_bytes or None)),
+        ("processor", lambda r: str(r.environment.get("cpu", text.NONE))),
+        ("sparse digest", lambda r: str(r.summary.get("sparse_digest", text.NONE))[:16]),
+    ]
+    rows = [[name, *(get(run) for run in runs)] for name, get in parts]
+    return Figure("Final figures", "", table(["", *names], rows), wide=True)
+
+
+def _last(run: Run) -> Line:
+    return run.lines[-1] if run.lines else {}
+
+
+def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
+    title = "How sure the difference is"
+    if not dumps:
+        why = (
+            "needs predictions of each run on the same files: tools/evaluate.py … --dump FILE for "
+            "each, then tools/compare.py … --dumps FILE FILE"
+        )
+        return missing(title, why)
+    rows = []
+    for name, dump in zip(names[1:], dumps[1:], strict=True):
+        if why := same_instances(dumps[0], dump):
+            rows.append([f"{name} − {names[0]}", "", "", "", "", why])
+            continue
+        found = auc_difference(dumps[0], dump)
+        sure = "differ" if found.low > 0 or found.high < 0 else "may be the same"
+        rows.append(
+            [
+                f"{name} − {names[0]}",
+                f"{found.value:+.5f}",
+                f"{found.low:+.5f}",
+                f"{found.high:+.5f}",
+                text.count(found.instances),
+                sure,
+            ]
+        )
+    headers = ["AUC of", "difference", "95 % from", "to", "instances", ""]
+    note = "Paired bootstrap: instances drawn anew 400 times, the same for both runs."
+    return Figure(title, note, table(headers, rows), wide=True)

@@ -1,0 +1,74 @@
+"""Values as people read them, and HTML that no name can break out of."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import json
+import re
+from typing import Any
+
+NONE = "–"
+_SECRET = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def esc(value: Any) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def count(value: float | None) -> str:
+    """12,345, and from a million on 1.23 M."""
+    if value is None:
+        return NONE
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in binary units."""
+    if value is None:
+        return NONE
+    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if abs(value) >= 1 << shift:
+            return (
+                f"{value / (1 << shift):.3g} {unit}"
+                if abs(value) < 1000 << shift
+                else (f"{value / (1 << shift):,.0f} {unit}")
+            )
+    return f"{value:.0f} B"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return NONE
+    if abs(value) < 60:
+        return "0 s" if value == 0 else f"{value:.3g} s" if abs(value) >= 1e-3 else "<1 ms"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def decimal(value: float | None, digits: int = 4) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.1f} %"
+
+
+def moment(unix: float | None) -> str:
+    if unix is None:
+        return NONE
+    at = datetime.datetime.fromtimestamp(unix, datetime.UTC)
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def setting(value: Any, key: str = "") -> str:
+    """A value of a config, by its key. What stands before an @ in a URI may be a password."""
+    if key.endswith("_bytes") and isinstance(value, int) and value >= 1024:
+        return size(value)
+    if isinstance(value, str):
+        return _SECRET.sub("…", value) if value else '""'
+    return _SECRET.sub("…", json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,112 @@
+"""Predictions of an evaluation, instance by instance, as PaddleBox dumps them or as Parquet.
+
+Text, one line an instance, values with nine significant digits:
+
+    <ins_id>\tlabel:1:<label>\tprediction:1:<probability>\t<slot>:1:<value>…
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paddlebox.errors import ConfigError, StoreError
+
+# Gives the ids of instances [begin, end).
+InsIds = Callable[[int, int], Sequence[str]]
+
+
+class PredictionDump:
+    """Writes PATH, whole or not at all; Parquet where it ends with .parquet, else text.
+
+    Args:
+        columns: slots to write beside label and prediction: of a sparse slot an instance's first
+            feasign, 0 without one; of a dense slot its first float.
+        ins_ids: None: an instance's id is its number in the order of the files, from 0, where
+            malformed lines do not count.
+
+    Raises: ConfigError for a column that is written anyway; StoreError when it cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, columns: Sequence[str] = (), ins_ids: InsIds | None = None
+    ) -> None:
+        for name in columns:
+            if name in ("ins_id", "label", "prediction"):
+                raise ConfigError(f"dump: a slot named {name} collides with what is always dumped")
+        self.path, self.ins_ids = path, ins_ids
+        self.columns: Sequence[str] = list(columns)
+        self._temporary = path.with_name(f"{path.name}.tmp")
+        self._written = 0
+        self._parquet: Any = None
+        self._text: TextIO | None = None
+        if path.suffix != ".parquet":
+            try:
+                self._text = open(self._temporary, "w")  # noqa: SIM115  # closed in __exit__
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(f"{self.path}: the dump cannot be written: {error.strerror or error}")
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+    ) -> None:
+        begin, self._written = self._written, self._written + len(labels)
+        if self.ins_ids is not None:
+            ids = list(self.ins_ids(begin, self._written))
+        else:
+            ids = [str(number) for number in range(begin, self._written)]
+        values = {"label": labels, "prediction": predictions}
+        values |= {name: columns[name] for name in self.columns}
+        # Of several tasks, each.
+        values |= {k: v for k, v in columns.items() if k.startswith(("label_", "prediction_"))}
+        try:
+            if self._text is not None:
+                self._text.writelines(_lines(ids, values))
+            else:
+                batch = pa.table({"ins_id": ids, **{k: pa.array(v) for k, v in values.items()}})
+                if self._parquet is None:
+                    self._parquet = pq.ParquetWriter(
+                        self._temporary, batch.schema, compression="zstd"
+                    )
+                self._parquet.write_table(batch)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def __enter__(self) -> PredictionDump:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            for file in (self._text, self._parquet):
+                if file is not None:
+                    file.close()
+            if kind is None and self._temporary.exists():
+                self._temporary.rename(self.path)
+            else:
+                self._temporary.unlink(missing_ok=True)
+        except OSError as failed:
+            self._temporary.unlink(missing_ok=True)
+            if kind is None:
+                raise self._failed(failed) from failed
+
+
+def _lines(ids: Sequence[str], values: Mapping[str, np.ndarray]) -> list[str]:
+    columns = [
+        [f"\t{name}:1:{value}" if exact else f"\t{name}:1:{value:.9g}" for value in array.tolist()]
+        for name, array in values.items()
+        for exact in [array.dtype.kind in "iu"]
+    ]
+    return ["".join(parts) + "\n" for parts in zip(ids, *columns, strict=True)]

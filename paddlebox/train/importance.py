@@ -1,0 +1,85 @@
+"""AucRunner: what a slot is worth to a trained model, as the AUC that is lost when the slot's
+values are those of other instances (permutation importance; Breiman, "Random Forests", 2001)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config
+from paddlebox.data.reader import expand
+from paddlebox.errors import ConfigError
+from paddlebox.train.loop import run_pass
+from paddlebox.train.session import create_dataset, feeding, opened, read_slots
+
+POOL = 10_000  # instances whose values are put in place, as PaddleBox
+
+
+def slot_importance(
+    config: Config,
+    run_dir: Path,
+    groups: Sequence[Sequence[str]] = (),
+    *,
+    repeats: int = 3,
+    pool: int = POOL,
+) -> dict[str, Any]:
+    """Evaluates data.test_files with the newest commit, once as they are and `repeats` times, each
+    with other draws, for each group of slots. Changes nothing in the run.
+
+    Args:
+        groups: slots that are replaced together; none: each sparse slot by itself.
+
+    Returns: auc, samples, version, and `slots`: by falling loss, each with slots, loss (mean),
+        spread (standard deviation of the repeats; 0 of one) and losses.
+
+    Raises: ConfigError, also for a slot that is not sparse; OutOfSpaceError when the files are over
+        the HBM budget; DataError; StoreError.
+    """
+    if repeats < 1:
+        raise ConfigError(f"repeats: expected at least 1, found {repeats}")
+    if not config.data.test_files:
+        raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
+    slots = read_slots(config)
+    wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
+    sparse = [slot.name for slot in slots.sparse]
+    unknown = sorted({name for group in wanted for name in group} - {*sparse})
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)}: expected sparse slots, of {', '.join(sparse)}")
+    files = expand(config.data.test_files, config.data.retries)
+    with (
+        opened(config, run_dir, slots) as (table, runner, version),
+        feeding(create_dataset(config, slots, table)) as dataset,
+    ):
+        dataset.set_test_mode(True)
+        dataset.set_fea_eval(pool)
+        dataset.set_filelist(files)
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
+        found: list[dict[str, Any]] = []
+        for group in wanted:
+            losses = []
+            for _ in range(repeats):
+                dataset.slots_shuffle(group)
+                without = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
+                losses.append(whole.metrics["auc"] - without.metrics["auc"])
+            found.append(
+                {
+                    "slots": group,
+                    "loss": statistics.fmean(losses),
+                    "spread": statistics.stdev(losses) if repeats > 1 else 0.0,
+                    "losses": losses,
+                }
+            )
+        dataset.slots_shuffle([])
+        dataset.end_pass()
+    found.sort(key=lambda one: -float(one["loss"]))
+    return {
+        "auc": whole.metrics["auc"],
+        "samples": whole.samples,
+        "version": version,
+        "repeats": repeats,
+        "slots": found,
+    }

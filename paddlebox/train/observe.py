@@ -1,0 +1,107 @@
+"""What a run writes down for whoever looks at it later: where it ran, how its predictions are
+spread, and how large its store is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from paddlebox import __version__, _native
+from paddlebox.config import Config
+from paddlebox.errors import StoreError
+from paddlebox.store.group import Tables
+
+ENVIRONMENT = "environment.json"
+CALIBRATION_BINS = 20
+
+
+def write_environment(run_dir: Path, config: Config, store_threads: int) -> None:
+    """RUN_DIR/environment.json: of the last start of the run. Nothing that names the machine.
+
+    Raises: StoreError when it cannot be written.
+    """
+    versions = {"paddlebox": __version__, "python": platform.python_version()}
+    for package in ("paddlepaddle", "paddlepaddle-gpu", "numpy", "pyarrow", "lmdb"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    environment = {
+        "started_at": round(time.time(), 3),
+        "versions": versions,
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "vector_path": _native.core.vector_path(),
+        "threads": {
+            "store": store_threads,
+            "feeder": config.data.threads or "tuned",
+            "dense": int(os.environ.get("OMP_NUM_THREADS") or 0) or "not set",
+        },
+    }
+    path = run_dir / ENVIRONMENT
+    try:
+        path.write_text(json.dumps(environment, indent=1) + "\n")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def calibration(
+    state: Mapping[str, np.ndarray], bins: int = CALIBRATION_BINS
+) -> list[list[float | int]]:
+    """[samples, clicks, mean prediction] of at most `bins` groups of about equal size, by rising
+    prediction.
+
+    Args:
+        state: of PassMetrics. A prediction is known to its bucket, one of a million, so the mean is
+            within 5e-7.
+    """
+    negative, positive = np.asarray(state["negative"]), np.asarray(state["positive"])
+    size = (negative + positive).astype(np.float64)
+    if size.sum() == 0:
+        return []
+    middle = (np.asarray(state["bucket"]) + 0.5) / int(np.asarray(state["buckets"]).reshape(-1)[0])
+    # The bin of a bucket is that of its middle sample.
+    place = (np.cumsum(size) - size / 2) / size.sum()
+    bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
+    samples = np.bincount(bin_of, size, bins)
+    clicks = np.bincount(bin_of, positive.astype(np.float64), bins)
+    sums = np.bincount(bin_of, size * middle, bins)
+    return [
+        [int(n), int(c), round(s / n, 7)]
+        for n, c, s in zip(samples, clicks, sums, strict=True)
+        if n > 0
+    ]
+
+
+def sizes(table: Tables) -> dict[str, int]:
+    """Of all tables, at their newest commits: rows that live, segments and their bytes; rows in
+    MEM; bytes written by passes and by merges since they were opened."""
+    counters = [member.counters() for member in table.members]
+    heads = [member.head for member in table.members if member.head is not None]
+    return {
+        "version": table.head.version if table.head is not None else 0,
+        "live_rows": sum(head.live_rows for head in heads),
+        "segments": sum(len(head.segments) for head in heads),
+        "segment_bytes": sum(s["bytes"] for head in heads for s in head.segments),
+        "mem_rows": sum(c["mem_rows"] for c in counters),
+        "pass_bytes": sum(c["ssd_bytes_written"] for c in counters),
+        "merge_bytes": sum(c["ssd_merge_bytes_written"] for c in counters),
+    }

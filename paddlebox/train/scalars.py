@@ -1,0 +1,63 @@
+"""The figures of each pass as scalars for VisualDL, where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import ConfigError
+
+# Sections of a line of metrics.jsonl whose numbers are scalars, beside those of the line itself.
+_SECTIONS = ("metrics", "test", "hits", "wait_s", "ssd", "sizes")
+_OF_THE_LINE = ("loss", "samples_per_s", "seconds", "unique_feasigns", "bad_lines")
+
+
+def scalars_of(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """(tag, value), as ("train/loss", 0.41) or ("test/auc", 0.8), of a line of metrics.jsonl."""
+    for name in _OF_THE_LINE:
+        yield from _numbers(f"train/{name}", line.get(name))
+    for section in _SECTIONS:
+        first = "train" if section == "metrics" else section
+        for name, value in dict(line.get(section) or {}).items():
+            yield from _numbers(f"{first}/{name}", value)
+
+
+def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):  # a metric that the config names
+        for name, inner in value.items():
+            yield from _numbers(f"{tag}/{name}", inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        yield tag, float(value)
+
+
+class ScalarWriter:
+    """Writes scalars, by pass, below a folder that `visualdl --logdir` shows.
+
+    Raises: ConfigError where VisualDL is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            module: Any = importlib.import_module("visualdl")
+        except ImportError as error:
+            raise ConfigError(
+                f"trainer.visualdl: the package visualdl cannot be imported ({error}): pip install "
+                "visualdl, or leave the key out"
+            ) from error
+        self._writer = module.LogWriter(logdir=str(folder))
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        for tag, value in scalars_of(line):
+            self._writer.add_scalar(tag=tag, value=value, step=int(line["pass"]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> ScalarWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,140 @@
+"""What each slot of some files is like, and what a trained model knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Config, Slots
+from paddlebox.config.schema import Rule
+from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.errors import ConfigError
+from paddlebox.store.group import Tables
+from paddlebox.store.table import Table
+
+_BATCH = 1 << 16
+_ALL_KEYS = (1 << 31) - 1
+_SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
+
+
+def load_files(
+    config: Config, slots: Slots, files: list[str], tables: tuple[int, ...]
+) -> LoadedPass:
+    """Instances in the order of the files, without the rows of any table."""
+    data = config.data
+    if data.pipe_command or data.parser:
+        raise ConfigError(
+            "diagnose reads files without data.pipe_command and data.parser, which the config has"
+        )
+    options = LoadOptions(
+        format=data.format,
+        slots=slots,
+        batch_size=_BATCH,
+        key_space=data.key_space,
+        max_bad_line_ratio=data.max_bad_line_ratio,
+        max_line_bytes=data.max_line_bytes,
+        retries=data.retries,
+        tables=tables,
+    )
+    return load(files, options, [_ALL_KEYS] * (max(tables, default=0) + 1))
+
+
+def slot_figures(table: Tables, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:
+    """Of each sparse slot: coverage (share of instances with a feasign), values (mean number of an
+    instance that has one), unique, new (share of occurrences without a row), new_unique, and, of
+    the unique feasigns with a row: mean |embed_w|, has_embedx (share), mean norm of embedx where it
+    is, gradient_share (of embed_w's summed squared gradients over all slots; None for a rule that
+    does not keep them).
+    """
+    feasigns, offsets = loaded.instances.pack_feasigns(0, loaded.size)
+    count = len(slots.sparse)
+    lengths = np.diff(offsets).reshape(loaded.size, count)
+    slot_of = np.tile(np.arange(count), loaded.size).repeat(lengths.reshape(-1))
+    tables = loaded.options.tables or (0,) * count
+    figures = []
+    for number, slot in enumerate(slots.sparse):
+        unique, occurrences = np.unique(feasigns[slot_of == number], return_counts=True)
+        covered = int(np.count_nonzero(lengths[:, number]))
+        known = _of_rows(table.members[tables[number]], unique, occurrences)
+        figures.append(
+            {
+                "slot": slot.name,
+                "coverage": covered / max(1, loaded.size),
+                "values": float(lengths[:, number].sum()) / max(1, covered),
+                "unique": len(unique),
+                **known,
+            }
+        )
+    whole = sum(one["squares"] or 0.0 for one in figures)
+    for one in figures:
+        squares = one.pop("squares")
+        one["gradient_share"] = squares / whole if squares is not None and whole else None
+    return figures
+
+
+def _of_rows(table: Table, unique: np.ndarray, occurrences: np.ndarray) -> dict[str, Any]:
+    order = np.argsort(_keys(unique))
+    unique, occurrences = unique[order], occurrences[order]
+    found, rows = table.lookup(unique)
+    layout = table.row_layout
+    rows = rows[found]
+    has_embedx = (rows.view(np.uint32)[:, 0] >> 16) & 1 == 1
+    first = 7 + layout["embed_state"]  # docs/formats/row.md
+    embedx = rows[has_embedx, first : first + layout["embedx_dim"]]
+    keeps = table.config.embed.rule in _SUMS_OF_SQUARES
+    return {
+        "new": _mean(~found, occurrences),
+        "new_unique": _mean(~found),
+        "embed_w": _mean(np.abs(rows[:, 6])),
+        "has_embedx": _mean(has_embedx),
+        "embedx": _mean(np.linalg.norm(embedx, axis=1)),
+        "squares": float(rows[:, 7].sum(dtype=np.float64)) if keeps else None,
+    }
+
+
+def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float | None:
+    return float(np.average(values, weights=weights)) if len(values) else None
+
+
+def _keys(feasigns: np.ndarray) -> np.ndarray:
+    """The keys of (n) feasigns, whose order a lookup wants: Mix of ops/base/hash.h."""
+    x = feasigns.copy()
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def copc_by_value(
+    predictions: np.ndarray, labels: np.ndarray, values: np.ndarray, most: int = 20
+) -> list[dict[str, Any]]:
+    """Of the most frequent values of a column (N): samples, click rate, mean prediction, COPC
+    (None where nothing is predicted). The others come last, together, with value None."""
+    kinds, kind_of, samples = np.unique(values, return_inverse=True, return_counts=True)
+    order = np.argsort(-samples, kind="stable")
+    place = np.full(len(kinds), most)
+    place[order[:most]] = np.arange(min(most, len(kinds)))
+    place_of = place[kind_of]
+    parts: Mapping[str, np.ndarray] = {
+        "samples": np.bincount(place_of, minlength=most + 1),
+        "clicks": np.bincount(place_of, labels.astype(np.float64), most + 1),
+        "predicted": np.bincount(place_of, predictions.astype(np.float64), most + 1),
+    }
+    found = []
+    for at in range(most + 1):
+        n, clicks, predicted = (float(parts[name][at]) for name in parts)
+        if n:
+            found.append(
+                {
+                    "value": kinds[order[at]].item() if at < most else None,
+                    "samples": int(n),
+                    "ctr": clicks / n,
+                    "predicted": predicted / n,
+                    "copc": clicks / predicted if predicted else None,
+                }
+            )
+    return found

@@ -1,0 +1,137 @@
+"""The page of tools/report.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.report import cli
+from paddlebox.report.cli import report_main, run_page
+from paddlebox.report.run import FINISHED, STOPPED, TRAINING, Run, read_run
+from paddlebox.store.lock import StoreLock
+
+TITLES = (
+    "AUC", "Loss", "Predicted and actual", "COPC", "Bucket error", "Where rows came from",
+    "Samples a second", "What training stood still for", "Work and waits of each stage",
+    "What each thread did", "Bytes written by commits", "The store now",
+    "Versions that can be gone back to", "Saves for serving", "Other than the defaults",
+    "Every value", "Where it ran",
+)  # fmt: skip
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_page_shows_the_run_and_needs_nothing_else(run_dir, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert report_main([str(run_dir), "--out", str(out)]) == 0
+    page = out.read_text()
+    assert capsys.readouterr().out == f"{out}\n"
+    for title in TITLES:
+        assert f"<h3>{title}</h3>" in page, title
+    last = lines_of(run_dir)[-1]
+    assert f"<strong>{last['test']['auc']:.4f}</strong>" in page
+    assert f"<strong>{last['metrics']['auc']:.4f}</strong>" in page
+    assert "<strong>9,000</strong>" in page  # samples of three passes
+    assert 'class="pill finished"' in page
+    # Nothing is loaded from anywhere.
+    assert not re.search(r"https?://|<link|<img|@import|url\(| src=", page)
+    assert len(page) < 3_000_000
+
+
+def test_a_name_from_a_config_cannot_become_markup(run_dir):
+    run = read_run(run_dir)
+    evil = '<script>alert("x")</script>'
+    run.config = {**run.config, "name": evil, "save": {"out": f"'\" onload={evil}"}}
+    run.lines[-1]["files"] = [evil]
+    run.lines[-1]["metrics"][evil] = {"auc": 0.5}
+    run.trace = [{**event, "thread": evil} for event in run.trace]
+    page = run_page(run).html()
+    assert evil not in page
+    assert "&lt;script&gt;alert" in page
+    assert page.count("<script>") == 1
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"name": "empty", "data": {}, "model": {}}))
+    run = read_run(tmp_path)
+    assert (run.state, run.lines) == (STOPPED, [])
+    page = run_page(run).html()
+    assert page.count("no pass has ended yet") > 8
+    for reason in ("the store cannot be read", "train with --trace", "environment.json is missing"):
+        assert reason in page
+
+
+def test_a_folder_that_is_no_run_dir_is_refused(tmp_path, capsys):
+    assert report_main([str(tmp_path)]) == 2
+    assert "has no config.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_being_written_is_left_out(run_dir, tmp_path):
+    (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    whole = (run_dir / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").write_text(whole[:-40])
+    assert [line["pass"] for line in read_run(tmp_path).lines] == [1, 2]
+
+
+def test_watching_ends_with_the_run_and_only_then_the_page_stays(run_dir, tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+    for name in ("config.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    lock = StoreLock(str(tmp_path / "store" / "LOCK"))
+    pages = []
+
+    def wait(seconds: float) -> None:
+        assert seconds == 7
+        pages.append((tmp_path / "report.html").read_text())
+        lock.release()
+
+    monkeypatch.setattr(cli.time, "sleep", wait)
+    try:
+        assert read_run(tmp_path).state == TRAINING
+        assert report_main([str(tmp_path), "--watch", "7"]) == 0
+    finally:
+        lock.release()
+    pages.append((tmp_path / "report.html").read_text())
+    assert ['data-reload="7"' in page for page in pages] == [True, False]
+    assert ['class="pill training"' in page for page in pages] == [True, False]
+    assert 'data-reload="0"' in pages[1]
+
+
+def test_a_run_that_is_done_is_finished(run_dir):
+    assert read_run(run_dir).state == FINISHED
+
+
+def test_a_page_of_many_passes_stays_small(run_dir):
+    run: Run = read_run(run_dir)
+    line = run.lines[-1]
+    run.lines = [{**line, "pass": number} for number in range(1, 5001)]
+    run.trace = [
+        {**event, "ts": event["ts"] + 1e5 * turn} for turn in range(200) for event in run.trace
+    ]
+    assert len(run_page(run).html()) < 3_000_000
+
+
+def test_auc_without_both_classes_is_a_gap(run_dir):
+    run = read_run(run_dir)
+    for line in run.lines:
+        line["metrics"]["auc"] = -0.5
+        del line["test"]
+    run.evaluations = []
+    page = run_page(run).html()
+    assert "-0.5" not in page
+    assert "<span>Test AUC</span>" not in page
+
+
+@pytest.mark.parametrize("field", ["hits", "wait_s", "stages", "spans", "sizes", "calibration"])
+def test_a_line_of_a_restored_pass_has_less_and_the_page_stands(run_dir, field):
+    run = read_run(run_dir)
+    for line in run.lines:
+        del line[field]
+    assert "<h3>AUC</h3>" in run_page(run).html()

@@ -1,0 +1,95 @@
+"""What a run writes down for its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from paddlebox._native import core
+from paddlebox.config import load_config
+from paddlebox.errors import ConfigError
+from paddlebox.train.metrics import PassMetrics
+from paddlebox.train.observe import calibration, write_environment
+from paddlebox.train.scalars import ScalarWriter, scalars_of
+from tests.conftest import ROOT
+
+
+def measured(predictions, labels):
+    metrics = PassMetrics()
+    metrics.add(np.array(predictions, np.float32), np.array(labels, np.float32))
+    return metrics.state()
+
+
+def test_calibration_has_groups_of_equal_size_by_rising_prediction():
+    predictions = [0.1, 0.2, 0.3, 0.4, 0.7, 0.8]
+    found = calibration(measured(predictions, [0, 1, 0, 0, 1, 1]), bins=3)
+    assert [(n, clicks) for n, clicks, _ in found] == [(2, 1), (2, 0), (2, 2)]
+    assert [mean for _, _, mean in found] == pytest.approx([0.15, 0.35, 0.75], abs=1e-6)
+
+
+def test_equal_predictions_stay_in_one_group():
+    found = calibration(measured([0.25] * 8, [1, 0] * 4), bins=4)
+    assert [(n, clicks) for n, clicks, _ in found] == [(8, 4)]
+    assert calibration(PassMetrics().state()) == []
+
+
+def test_calibration_agrees_with_the_sums_of_the_metrics():
+    rng = np.random.default_rng(5)
+    predictions = rng.random(10_000).astype(np.float32)
+    metrics = PassMetrics()
+    metrics.add(predictions, (rng.random(10_000) < predictions).astype(np.float32))
+    found, whole = calibration(metrics.state()), metrics.compute()
+    assert sum(n for n, _, _ in found) == 10_000
+    assert sum(clicks for _, clicks, _ in found) / 10_000 == whole["actual_ctr"]
+    predicted = sum(n * mean for n, _, mean in found) / 10_000
+    assert predicted == pytest.approx(whole["predicted_ctr"], abs=1e-6)
+
+
+def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path):
+    config = load_config(ROOT / "configs/deepfm_synthetic.yaml", ["data.threads=3"])
+    write_environment(tmp_path, config, 2)
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["threads"]["store"] == 2
+    assert found["threads"]["feeder"] == 3
+    assert found["vector_path"] == core.vector_path()
+    assert {"paddlebox", "python", "numpy"} <= set(found["versions"])
+    assert "host" not in found
+
+
+def test_scalars_of_a_line_are_its_numbers():
+    line = {
+        "pass": 3,
+        "loss": 0.5,
+        "files": ["x"],
+        "metrics": {"auc": 0.75, "gauc": {"wuauc": 0.7}},
+        "test": {"auc": float("nan"), "samples": 10, "calibration": [[1, 0, 0.1]]},
+        "hits": {"hbm": 4},
+    }
+    assert dict(scalars_of(line)) == {
+        "train/loss": 0.5,
+        "train/auc": 0.75,
+        "train/gauc/wuauc": 0.7,
+        "test/samples": 10.0,
+        "hits/hbm": 4.0,
+    }
+
+
+def test_visualdl_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "visualdl", None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=r"trainer\.visualdl.*pip install visualdl"):
+        ScalarWriter(tmp_path / "scalars")
+
+
+def test_visualdl_reads_the_scalars_back(tmp_path):
+    reason = "VisualDL is not installed"
+    visualdl = pytest.importorskip("visualdl", reason=reason)
+    with ScalarWriter(tmp_path) as writer:
+        writer.add({"pass": 1, "loss": 0.5})
+        writer.add({"pass": 2, "loss": 0.25})
+    reader = visualdl.LogReader(file_path=str(next(tmp_path.iterdir())))
+    assert [(d.id, d.value) for d in reader.get_data("scalar", "train/loss")] == [
+        (1, 0.5), (2, 0.25),
+    ]  # fmt: skip

@@ -1,0 +1,8 @@
+"""Says what each slot is worth: python tools/auc_runner.py RUN_DIR --repeats 3"""
+
+import sys
+
+from paddlebox.launch.diagnose import auc_runner_main
+
+if __name__ == "__main__":
+    sys.exit(auc_runner_main())

@@ -1,0 +1,10 @@
+"""Shows runs beside each other: python tools/compare.py RUN_DIR RUN_DIR … [--dumps FILE FILE …]"""
+
+import sys
+import warnings
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.report.compare import compare_main
+
+    sys.exit(compare_main())

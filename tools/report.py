@@ -1,0 +1,10 @@
+"""Shows a run as one page: python tools/report.py RUN_DIR [--watch SECONDS]"""
+
+import sys
+import warnings
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.report.cli import report_main
+
+    sys.exit(report_main())
