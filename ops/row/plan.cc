@@ -1,50 +1,164 @@
 #include "row/plan.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace pbx {
 namespace {
 
 constexpr size_t kHeader = 3;
-constexpr int kMaxDigitBits = 9;  // as many open lines as the first-level cache has room for
-constexpr int kMaxPasses = 4;
 
-// An occurrence: row id in the upper half, segment in the lower.
-uint64_t Occurrence(int32_t row, size_t segment) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(row)) << 32 | segment;
-}
-int32_t RowOf(uint64_t occurrence) { return static_cast<int32_t>(occurrence >> 32); }
-
-// Sorts by row; stable, so segments stay ascending within a row. As many passes as the largest row
-// id needs, with digits of equal width. Returns which of the two buffers holds the result.
-uint64_t* SortByRow(uint64_t* from, uint64_t* to, size_t n, uint32_t max_row) {
+int BitsOf(size_t value) {
   int bits = 0;
-  while (bits < 32 && max_row >> bits != 0) ++bits;
-  const int passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
-  if (passes == 0) return from;
-  const int width = (bits + passes - 1) / passes;
-  const uint64_t mask = (uint64_t{1} << width) - 1;
-  // The digits of all passes are counted at once.
-  uint32_t places[kMaxPasses][size_t{1} << kMaxDigitBits];
-  std::memset(places, 0, static_cast<size_t>(passes) * sizeof(places[0]));
-  for (size_t i = 0; i < n; ++i) {
-    uint64_t digits = from[i] >> 32;
-    for (int pass = 0; pass < passes; ++pass, digits >>= width) ++places[pass][digits & mask];
+  while (value >> bits != 0) ++bits;
+  return bits;
+}
+
+// counts of the values of a digit become the places where their occurrences go.
+void PlacesOf(std::vector<uint32_t>* counts) {
+  uint32_t next = 0;
+  for (uint32_t& place : *counts) {
+    const uint32_t count = place;
+    place = next;
+    next += count;
   }
-  for (int pass = 0; pass < passes; ++pass) {
-    uint32_t* const place = places[pass];
-    uint32_t next = 0;
-    for (size_t digit = 0; digit <= mask; ++digit) {
-      const uint32_t count = place[digit];
-      place[digit] = next;
-      next += count;
+}
+
+// Where segments begin, counted for each id: a loop over each segment would guess its end wrong
+// once a segment.
+constexpr uint8_t kManySegments = 255;  // that or more: looked up
+void MarkSegments(const int32_t* offsets, size_t segments, std::vector<uint8_t>* marks) {
+  marks->assign(static_cast<size_t>(offsets[segments]) + 1, 0);
+  for (size_t s = 0; s < segments; ++s) {
+    uint8_t& mark = (*marks)[static_cast<size_t>(offsets[s + 1])];
+    mark = static_cast<uint8_t>(mark + (mark != kManySegments ? 1 : 0));
+  }
+}
+
+// As most slots of most models have.
+bool OneIdEach(const int32_t* offsets, size_t segments) {
+  int32_t others = 0;
+  for (size_t s = 0; s <= segments; ++s) others |= offsets[s] ^ static_cast<int32_t>(s);
+  return others == 0;
+}
+
+// Sorts occurrences by row in two steps, by the lower and by the higher half of the row id's bits;
+// each keeps the order, so segments stay ascending within a row. What an occurrence is sorted by
+// next lies above its segment; what it was sorted by is told by its place. So 32 bits do for the
+// batches of most models, and the cache holds twice as many. Ids without a row count as row `none`,
+// the highest.
+//
+// Measured, ns an id, 106,496 ids of 10 M rows: 5.0; records of row and segment 5.1, but a fifth
+// slower where other work empties the cache in between; three steps of 8 bits 5.9; steps of 11 and
+// 13 bits 5.7; on huge pages the same.
+template <typename Word>
+class Sorter {
+ public:
+  Sorter(size_t segments, uint32_t none)
+      : none_(none), low_bits_(HalfOf(none)), segment_bits_(BitsOf(segments)) {}
+
+  static int HalfOf(uint32_t none) { return (BitsOf(none) + 1) / 2; }
+
+  void Sort(const int32_t* ids, const int32_t* offsets, size_t segments) {
+    const size_t total = static_cast<size_t>(offsets[segments]);
+    if (kept_.buffers.size() < 3 * total + 1) kept_.buffers.resize(3 * total + 1);
+    by_low_ = kept_.buffers.data();
+    by_row_ = by_low_ + total;
+    starts_ = by_row_ + total;
+    const uint32_t low_mask = (uint32_t{1} << low_bits_) - 1;
+    kept_.lows.assign(size_t{low_mask} + 1, 0);
+    kept_.highs.assign(size_t{none_ >> low_bits_} + 1, 0);
+    uint32_t* const low_place = kept_.lows.data();
+    uint32_t* const high_place = kept_.highs.data();
+    const auto row_at = [&](size_t i) { return std::min(static_cast<uint32_t>(ids[i]), none_); };
+    for (size_t i = 0; i < total; ++i) ++low_place[row_at(i) & low_mask];
+    PlacesOf(&kept_.lows);
+    const auto put = [&](size_t i, size_t segment) {
+      const uint32_t row = row_at(i), high = row >> low_bits_;
+      ++high_place[high];
+      by_low_[low_place[row & low_mask]++] = Record(high, static_cast<Word>(segment));
+    };
+    if (total == segments && OneIdEach(offsets, segments)) {
+      for (size_t i = 0; i < total; ++i) put(i, i);
+    } else {
+      MarkSegments(offsets, segments, &kept_.marks);
+      const uint8_t* const marks = kept_.marks.data();
+      for (size_t i = 0, s = 0; i < total; ++i) {
+        s += marks[i];
+        if (marks[i] == kManySegments) {
+          while (offsets[s + 1] <= static_cast<int32_t>(i)) ++s;
+        }
+        put(i, s);
+      }
     }
-    const int shift = 32 + pass * width;
-    for (size_t i = 0; i < n; ++i) to[place[from[i] >> shift & mask]++] = from[i];
-    std::swap(from, to);
+    PlacesOf(&kept_.highs);
+    // From here on a place is where the occurrences of a value end.
+    size_t i = 0;
+    for (uint32_t low = 0; low <= low_mask; ++low) {
+      for (const size_t end = low_place[low]; i < end; ++i) {
+        const Word one = by_low_[i];
+        by_row_[high_place[one >> segment_bits_]++] = Record(low, SegmentOf(one));
+      }
+    }
   }
-  return from;
+
+  void Write(int32_t stamp, std::vector<int32_t>* plan) {
+    // Written for each occurrence, kept for the first of a row: no branch. Rows go where the sort
+    // has left, segments where they were.
+    Word* const rows = by_low_;
+    size_t u = 0, i = 0;
+    starts_[0] = 0;
+    for (uint32_t high = 0; high < kept_.highs.size(); ++high) {
+      uint32_t before = UINT32_MAX;
+      for (const size_t end = kept_.highs[high]; i < end; ++i) {
+        const Word one = by_row_[i];
+        const uint32_t low = static_cast<uint32_t>(one >> segment_bits_);
+        const bool opens = low != before;
+        u += opens;
+        rows[u - 1] = high << low_bits_ | low;
+        starts_[u] = static_cast<Word>(i + 1);
+        by_row_[i] = SegmentOf(one) | (opens ? static_cast<uint32_t>(kFirst) : 0u);
+        before = low;
+      }
+    }
+    if (u != 0 && rows[u - 1] == none_) --u;
+    const size_t m = static_cast<size_t>(starts_[u]);
+    plan->clear();
+    plan->reserve(kHeader + 2 * u + 1 + m);
+    plan->insert(plan->end(), {stamp, static_cast<int32_t>(u), static_cast<int32_t>(m)});
+    plan->insert(plan->end(), rows, rows + u);
+    plan->insert(plan->end(), starts_, starts_ + u + 1);
+    plan->insert(plan->end(), by_row_, by_row_ + m);
+  }
+
+ private:
+  Word Record(uint32_t digit, Word segment) const { return Word{digit} << segment_bits_ | segment; }
+  Word SegmentOf(Word record) const { return record & ((Word{1} << segment_bits_) - 1); }
+
+  // Kept by the thread: fresh pages for every batch would cost as much as the sort.
+  struct Kept {
+    std::vector<Word> buffers;
+    std::vector<uint32_t> lows, highs;  // counts, then places, of the halves' values
+    std::vector<uint8_t> marks;
+  };
+  static thread_local Kept kept;
+
+  Kept& kept_ = kept;
+  Word* by_low_ = nullptr;
+  Word* by_row_ = nullptr;
+  Word* starts_ = nullptr;
+  const uint32_t none_;
+  const int low_bits_, segment_bits_;
+};
+
+template <typename Word>
+thread_local typename Sorter<Word>::Kept Sorter<Word>::kept;
+
+template <typename Word>
+void BuildAs(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
+             uint32_t none, std::vector<int32_t>* plan) {
+  Sorter<Word> sorter(segments, none);
+  sorter.Sort(ids, offsets, segments);
+  sorter.Write(stamp, plan);
 }
 
 Status Malformed(const char* what) {
@@ -56,58 +170,13 @@ Status Malformed(const char* what) {
 
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
                std::vector<int32_t>* plan) {
-  // Kept by the thread: fresh pages for every batch would cost as much as the sort.
-  thread_local std::vector<uint64_t> buffers;
-  thread_local std::vector<uint8_t> marks;
   const size_t total = static_cast<size_t>(offsets[segments]);
-  if (buffers.size() < 2 * total) buffers.resize(2 * total);
-  uint64_t* const first = buffers.data();
-
-  // Where segments begin, counted for each id: a loop over each segment would guess its end wrong
-  // once a segment. A count of 255 stands for that or more, and is looked up.
-  marks.assign(total + 1, 0);
-  for (size_t s = 0; s < segments; ++s) {
-    uint8_t& mark = marks[static_cast<size_t>(offsets[s + 1])];
-    mark = static_cast<uint8_t>(mark + (mark != 255 ? 1 : 0));
-  }
-  size_t m = 0, s = 0;
-  int32_t max_row = 0;
-  for (size_t i = 0; i < total; ++i) {
-    s += marks[i];
-    if (marks[i] == 255) {
-      while (offsets[s + 1] <= static_cast<int32_t>(i)) ++s;
-    }
-    const int32_t row = ids[i];
-    first[m] = Occurrence(row, s);
-    m += row >= 0;
-    max_row = std::max(max_row, row);
-  }
-  const uint64_t* const sorted = SortByRow(first, first + total, m, static_cast<uint32_t>(max_row));
-
-  size_t unique = m > 0;
-  for (size_t i = 1; i < m; ++i) unique += sorted[i] >> 32 != sorted[i - 1] >> 32;
-  plan->resize(kHeader + 2 * unique + 1 + m);
-  int32_t* const out = plan->data();
-  out[0] = stamp;
-  out[1] = static_cast<int32_t>(unique);
-  out[2] = static_cast<int32_t>(m);
-  int32_t* const rows = out + kHeader;
-  int32_t* const starts = rows + unique;
-  int32_t* const segment = starts + unique + 1;
-  // Written for each occurrence, kept for the first of a row: no branch. The place after the last
-  // row is the last start's, or the first segment's, and is written afterwards.
-  size_t u = 0;
-  uint64_t before = UINT64_MAX;
-  for (size_t i = 0; i < m; ++i) {
-    const uint64_t row = sorted[i] >> 32;
-    const bool opens = row != before;
-    u += opens;
-    rows[u - 1] = RowOf(sorted[i]);
-    starts[u] = static_cast<int32_t>(i + 1);
-    segment[i] = static_cast<int32_t>(sorted[i] & 0xffffffffu) | (opens ? kFirst : 0);
-    before = row;
-  }
-  starts[0] = 0;
+  int32_t max_row = -1;
+  for (size_t i = 0; i < total; ++i) max_row = std::max(max_row, ids[i]);
+  const uint32_t none = static_cast<uint32_t>(max_row) + 1;
+  const bool fits = Sorter<uint32_t>::HalfOf(none) + BitsOf(segments) <= 32;
+  const auto build = fits ? BuildAs<uint32_t> : BuildAs<uint64_t>;
+  build(ids, offsets, segments, stamp, none, plan);
 }
 
 Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments) {

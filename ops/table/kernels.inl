@@ -6,7 +6,8 @@
 // once for every other (kDim = 0).
 
 constexpr int kMaxDim = 253;
-constexpr size_t kTile = 16;           // rows or segments whose scalars are computed together
+constexpr size_t kTile = 16;           // rows whose scalars are computed together by a push
+constexpr size_t kPullTile = 64;       // segments by a pull: 16 are a fifth slower
 constexpr size_t kAheadRows = 64;      // rows prefetched before they are used: 32 is a third slower
 constexpr size_t kAheadSegments = 64;  // gradients of occurrences: 24 is a fifth slower
 
@@ -177,46 +178,56 @@ struct Pooling {
   size_t width;      // of a segment of the output
 };
 
-// Segments one after another; before the one numbered `next` there are `extra` floats.
+// Where the segments of a tile lie in the output: anywhere, or one after another, which spares a
+// tenth of a pull.
+template <bool kAnywhere>
 struct Places {
-  float* first;
-  size_t next;
-  size_t extra;
+  float* at[kPullTile];
 
-  PBX_INLINE float* At(size_t t, size_t width) const {
-    return first + t * width + (t >= next ? extra : 0);
-  }
+  PBX_INLINE float* At(size_t t, size_t) const { return at[t]; }
+};
+template <>
+struct Places<false> {
+  float* first;
+
+  PBX_INLINE float* At(size_t t, size_t width) const { return first + t * width; }
 };
 
-PBX_INLINE void LogsOfCvm(const float* shows, const float* clicks, float* log_shows,
+// In steps of kTile, though fewer may be needed.
+PBX_INLINE void LogsOfCvm(const float* shows, const float* clicks, size_t count, float* log_shows,
                           float* log_ctrs) {
-  for (size_t t = 0; t < kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
-  for (size_t t = 0; t < kTile; ++t) log_ctrs[t] = Log(clicks[t] + 1.0f) - log_shows[t];
+  for (size_t tile = 0; tile < count; tile += kTile) {
+    for (size_t t = tile; t < tile + kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
+    for (size_t t = tile; t < tile + kTile; ++t) {
+      log_ctrs[t] = Log(clicks[t] + 1.0f) - log_shows[t];
+    }
+  }
 }
 
 // Whether the tile's segments have one id each, and each id a row, as most slots of most models do.
 PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
   int others = 0;
-  for (size_t t = 0; t < kTile; ++t) others |= (offsets[t + 1] - offsets[t]) ^ 1;
+  for (size_t t = 0; t < kPullTile; ++t) others |= (offsets[t + 1] - offsets[t]) ^ 1;
   if (others != 0) return false;
   const int32_t* const here = ids + offsets[0];
-  for (size_t t = 0; t < kTile; ++t) others |= here[t] < 0 ? 1 : 0;
+  for (size_t t = 0; t < kPullTile; ++t) others |= here[t] < 0 ? 1 : 0;
   return others == 0;
 }
 
-template <int kDim, bool kCvm>
-PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places& places, float* shows,
-                         float* clicks) {
+template <int kDim, bool kCvm, bool kAnywhere>
+PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnywhere>& places,
+                         float* shows, float* clicks) {
   constexpr size_t kWeights = kCvm ? 2 : 0;  // column of embed_w in the output
   const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
   const int64_t first = pooling.offsets[tile];
   const int32_t* const ids = pooling.ids + first;
   constexpr int64_t kAhead = kAheadRows;
-  const int32_t* const later = ids + (first + int64_t{kTile} + kAhead <= pooling.last ? kAhead : 0);
+  const int32_t* const later =
+      ids + (first + int64_t{kPullTile} + kAhead <= pooling.last ? kAhead : 0);
   const RowBlock block = pooling.block;  // a copy: writing the output cannot change it
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
-  for (size_t t = 0; t < kTile; ++t) {
+  for (size_t t = 0; t < kPullTile; ++t) {
     PrefetchRow<kDim>(block, later[t], 4, pooling.last_byte);
     const float* row = RowOf(block, ids[t]);
     float* const target = places.At(t, width);
@@ -233,25 +244,28 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places& plac
   }
 }
 
-PBX_INLINE void WriteCvm(const float* shows, const float* clicks, const Places& places,
-                         size_t width) {
-  alignas(64) float log_shows[kTile], log_ctrs[kTile];
-  LogsOfCvm(shows, clicks, log_shows, log_ctrs);
-  for (size_t t = 0; t < kTile; ++t) {
+template <bool kAnywhere>
+PBX_INLINE void WriteCvm(const float* shows, const float* clicks, size_t count,
+                         const Places<kAnywhere>& places, size_t width) {
+  alignas(64) float log_shows[kPullTile], log_ctrs[kPullTile];
+  LogsOfCvm(shows, clicks, count, log_shows, log_ctrs);
+  for (size_t t = 0; t < count; ++t) {
     float* const target = places.At(t, width);
     target[0] = log_shows[t];
     target[1] = log_ctrs[t];
   }
 }
 
-template <int kDim, bool kCvm>
-PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float* const* targets) {
+template <int kDim, bool kCvm, bool kAnywhere>
+PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
+                        const Places<kAnywhere>& places) {
   constexpr size_t kWeights = kCvm ? 2 : 0;
-  alignas(64) float shows[kTile] = {}, clicks[kTile] = {}, log_shows[kTile], log_ctrs[kTile];
+  const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
+  alignas(64) float shows[kPullTile] = {}, clicks[kPullTile] = {};
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
   for (size_t t = 0; t < count; ++t) {
-    float* const target = targets[t];
+    float* const target = places.At(t, width);
     float show = 0.0f, click = 0.0f, weight = 0.0f;
     embedx.Zero();
     const int64_t stop = pooling.offsets[tile + t + 1];
@@ -271,12 +285,7 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count, float
     target[kWeights] = weight;
     embedx.Store(target + kWeights + 1);
   }
-  if (!kCvm) return;
-  LogsOfCvm(shows, clicks, log_shows, log_ctrs);
-  for (size_t t = 0; t < count; ++t) {
-    targets[t][0] = log_shows[t];
-    targets[t][1] = log_ctrs[t];
-  }
+  if (kCvm) WriteCvm(shows, clicks, count, places, width);
 }
 
 // segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
@@ -303,14 +312,14 @@ struct SharedTargets {
 
   // Writes the pooled lists of a tile to their other segments, while they are in the cache.
   template <int kDim>
-  PBX_INLINE void Spread(const int32_t* first, size_t count, float* const* targets,
+  PBX_INLINE void Spread(const int32_t* first, size_t count, const Places<true>& places,
                          size_t weights_at, int dim) const {
     Vectors<kDim> embedx;
     SetDim(&embedx, dim);
     for (size_t t = 0; t < count; ++t) {
       int32_t segment = output.next[first[t]];
       if (segment < 0) continue;
-      const float* const from = targets[t];
+      const float* const from = places.at[t];
       embedx.Load(from + weights_at + 1);
       for (; segment >= 0; segment = output.next[segment]) {
         float* const target = Of(segment);
@@ -321,9 +330,10 @@ struct SharedTargets {
   }
 };
 
-template <int kDim, bool kCvm>
-PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
-                             size_t begin, size_t end, const PooledOutput& output) {
+// kAnywhere: where segments share lists, or something lies between instances.
+template <int kDim, bool kCvm, bool kAnywhere>
+void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
+                  size_t end, const PooledOutput& output) {
   const RowLayout& layout = block.config->layout;
   const int dim = kDim != 0 ? kDim : layout.embedx_dim;
   const size_t width = static_cast<size_t>((kCvm ? 3 : 1) + dim);
@@ -333,48 +343,55 @@ PBX_INLINE void PullPooledAs(const RowBlock& block, const int32_t* ids, const in
   const size_t slots = output.slots;
   const SharedTargets shared{output, width, ReciprocalOf(slots)};
   const bool sharing = output.first != nullptr;
-  const bool often = output.extra != 0 && slots < kTile;  // more than one instance ends in a tile
   size_t slot = begin % slots;
   float* next = output.out + begin * width + begin / slots * output.extra;
   // The logs of a tile are computed when the next one has been copied: what was stored float by
   // float can be loaded as a vector only once those stores are done, and they wait for their rows.
-  alignas(64) float shows[2][kTile], clicks[2][kTile];
+  alignas(64) float shows[2][kPullTile], clicks[2][kPullTile];
+  Places<kAnywhere> both[2];
   size_t odd = 0;
-  Places before{nullptr, 0, 0};
-  for (size_t tile = begin; tile < end; tile += kTile) {
-    const size_t count = end - tile < kTile ? end - tile : kTile;
-    if (!sharing && !often && count == kTile && NothingToSum(ids, offsets + tile)) {
-      const Places places{next, slots - slot, output.extra};
+  bool waiting = false;  // the other of both for its logs
+  for (size_t tile = begin; tile < end; tile += kPullTile) {
+    const size_t count = end - tile < kPullTile ? end - tile : kPullTile;
+    Places<kAnywhere>& places = both[odd];
+    if constexpr (kAnywhere) {
+      for (size_t t = 0; sharing && t < count; ++t)
+        places.at[t] = shared.Of(output.first[tile + t]);
+      for (size_t t = 0; !sharing && t < count; ++t) {
+        places.at[t] = next;
+        next += width;
+        if (++slot != slots) continue;
+        slot = 0;
+        next += output.extra;
+      }
+    } else {
+      places.first = next;
+      next += count * width;
+    }
+    if (!sharing && count == kPullTile && NothingToSum(ids, offsets + tile)) {
       CopyTile<kDim, kCvm>(pooling, tile, places, shows[odd], clicks[odd]);
       odd ^= 1;
-      if (kCvm && before.first != nullptr) WriteCvm(shows[odd], clicks[odd], before, width);
-      before = places;
-      next = places.At(kTile, width);
-      slot += kTile;
-      if (slot >= slots) slot %= slots;
+      if (kCvm && waiting) WriteCvm(shows[odd], clicks[odd], kPullTile, both[odd], width);
+      waiting = true;
       continue;
     }
-    float* targets[kTile];
-    for (size_t t = 0; sharing && t < count; ++t) targets[t] = shared.Of(output.first[tile + t]);
-    for (size_t t = 0; !sharing && t < count; ++t) {
-      targets[t] = next;
-      next += width;
-      if (++slot != slots) continue;
-      slot = 0;
-      next += output.extra;
+    SumTile<kDim, kCvm>(pooling, tile, count, places);
+    if constexpr (kAnywhere) {
+      if (sharing) shared.Spread<kDim>(output.first + tile, count, places, kCvm ? 2 : 0, dim);
     }
-    SumTile<kDim, kCvm>(pooling, tile, count, targets);
-    if (sharing) shared.Spread<kDim>(output.first + tile, count, targets, kCvm ? 2 : 0, dim);
   }
   odd ^= 1;
-  if (kCvm && before.first != nullptr) WriteCvm(shows[odd], clicks[odd], before, width);
+  if (kCvm && waiting) WriteCvm(shows[odd], clicks[odd], kPullTile, both[odd], width);
 }
 
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, bool use_cvm, const PooledOutput& output) {
-  if (use_cvm) return PullPooledAs<kDim, true>(block, ids, offsets, begin, end, output);
-  return PullPooledAs<kDim, false>(block, ids, offsets, begin, end, output);
+  const bool anywhere = output.extra != 0 || output.first != nullptr;
+  const auto with_cvm = anywhere ? PullPooledAs<kDim, true, true> : PullPooledAs<kDim, true, false>;
+  const auto without =
+      anywhere ? PullPooledAs<kDim, false, true> : PullPooledAs<kDim, false, false>;
+  (use_cvm ? with_cvm : without)(block, ids, offsets, begin, end, output);
 }
 
 // The merged push of a tile of rows, and what AdaGrad reads of these rows.

@@ -90,6 +90,30 @@ TEST(plans_agree_with_a_map_for_every_width_of_row_id) {
   }
 }
 
+TEST(slots_of_one_id_agree_with_a_map) {
+  for (const size_t segments : {1u, 2u, 100u, 5000u}) {
+    Ints ids, offsets = {0};
+    for (size_t s = 0; s < segments; ++s) {
+      ids.push_back(static_cast<int32_t>(Mix(s) % 1000) - 1);
+      offsets.push_back(static_cast<int32_t>(ids.size()));
+    }
+    CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+  }
+}
+
+// Half of a row id's 31 bits and 18 bits of a segment are more than 32.
+TEST(many_segments_of_large_row_ids_agree_with_a_map) {
+  Ints ids, offsets = {0};
+  for (uint64_t s = 0; s < 140000; ++s) {
+    const uint64_t draw = Mix(s);
+    for (uint64_t n = draw % 3; n > 0; --n) {
+      ids.push_back(draw % 10 == 0 ? -1 : static_cast<int32_t>(Mix(draw % 50000 + n) >> 33));
+    }
+    offsets.push_back(static_cast<int32_t>(ids.size()));
+  }
+  CHECK(Build(ids, offsets, 1) == Naive(ids, offsets, 1));
+}
+
 TEST(empty_segments_in_a_row_are_counted_however_many) {
   for (const size_t empty : {1u, 254u, 255u, 256u, 1000u}) {
     Ints offsets = {0, 1};

@@ -347,6 +347,38 @@ TEST(a_kernel_asked_for_a_part_writes_that_part_alone) {
   }
 }
 
+// Long runs of segments with one id each are copied, others summed: here both, in turn, and a run
+// that -1 breaks. Pulled one by one, each is a sum.
+TEST(a_segment_pulls_the_same_bits_whatever_stands_beside_it) {
+  constexpr size_t kSlots = 7, kSegments = 7 * 100;
+  for (const int dim : {3, 8, 16}) {
+    for (const bool use_cvm : {true, false}) {
+      const Fixture f(RuleKind::kAdaGrad, dim, use_cvm);
+      Floats rows = f.rows;
+      const RowBlock block = f.Block(&rows);
+      Ints ids, offsets = {0};
+      for (size_t s = 0; s < kSegments; ++s) {
+        for (size_t n = s % 230 == 200 ? s % 4 : 1; n > 0; --n) {
+          ids.push_back(s == 40 ? -1 : static_cast<int32_t>(Mix(s + n) % Fixture::kRows));
+        }
+        offsets.push_back(static_cast<int32_t>(ids.size()));
+      }
+      for (const size_t extra : {0u, 5u}) {
+        for (const Kernels* path : Paths()) {
+          Floats whole(kSegments * f.Width() + kSegments / kSlots * extra, -9.0f), single = whole;
+          path->pull_pooled(block, ids.data(), offsets.data(), 0, kSegments, use_cvm,
+                            {whole.data(), kSlots, extra});
+          for (size_t s = 0; s < kSegments; ++s) {
+            path->pull_pooled(block, ids.data(), offsets.data(), s, s + 1, use_cvm,
+                              {single.data(), kSlots, extra});
+          }
+          CHECK(SameBits(whole, single));
+        }
+      }
+    }
+  }
+}
+
 // Five floats behind the slots of each instance, in the output and in the gradient.
 TEST(what_stands_behind_an_instances_slots_is_left_alone_and_skipped) {
   constexpr size_t kExtra = 5;
