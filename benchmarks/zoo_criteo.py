@@ -106,14 +106,14 @@ def regression(train: list[str], test: list[str]) -> tuple[float, np.ndarray]:
     """The C that is best on the last fifth of what trains, and logits of test with it."""
     from sklearn.linear_model import LogisticRegression
 
-    def logits(strength: float, known: list[str], asked: list[str]) -> Any:
-        model = LogisticRegression(C=strength, solver="liblinear").fit(*features(known))
-        return model.decision_function(features(asked)[0])
+    def logits(strength: float, known: Any, asked: Any) -> Any:
+        model = LogisticRegression(C=strength, solver="liblinear").fit(*known)
+        return model.decision_function(asked[0])
 
     cut = len(train) * 4 // 5
-    late = np.array([int(line[0]) for line in train[cut:]])
-    chosen = max(STRENGTHS, key=lambda c: auc_of(logits(c, train[:cut], train[cut:]), late))
-    return chosen, logits(chosen, train, test)
+    early, late = features(train[:cut]), features(train[cut:])
+    chosen = max(STRENGTHS, key=lambda c: auc_of(logits(c, early, late), late[1]))
+    return chosen, logits(chosen, features(train), features(test))
 
 
 def run(folder: Path, model: str, seed: int, labels: np.ndarray) -> dict[str, Any]:
