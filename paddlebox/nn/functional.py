@@ -23,6 +23,47 @@ def sigmoid(x: Any) -> Any:
     return paddle.base.layer_helper.LayerHelper("sigmoid", act="sigmoid").append_activation(x)
 
 
+def exp(x: Any) -> Any:
+    """paddle.exp."""
+    return _unary("exp", x)
+
+
+def log(x: Any) -> Any:
+    """paddle.log."""
+    return _unary("log", x)
+
+
+def sqrt(x: Any) -> Any:
+    """paddle.sqrt."""
+    return _unary("sqrt", x)
+
+
+def tanh(x: Any) -> Any:
+    """paddle.tanh."""
+    return _unary("tanh", x)
+
+
+def matmul(x: Any, y: Any, *, transpose_y: bool = False) -> Any:
+    """paddle.matmul."""
+    if paddle.framework.in_dynamic_or_pir_mode():
+        return paddle.matmul(x, y, transpose_y=transpose_y)
+    return _append("matmul_v2", {"X": x, "Y": y}, {"trans_x": False, "trans_y": transpose_y})
+
+
+def _unary(op: str, x: Any) -> Any:
+    if paddle.framework.in_dynamic_or_pir_mode():
+        return getattr(paddle, op)(x)
+    return _append(op, {"X": x}, {})
+
+
+def _append(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
+    """The operator by itself: they are all there in the old IR, with their gradients."""
+    helper = paddle.base.layer_helper.LayerHelper(op)
+    out = helper.create_variable_for_type_inference(dtype=inputs["X"].dtype)
+    helper.append_op(type=op, inputs=inputs, outputs={"Out": out}, attrs=attrs)
+    return out
+
+
 def pairs_of(n: int) -> tuple[np.ndarray, np.ndarray]:
     """All (i, j), i < j < n, as two arrays of (n * (n - 1) / 2) int32."""
     i, j = np.triu_indices(n, 1)
