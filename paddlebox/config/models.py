@@ -117,14 +117,16 @@ class DcnV2Config(CrossConfig):
     low_rank: int = Field(
         default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full"
     )
-    experts: int = Field(
+    cross_experts: int = Field(
         default=1, ge=1, le=64, description="low-rank matrices of a cross layer, mixed by a gate"
     )
 
     @model_validator(mode="after")
     def _experts_are_of_low_rank(self) -> DcnV2Config:
-        if self.experts > 1 and not self.low_rank:
-            raise ValueError(f"experts is {self.experts}, which needs a low_rank above 0")
+        if self.cross_experts > 1 and not self.low_rank:
+            raise ValueError(
+                f"cross_experts is {self.cross_experts}, which needs a low_rank above 0"
+            )
         return self
 
 
@@ -141,7 +143,7 @@ class AutoIntConfig(NetworkConfig):
     type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
     attention_layers: int = Field(default=2, ge=1, le=64, description="layers of self-attention")
     attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each")
-    attention_dim: Width = Field(default=16, description="width of a head")
+    head_dim: Width = Field(default=16, description="width of a head")
 
 
 class FibinetConfig(NetworkConfig):

@@ -142,7 +142,10 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
         ("{hidden: [2]}", "model.type: is required, and not given"),
         ("3", "model: expected a section with keys of its own, found 3 (int)"),
         ("{type: dnn, hidden: [a]}", "model.hidden[0]: expected an integer, found 'a' (str)"),
-        ("{type: dcn_v2, low_rank: 0, experts: 2}", "model: experts is 2, which needs a low_rank"),
+        (
+            "{type: dcn_v2, low_rank: 0, cross_experts: 2}",
+            "model: cross_experts is 2, which needs a low_rank",
+        ),
     ],
 )
 def test_a_model_has_keys_of_its_own(tmp_path: Path, model: str, expected: str) -> None:

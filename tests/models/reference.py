@@ -102,10 +102,10 @@ def dcn_v2(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Arr
             product = linear(p, name, x)
         else:
             gate = np.ones((len(x), 1))
-            if config.experts > 1:
+            if config.cross_experts > 1:
                 gate = softmax(linear(p, f"{name}.gate", x))
             product = p[f"{name}.u.bias"] + np.zeros_like(x)
-            for k in range(config.experts):
+            for k in range(config.cross_experts):
                 v = p[f"{name}.v.weight"][:, k * rank : (k + 1) * rank]
                 u = p[f"{name}.u.weight"][k * rank : (k + 1) * rank]
                 product += gate[:, k : k + 1] * (x @ v @ u)
@@ -136,7 +136,7 @@ def autoint(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Ar
     for number in range(config.attention_layers):
         name, heads = f"attention.{number}", []
         for h in range(config.attention_heads):
-            at = slice(h * config.attention_dim, (h + 1) * config.attention_dim)
+            at = slice(h * config.head_dim, (h + 1) * config.head_dim)
             q, k, v = (x @ p[f"{name}.{part}.weight"][:, at] for part in ("query", "key", "value"))
             heads.append(softmax(q @ k.transpose(0, 2, 1)) @ v)
         x = relu(np.concatenate(heads, axis=2) + linear(p, f"{name}.residual", x))
