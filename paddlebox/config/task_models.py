@@ -111,8 +111,8 @@ class BstConfig(SequenceConfig):
     blocks: Annotated[int, Field(ge=1, le=16)] = Field(
         default=1, description="transformer layers over history and item"
     )
-    attention_heads: _Count = Field(default=2, description="heads of each")
-    attention_dim: Width = Field(default=8, description="width of a head")
+    heads: _Count = Field(default=2, description="heads of its attention")
+    head_dim: Width = Field(default=8, description="width of one")
 
 
 class Matching(StrEnum):

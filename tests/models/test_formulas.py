@@ -286,7 +286,7 @@ def test_dien() -> None:
 
 def test_bst() -> None:
     case = Case(
-        1, type="bst", history={"history": "item"}, attention_heads=2, attention_dim=3
+        1, type="bst", history={"history": "item"}, heads=2, head_dim=3
     )
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
