@@ -33,7 +33,9 @@ class SharedBottomConfig(TaskConfig):
 
 class MmoeConfig(TaskConfig):
     type: Literal[ModelType.MMOE] = Field(description=_TYPE)
-    experts: _Count = Field(default=4, description="networks of `hidden` that the tasks' gates mix")
+    mixed_experts: _Count = Field(
+        default=4, description="networks of `hidden` that the tasks' gates mix"
+    )
 
 
 class PleConfig(TaskConfig):

@@ -154,6 +154,24 @@ class BatchPacker:
         #: (T) rows that the packed inputs would read again, were no list shared.
         self.rows_not_pulled = [0] * len(stamps)
 
+    def nobody(self) -> Feed:
+        """A batch of one instance that has no feature and label 0: what a rank runs in steps that
+        only other ranks have instances for."""
+        feed = self.pack(0, 0)
+        for name, array in feed.items():
+            if name.startswith("box_ids"):
+                feed[name] = np.full(1, -1, array.dtype)  # of the first slot: programs want one
+            elif name.startswith("box_offsets"):
+                slots = self._slots_of[self._number_of(name)]
+                feed[name] = np.minimum(np.arange(slots + 1, dtype=array.dtype), 1)
+            elif not _is_flat(name):
+                feed[name] = np.zeros((1, *array.shape[1:]), array.dtype)
+        return feed
+
+    def _number_of(self, name: str) -> int:
+        """Which table's a packed input is."""
+        return next((i for i, table in enumerate(self._tables) if name.endswith(f"_{table}")), 0)
+
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
         feed, packed = self._pack(begin, end)

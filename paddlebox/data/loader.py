@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -173,6 +174,16 @@ class LoadedPass:
         if isinstance(self.instances, SpillingInstances):
             return self.instances.within(begin, end, row_of_position)
         return self.instances, begin, end, row_of_position
+
+    def in_parts(self, parts: int) -> None:
+        """Splits the pass into this many parts, where other ranks need more of them; parts may be
+        empty then."""
+        if parts == len(self.ranges):
+            return
+        size = self.options.batch_size
+        batches = -(-self.size // size)
+        cuts = [min(self.size, size * (batches * i // parts)) for i in range(parts + 1)]
+        self.ranges = [core.InstanceRange(a, b) for a, b in itertools.pairwise(cuts)]
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]

@@ -16,6 +16,7 @@ from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_col
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
+from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid
 
@@ -71,12 +72,13 @@ def run_pass(
     try:
         for feed in feeds:
             interrupt.check()
-            size = instances_of(feed)
             columns = take_metric_columns(feed)
             batches += 1
             try:
-                with ops.raising_own_errors():
-                    loss, logits = step(feed)
+                with dataset.step(feed) as counting:
+                    size = instances_of(feed) if counting is None else counting
+                    with ops.raising_own_errors():
+                        loss, logits = step(feed)
             except TrainingError as error:
                 where = f"batch {batches} (samples {samples} to {samples + size})"
                 raise TrainingError(f"{where}: {error}") from error
@@ -86,6 +88,8 @@ def run_pass(
                     f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
                     "smaller learning rate, or a look at the data of this batch, may help"
                 )
+            if size == 0:  # a step of other ranks
+                continue
             samples += size
             loss_sum += loss * size
             if logits is not None and label is not None:
@@ -106,12 +110,14 @@ def run_pass(
     except BaseException:
         dataset.abandon_pass()
         raise
+    mine = Measured(samples, loss_sum, scored, usual, named)
+    found = of_all_ranks(dataset, mine, metrics, tasks)
     return PassResult(
         batches,
-        samples,
-        loss_sum / samples if samples else 0.0,
+        found.samples,
+        found.loss_sum / found.samples if found.samples else 0.0,
         time.perf_counter() - started,
-        {**(usual.compute() if scored else {}), **named.compute()},
+        {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
     )
 
 

@@ -74,6 +74,26 @@ class TaskMetrics:
                 np.asarray(labels).reshape(-1, count)[:, task],
             )
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Plain arrays, by "<task>/<part>"."""
+        return {
+            f"{task}/{part}": array
+            for task, metrics in self._of_task.items()
+            for part, array in metrics.state().items()
+        }
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raises: ValueError when it is not a state of these tasks."""
+        for task, metrics in self._of_task.items():
+            prefix = f"{task}/"
+            parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
+            metrics.load_state(parts)
+
+    def merge(self, other: TaskMetrics) -> None:
+        """Adds what the other has seen, of the same tasks."""
+        for task, metrics in self._of_task.items():
+            metrics.merge(other._of_task[task])
+
     def compute(self) -> dict[str, Any]:
         """Those of the first task; with several, all of them by name under "tasks"."""
         if len(self._of_task) == 1:

@@ -14,9 +14,10 @@ from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.data.batches import Feed, packed
-from paddlebox.errors import CorruptionError
+from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots
+from paddlebox.ranks.dense import SHARE, sum_gradients
 
 paddle = ops.paddle
 
@@ -45,12 +46,20 @@ class Runner(Protocol):
         """The reverse. Raises CorruptionError when names or shapes do not match the model."""
 
 
-def build_runner(config: Config, slots: Slots) -> Runner:
-    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`."""
+def build_runner(config: Config, slots: Slots, ranks: int = 1) -> Runner:
+    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
+
+    Raises: ConfigError for a program of the old IR on several ranks.
+    """
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
-        return _Dygraph(config, slots)
-    return _Static(config, slots)
+        return _Dygraph(config, slots, ranks)
+    if ranks > 1 and config.trainer.program is not Program.PIR:
+        raise ConfigError(
+            f"trainer.program {config.trainer.program.value} with {ranks} ranks: Paddle's "
+            "all-reduce does not build in the old IR on a CPU; use pir or dygraph"
+        )
+    return _Static(config, slots, ranks)
 
 
 def seed_pass(seed: int, number: int) -> None:
@@ -117,7 +126,8 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
 
 
 class _Dygraph:
-    def __init__(self, config: Config, slots: Slots) -> None:
+    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
+        self._ranks = ranks
         paddle.disable_static()
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
@@ -137,9 +147,17 @@ class _Dygraph:
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
+        if self._ranks > 1:
+            self._sum_gradients(feed)
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
+
+    def _sum_gradients(self, feed: Feed) -> None:
+        own = [p for p in self._model.parameters() if p.grad is not None]
+        summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
+        for parameter, gradient in zip(own, summed, strict=True):
+            parameter.grad.set_value(gradient)
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.eval()
@@ -166,11 +184,13 @@ class _Dygraph:
 
 
 class _Static:
-    def __init__(self, config: Config, slots: Slots) -> None:
+    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
         paddle.enable_static()
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
-        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
+        self._train_fetch = self._build(
+            config, slots, self._train, self._startup, train=True, ranks=ranks
+        )
         # A program of its own, over the same parameters: names are what they share.
         self._evaluate = paddle.static.Program()
         self._evaluate_fetch = self._build(
@@ -182,7 +202,9 @@ class _Static:
             self._exe.run(self._startup)
 
     @staticmethod
-    def _build(config: Config, slots: Slots, program: Any, startup: Any, train: bool) -> list[Any]:
+    def _build(
+        config: Config, slots: Slots, program: Any, startup: Any, train: bool, ranks: int = 1
+    ) -> list[Any]:
         # Not of `program`: every dropout of every step would draw the same mask.
         startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
@@ -198,8 +220,15 @@ class _Static:
                 model.eval()
             logits = model(*(inputs[name] for name in _model_inputs(config)))
             loss = _mean_loss(model, logits, inputs["box_label"])
-            if train:
+            if train and ranks == 1:
                 _create_optimizer(config).minimize(loss)
+            elif train:
+                optimizer = _create_optimizer(config)
+                found = optimizer.backward(loss)
+                share = paddle.static.data(SHARE, [1], "float32")
+                summed = sum_gradients([gradient for _, gradient in found], share)
+                parameters = [parameter for parameter, _ in found]
+                optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
         return [loss, logits]
 
     def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:

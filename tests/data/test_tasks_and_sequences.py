@@ -113,7 +113,7 @@ def test_parting_by_hand() -> None:
 
 
 def test_rows_learn_the_same_from_places_as_from_their_sum(
-    feeding: Callable[..., InMemoryDataset], open_table: Any, tmp_path: Path
+    open_table: Any, tmp_path: Path
 ) -> None:
     """With a gradient that is the same for all places of a slot."""
     digests = []

@@ -86,9 +86,7 @@ class Case:
         self.pooled = self.pooled.astype(np.float32).astype(np.float64)
         self.age = self.age.astype(np.float32).astype(np.float64)
         self.model.sparse = Pulled(self.model.sparse, self.pooled)
-        self.logits = self.model(
-            None, None, None, None, paddle.to_tensor(dense.astype(np.float32))
-        )
+        self.logits = self.model(None, None, None, None, paddle.to_tensor(dense.astype(np.float32)))
         self.loss = lambda: float(self.model.loss(self.logits, paddle.to_tensor(self.labels)))
 
     @property
@@ -165,7 +163,7 @@ def test_shared_bottom() -> None:
 
 
 def test_mmoe() -> None:
-    case = Case(2, type="mmoe", tower=[4], experts=3)
+    case = Case(2, type="mmoe", tower=[4], mixed_experts=3)
     known = [case.tower(f"experts.{e}", case.features) for e in range(3)]
     each = [case.mlp(f"towers.{t}", gated(case, f"gates.{t}", case.features, known))
             for t in range(2)]  # fmt: skip
@@ -279,15 +277,11 @@ def test_dien() -> None:
     expected = cross_entropy(case.labels, sigmoid(logits)).sum() - 0.5 * (done + not_done).mean()
     assert case.loss() == pytest.approx(expected, rel=1e-5)
     case.model.eval()
-    assert case.loss() == pytest.approx(
-        cross_entropy(case.labels, sigmoid(logits)).sum(), rel=1e-5
-    )
+    assert case.loss() == pytest.approx(cross_entropy(case.labels, sigmoid(logits)).sum(), rel=1e-5)
 
 
 def test_bst() -> None:
-    case = Case(
-        1, type="bst", history={"history": "item"}, heads=2, head_dim=3
-    )
+    case = Case(1, type="bst", history={"history": "item"}, heads=2, head_dim=3)
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
         scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
