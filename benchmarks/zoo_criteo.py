@@ -70,12 +70,15 @@ np.save(Path(run_dir, "out.npy"), np.concatenate([np.hstack(pair) for pair in ou
 """
 
 
-def auc_of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """AUC of instances that count weights times; equal logits count one half."""
-    w = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
-    _, group = np.unique(logits, return_inverse=True)
-    clicks = np.bincount(group, w * labels)
-    others = np.bincount(group, w * (1 - labels))
+def auc_of(logits: np.ndarray, labels: np.ndarray) -> float:
+    return _weighted_auc(np.unique(logits, return_inverse=True)[1], labels, np.ones(len(labels)))
+
+
+def _weighted_auc(group: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    """AUC of instances that count weights times. group: the rank of their logits; equal ones count
+    one half."""
+    clicks = np.bincount(group, weights * labels)
+    others = np.bincount(group, weights * (1 - labels))
     below = np.cumsum(others) - others
     return float((clicks * (below + others / 2)).sum() / (clicks.sum() * others.sum()))
 
@@ -87,12 +90,14 @@ def logloss_of(logits: np.ndarray, labels: np.ndarray) -> float:
 def interval(seeds: list[np.ndarray], other: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """95 % of the mean over seeds of AUC less the other's, over draws of the rows."""
     random = np.random.default_rng(1)
+    ours = [np.unique(logits, return_inverse=True)[1] for logits in seeds]
+    theirs = np.unique(other, return_inverse=True)[1]
     found = []
     for _ in range(DRAWS):
         drawn = random.integers(0, len(labels), len(labels))
-        weights = np.bincount(drawn, minlength=len(labels))
-        mean = np.mean([auc_of(logits, labels, weights) for logits in seeds])
-        found.append(mean - auc_of(other, labels, weights))
+        weights = np.bincount(drawn, minlength=len(labels)).astype(np.float64)
+        mean = np.mean([_weighted_auc(group, labels, weights) for group in ours])
+        found.append(mean - _weighted_auc(theirs, labels, weights))
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
 
@@ -101,14 +106,14 @@ def regression(train: list[str], test: list[str]) -> tuple[float, np.ndarray]:
     """The C that is best on the last fifth of what trains, and logits of test with it."""
     from sklearn.linear_model import LogisticRegression
 
-    def logits(strength: float, known: list[str], asked: list[str]) -> Any:
-        model = LogisticRegression(C=strength, solver="liblinear").fit(*features(known))
-        return model.decision_function(features(asked)[0])
+    def logits(strength: float, known: Any, asked: Any) -> Any:
+        model = LogisticRegression(C=strength, solver="liblinear").fit(*known)
+        return model.decision_function(asked[0])
 
     cut = len(train) * 4 // 5
-    late = np.array([int(line[0]) for line in train[cut:]])
-    chosen = max(STRENGTHS, key=lambda c: auc_of(logits(c, train[:cut], train[cut:]), late))
-    return chosen, logits(chosen, train, test)
+    early, late = features(train[:cut]), features(train[cut:])
+    chosen = max(STRENGTHS, key=lambda c: auc_of(logits(c, early, late), late[1]))
+    return chosen, logits(chosen, features(train), features(test))
 
 
 def run(folder: Path, model: str, seed: int, labels: np.ndarray) -> dict[str, Any]:

@@ -54,10 +54,13 @@ class LinearPart(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
 
     def __init__(self, dense_width: int, bias: bool = False) -> None:
         super().__init__()
-        self.dense = paddle.nn.Linear(dense_width, 1) if dense_width else None
+        # From 0, as embed_w does: Paddle's start of a (13, 1) is up to 0.65, and what that makes of
+        # logarithms takes most of a short epoch to unlearn.
+        zero = paddle.nn.initializer.Constant(0.0)
+        attr = paddle.ParamAttr(initializer=zero)
+        self.dense = paddle.nn.Linear(dense_width, 1, weight_attr=attr) if dense_width else None
         self.bias = None
         if bias and not dense_width:
-            zero = paddle.nn.initializer.Constant(0.0)
             self.bias = self.create_parameter([1], dtype="float32", default_initializer=zero)
 
     def forward(self, weights: Any, dense: Any) -> Any:

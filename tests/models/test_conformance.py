@@ -148,3 +148,11 @@ def test_a_model_has_a_config_and_stands_on_the_page(model: str) -> None:
 
 def test_inputs_count_the_columns_of_a_batch() -> None:
     assert Inputs(slots=3, embedx_dim=4, dense_width=2).width(5) == 17
+
+
+@pytest.mark.parametrize("model", [model for model in SETTINGS if model != "dnn"])
+def test_the_linear_part_of_a_new_model_starts_from_zero(model: str) -> None:
+    paddle.disable_static()
+    layer = create_model(config_of(model, {}), slots=S, embedx_dim=D, dense_width=2)
+    dense = paddle.to_tensor(np.array([[3.0, 8.0]], np.float32))
+    assert layer.linear(paddle.zeros([1, S, 1]), dense).numpy().tolist() == [[0.0]]
