@@ -112,9 +112,7 @@ def test_parting_by_hand() -> None:
     assert lengths.tolist() == [[2], [1], [0]]
 
 
-def test_rows_learn_the_same_from_places_as_from_their_sum(
-    open_table: Any, tmp_path: Path
-) -> None:
+def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_path: Path) -> None:
     """With a gradient that is the same for all places of a slot."""
     digests = []
     for sequences in ([], ["history"]):
