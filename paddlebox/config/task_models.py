@@ -33,7 +33,9 @@ class SharedBottomConfig(TaskConfig):
 
 class MmoeConfig(TaskConfig):
     type: Literal[ModelType.MMOE] = Field(description=_TYPE)
-    experts: _Count = Field(default=4, description="networks of `hidden` that the tasks' gates mix")
+    mixed_experts: _Count = Field(
+        default=4, description="networks of `hidden` that the tasks' gates mix"
+    )
 
 
 class PleConfig(TaskConfig):
@@ -111,8 +113,8 @@ class BstConfig(SequenceConfig):
     blocks: Annotated[int, Field(ge=1, le=16)] = Field(
         default=1, description="transformer layers over history and item"
     )
-    attention_heads: _Count = Field(default=2, description="heads of each")
-    attention_dim: Width = Field(default=8, description="width of a head")
+    heads: _Count = Field(default=2, description="heads of its attention")
+    head_dim: Width = Field(default=8, description="width of one")
 
 
 class Matching(StrEnum):

@@ -33,9 +33,7 @@ class BST(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         )
         self.blocks = paddle.nn.LayerList(
             [
-                TransformerLayer(
-                    width, config.attention_heads, config.attention_dim, config.dropout
-                )
+                TransformerLayer(width, config.heads, config.head_dim, config.dropout)
                 for _ in range(config.blocks)
             ]
         )

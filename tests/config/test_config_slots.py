@@ -37,8 +37,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         (GOOD + "  - {name: user, type: sparse}", "given twice: user"),
-        (GOOD + "  - {name: buy, type: label}", "exactly one slot of type label, found click, buy"),
-        ("slots: []", "exactly one slot of type label, found none"),
+        ("slots: []", "expected a slot of type label, found none"),
         (
             GOOD + "  - {name: x, type: spase}",
             "slots[4].type: expected 'label', 'dense' or 'sparse'",

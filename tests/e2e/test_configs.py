@@ -99,6 +99,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             f"data.train_files=[{files[0]}, {files[1]}]",
             f"data.test_files=[{files[2]}]",
             f"data.batch_size={BATCH}",
+            "trainer.epochs=1",
         ]
         jobs[f"configs/{name}"] = [overrides, str(folder / "runs" / name)]
     plan = folder / "jobs.json"

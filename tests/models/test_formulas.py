@@ -163,7 +163,7 @@ def test_shared_bottom() -> None:
 
 
 def test_mmoe() -> None:
-    case = Case(2, type="mmoe", tower=[4], experts=3)
+    case = Case(2, type="mmoe", tower=[4], mixed_experts=3)
     known = [case.tower(f"experts.{e}", case.features) for e in range(3)]
     each = [case.mlp(f"towers.{t}", gated(case, f"gates.{t}", case.features, known))
             for t in range(2)]  # fmt: skip
@@ -281,7 +281,7 @@ def test_dien() -> None:
 
 
 def test_bst() -> None:
-    case = Case(1, type="bst", history={"history": "item"}, attention_heads=2, attention_dim=3)
+    case = Case(1, type="bst", history={"history": "item"}, heads=2, head_dim=3)
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
         scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)

@@ -13,7 +13,7 @@ HISTORY = {"history": {"history": "item"}}
 TOWERS = {"user": ["user", "history", "age"], "item": ["item"]}
 MODELS = {
     "shared_bottom": {"type": "shared_bottom", "tower": [4], "task_weights": [1.0, 0.5]},
-    "mmoe": {"type": "mmoe", "tower": [4], "experts": 3},
+    "mmoe": {"type": "mmoe", "tower": [4], "mixed_experts": 3},
     "ple": {"type": "ple", "tower": [4], "levels": 2},
     "esmm": {"type": "esmm", "tower": []},
     "aitm": {"type": "aitm", "tower": [4], "transfer_dim": 5},

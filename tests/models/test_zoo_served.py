@@ -1,0 +1,133 @@
+"""Runs of several tasks and of sequences: what is logged, and an export predicts what the run's
+evaluation does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SLOTS = """slots:
+  - {name: click, type: label}
+  - {name: age, type: dense, log1p: true}
+  - {name: user, type: sparse, hash: true}
+  - {name: history, type: sparse, hash: true, max_length: 5}
+  - {name: item, type: sparse, hash: true}
+"""
+BUY = "  - {name: buy, type: label}\n"
+
+
+def tool(name: str, *arguments: Any) -> Any:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
+    """Users who click what they clicked before, and buy some of it."""
+    random = np.random.default_rng(seed)
+    header, instances = "click,age,user,history,item,buy", []
+    with open(path, "w") as file:
+        file.write(header + "\n")
+        for _ in range(rows):
+            items = [f"i{random.integers(20)}" for _ in range(random.integers(0, 8))]
+            item = f"i{random.integers(20)}"
+            click = int(random.random() < (0.9 if item in items[:5] else 0.1))
+            buy = int(click and random.random() < 0.5)
+            one = {"age": int(random.integers(90)), "user": f"u{random.integers(9)}",
+                   "history": items, "item": item}  # fmt: skip
+            instances.append({**one, "click": click, "buy": buy})
+            file.write(f"{click},{one['age']},{one['user']},{'|'.join(items)},{item},{buy}\n")
+    return instances
+
+
+@pytest.mark.slow  # three processes that import Paddle for each
+@pytest.mark.parametrize(
+    ("model", "tasks"),
+    [
+        ("{type: ple, hidden: [8], tower: [4]}", ["click", "buy"]),
+        ("{type: din, hidden: [8], attention_hidden: [4], history: {history: item}}", ["click"]),
+        ("{type: bst, hidden: [8], use_cvm: false, history: {history: item}}", ["click"]),
+        ("{type: dssm, hidden: [8], user: [user, history, age], item: [item]}", ["click"]),
+    ],
+)
+def test_an_export_predicts_what_the_runs_evaluation_does(
+    tmp_path: Path, model: str, tasks: list[str]
+) -> None:
+    from paddlebox.serving import Predictor
+    from paddlebox.train.metrics import PassMetrics
+
+    write(tmp_path / "train.csv", 3000, 1)
+    test = write(tmp_path / "test.csv", 700, 2)
+    (tmp_path / "slots.yaml").write_text(SLOTS + (BUY if "buy" in tasks else ""))
+    config = f"""
+name: served
+table: {{embedx_dim: 4, embedx_threshold: 0.0, life: {{base_threshold: 0.0}}}}
+data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/train.csv],
+       test_files: [{tmp_path}/test.csv], batch_size: 64}}
+model: {model}
+metrics: [{{name: last, prediction: {tasks[-1]}, label: {tasks[-1]}}}]
+optimizer: {{learning_rate: 0.01}}
+"""
+    (tmp_path / "config.yaml").write_text(config)
+    run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
+    _, log = tool("train", *run)
+    evaluated = json.loads(tool("evaluate", *run)[0])
+    assert evaluated["last"]["auc"] == evaluated.get("tasks", {}).get("buy", evaluated)["auc"]
+    if len(tasks) > 1:
+        assert all(f"{task}: AUC=" in log for task in tasks)
+        assert evaluated["auc"] == evaluated["tasks"]["click"]["auc"]
+        assert evaluated["auc"] > 0.55
+    tool("export", tmp_path / "run", "--out", tmp_path / "model.pbx")
+    fields = [{k: v for k, v in one.items() if k not in ("click", "buy")} for one in test]
+    with Predictor(tmp_path / "model.pbx", follow_s=0) as predictor:
+        assert list(predictor.tasks) == tasks
+        predictions = predictor.predict(fields).reshape(len(test), -1)
+        alone = predictor.predict(fields[:1]).reshape(1, -1)
+    np.testing.assert_allclose(alone, predictions[:1], rtol=1e-5)
+    assert predictions.shape == (len(test), len(tasks))
+    for number, task in enumerate(tasks):
+        metrics = PassMetrics()
+        metrics.add(predictions[:, number].copy(), np.array([one[task] for one in test]))
+        found, expected = metrics.compute(), evaluated.get("tasks", {}).get(task, evaluated)
+        for name in ("auc", "predicted_ctr", "logloss", "size"):
+            assert found[name] == pytest.approx(expected[name], abs=1e-5), name
+
+
+def test_labels_that_a_model_cannot_learn_are_refused(tmp_path: Path) -> None:
+    from paddlebox.config import Config, Slots
+    from paddlebox.config.yaml_io import read_yaml
+    from paddlebox.errors import ConfigError
+    from paddlebox.train.program import build_runner
+
+    (tmp_path / "slots.yaml").write_text(SLOTS + BUY)
+    slots = Slots.model_validate(read_yaml(tmp_path / "slots.yaml"))
+
+    def build(**model: Any) -> None:
+        data = {"format": "csv", "slots": "none", "train_files": ["none"]}
+        build_runner(Config.model_validate({"name": "n", "data": data, "model": model}), slots)
+
+    with pytest.raises(ConfigError, match=r"2 labels, click, buy, but model\.type dnn has one"):
+        build(type="dnn")
+    with pytest.raises(ConfigError, match=r"expected 2, one a label of slots\.yaml, found 3"):
+        build(type="mmoe", task_weights=[1.0, 1.0, 1.0])
+    with pytest.raises(ConfigError, match="expected two labels, click and conversion, found 1"):
+        slots = Slots.model_validate({"slots": [s for s in slots.slots if s.name != "buy"]})
+        build(type="esmm")
+    with pytest.raises(ConfigError, match="no tower reads user"):
+        build(type="dssm", user=["history", "age"], item=["item"])
+    with pytest.raises(ConfigError, match="no slot 'itm'; did you mean 'item'"):
+        build(type="din", history={"history": "itm"})
