@@ -178,9 +178,7 @@ class Table:
                 if counters is not None:
                     self._native.set_admission_state(counters.tobytes())
             if self.folder is not None and not read_only and parity is not None:
-                self._parity = Keeper(
-                    self.folder, parity, lambda: self._head.segments if self._head else []
-                )
+                self._parity = Keeper(self.folder, parity, lambda: self._head)
                 self._parity.wake()
             if self.policy is not None and self._manifest is not None and not read_only:
                 self._compactor = Compactor(
