@@ -217,7 +217,7 @@ def test_damaged_parity_is_found_not_used_and_written_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path)
-    path = sorted((tmp_path / parity.FOLDER).iterdir())[0]
+    path = sorted((tmp_path / parity.FOLDER).glob("par-*"))[0]
     content = bytearray(path.read_bytes())
     content[5] ^= 1
     path.write_bytes(bytes(content))
