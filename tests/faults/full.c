@@ -1,5 +1,5 @@
 /* Preloaded into a process, makes its disk full for files whose path has PBX_FULL_ON in it: they take
- * PBX_FULL_AFTER bytes in all, the last write of them a short one. */
+ * PBX_FULL_AFTER bytes in all. The last write of them is a short one, of whole blocks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+enum { BLOCK = 4096 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static const char* full_on;
@@ -31,8 +33,8 @@ static size_t room(int fd, size_t size) {
   path[length] = 0;
   if (strstr(path, full_on) == NULL) return size;
   pthread_mutex_lock(&mutex);
-  const size_t taken = left < (long)size ? (size_t)left : size;
-  left -= (long)taken;
+  const size_t taken = left < (long)size ? (size_t)left / BLOCK * BLOCK : size;
+  left = taken < size ? 0 : left - (long)size;
   pthread_mutex_unlock(&mutex);
   return taken;
 }

@@ -21,8 +21,8 @@ from paddlebox.store.record import FORMAT, frame
 from tests.golden.make_run import ROOT
 
 HERE = Path(__file__).parent
-# Format 1 was never released. Its record can be read, but HashBytes was another then: hashed strings
-# were other feasigns, and the fingerprint of a row's layout another number.
+# Format 1 was never released. Its record can be read, but HashBytes was another then: hashed
+# strings were other feasigns, and the fingerprint of a row's layout another number.
 RUNS = sorted(path.name for path in HERE.glob("run_v*") if path.name != "run_v1")
 _LOCKS = ("LOCK", "lock.mdb")
 
