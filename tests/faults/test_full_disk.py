@@ -61,8 +61,8 @@ def test_an_export_file_that_finds_no_room_is_none_and_an_old_one_stays_as_it_is
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    run, path, fresh = Run(tmp_path / "r", data, 0, FIRST), tmp_path / "m", tmp_path / "fresh"
-    full = {"LD_PRELOAD": str(build_preloaded(tmp_path, "full")), "PBX_FULL_ON": "/m"}
+    run, path, fresh = Run(tmp_path / "r", data, 0, FIRST), tmp_path / "served", tmp_path / "fresh"
+    full = {"LD_PRELOAD": str(build_preloaded(tmp_path, "full")), "PBX_FULL_ON": "/served"}
     run_dir = run.folder / "run"
     trained(run)
     for after in ("0", "9000", "60000"):
@@ -70,6 +70,11 @@ def test_an_export_file_that_finds_no_room_is_none_and_an_old_one_stays_as_it_is
         assert done.returncode == 4, done.stderr
         assert "o space" in done.stderr
         assert not path.exists()
+    for part, after in (("/model.json", "0"), ("/model.json", "4096"), ("/model.pdip", "0")):
+        room = {**full, "PBX_FULL_ON": part, "PBX_FULL_AFTER": after}
+        done = tool("export", run_dir, "--out", path, env=room)
+        assert done.returncode == 4, done.stderr
+        assert "Paddle could not save the program" in done.stderr
     assert tool("export", run_dir, "--out", path).returncode == 0
     run.files = ALL
     trained(run)
