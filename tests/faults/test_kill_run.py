@@ -16,7 +16,7 @@ import pytest
 
 from paddlebox.config.dates import date_of
 from paddlebox.store.manifest import Manifest
-from tests.e2e.test_tools import tool
+from tests.conftest import tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import ROOT, Run, kill_runs
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, refused, trained
