@@ -162,7 +162,7 @@ class Trainer:
         cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
         warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
         from paddlebox.store.table import Table
-        from paddlebox.train import session
+        from paddlebox.train import plan, session
 
         if work.store:
             table = session.open_table(self.config, Path(work.folder) / "store")
@@ -177,7 +177,7 @@ class Trainer:
                 threads=len(os.sched_getaffinity(0)),
             )
         self.slots = load_slots(self.config.data.slots)
-        self.passes = session.plan_passes(self.config)
+        self.passes = plan.plan_passes(self.config)
         self.dataset = session.create_dataset(self.config, self.slots, self.table)
 
     def make_rows(self) -> dict[str, Any]:

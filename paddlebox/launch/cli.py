@@ -81,6 +81,15 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         default="",
         help="start from the rows and dense parameters of another run (docs/warm_start.md)",
     )
+    parser.add_argument(
+        "--skip-files",
+        metavar="PATTERN",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="leave these files out of all passes from here on: names or globs, matched from the "
+        "end of a path; later starts know it",
+    )
     arguments = parser.parse_args(argv)
 
     def run() -> None:
@@ -102,6 +111,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 source=arguments.init_from,
                 back_to=arguments.back_to,
                 fresh=arguments.fresh,
+                skip=arguments.skip_files,
                 world=world,
             )
         log.info(

@@ -17,6 +17,7 @@ from typing import Any
 import lmdb
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.store.files import lmdb_text
 from paddlebox.store.record import seal, unseal
 
 FORMAT = 2
@@ -87,7 +88,7 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
     except (lmdb.Error, OSError) as error:
         if isinstance(error, StoreError):
             raise
-        text = str(error)
+        text = lmdb_text(error, os.path.abspath(path))
         full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in text
         kind: type[StoreError] = OutOfSpaceError if full else StoreError
         if isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)):

@@ -7,6 +7,7 @@ features of each instance. So it needs no operator of ours.
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.config.fields import fields_of
-from paddlebox.errors import ConfigError, CorruptionError
+from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.nn import PooledSlots
 
@@ -74,7 +75,7 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
     """The model of a config with this dense state: (program, parameters) as Paddle saves them.
 
     Raises: CorruptionError when the state is of another model; ConfigError for a model that cannot
-        be exported.
+        be exported; StoreError where there is no room for temporary files.
     """
     was_dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
@@ -110,6 +111,7 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:
         executor.run(startup)
+        wanted = 0  # bytes of parameters
         for name, tensor in program.state_dict("param", scope).items():
             value, shape = dense.get(name), np.shape(np.array(tensor))
             if value is None or value.shape != shape:
@@ -117,13 +119,24 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
                     f"the dense state is of another model: {name}: expected shape {shape}, found "
                     f"{'nothing' if value is None else value.shape}"
                 )
+            wanted += value.nbytes
             scope.find_var(name).get_tensor().set(value, paddle.CPUPlace())
         prefix = Path(folder) / "model"
         paddle.static.save_inference_model(
             str(prefix), [packed], [prediction], executor, program=program
         )
         saved = {path.suffix: path.read_bytes() for path in Path(folder).iterdir()}
-    return saved.get(".json") or saved[".pdmodel"], saved[".pdiparams"]
+        described = saved.get(".json") or saved.get(".pdmodel", b"")
+        parameters = saved.get(".pdiparams", b"")
+        # Paddle says nothing where a disk takes only a part of what it saves.
+        whole = described.rstrip().endswith(b"}") if ".json" in saved else described
+        if not whole or len(parameters) < wanted:
+            free = shutil.disk_usage(folder).free
+            raise StoreError(
+                f"{folder}: Paddle could not save the program there whole; {free} bytes are free. "
+                "Make room, or set TMPDIR to a folder that has some"
+            )
+    return described, parameters
 
 
 class _Runner:

@@ -134,6 +134,7 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
     source, base = _filesystem(uri)
     try:
         record = _find(source, base, uri, label)
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = str(store) + ".restoring"
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
         for table in record.tables:

@@ -104,6 +104,17 @@ def _refused(path: str, action: str, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot {action}: {error}")
 
 
+def lmdb_text(error: Exception, path: str) -> str:
+    """What LMDB said, and what it leaves out: a full disk that takes a part of a write is EIO to
+    it."""
+    text = str(error)
+    if os.strerror(errno.EIO) in text:
+        stat = os.statvfs(os.path.dirname(path))
+        free = stat.f_bavail * stat.f_frsize
+        text += f", or no space for all of a write ({free} bytes are free there)"
+    return text
+
+
 def data_files(folder: str, record: VersionRecord) -> dict[str, int]:
     """Path inside the store → bytes, of every data file that a version names."""
     dense = os.path.relpath(dense_folder(folder, record.dense_version), folder)

@@ -439,7 +439,7 @@ class Manifest:
             raise StoreError(f"{self.folder}: cannot {action}: {error}") from error
 
     def _from_lmdb(self, error: Exception, action: str) -> StoreError:
-        text = f"{self._path}: cannot {action}: {error}"
+        text = f"{self._path}: cannot {action}: {files.lmdb_text(error, self._path)}"
         if isinstance(error, lmdb.DiskError) or getattr(error, "errno", None) == errno.ENOSPC:
             return OutOfSpaceError(text + "; the last commit stands")
         damage = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)

@@ -1,4 +1,5 @@
-"""Parity: files that can make any one lost segment of their group again (docs/formats/parity.md).
+"""Parity: files that can make any one lost segment of their group again, and lost dense files
+(docs/formats/parity.md).
 
 Keeper writes them in the background, as segments come and go. Nothing in here is needed to read a
 store; what it writes is only ever read by `tools/store.py`.
@@ -19,7 +20,8 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import dense_parity, files
+from paddlebox.store.record import VersionRecord
 
 log = logging.getLogger("paddlebox")
 core = _native.core
@@ -115,10 +117,13 @@ def plan(
     return wanted, [group for group in groups if group not in kept]
 
 
-def update(store: Path, live: Sequence[Mapping[str, Any]], size: int) -> None:
+def update(store: Path, record: VersionRecord | None, size: int) -> None:
     """Writes the parity files that are missing, then removes those that are no longer wanted.
 
-    Raises: StoreError where a segment went while it was read: the next update sees to it.
+    Args:
+        record: of the newest version. size: most members of a group; 0: there shall be no parity.
+
+    Raises: StoreError where a file went while it was read: the next update sees to it.
     """
     folder = store / FOLDER
     files.make_folder(str(folder))
@@ -126,16 +131,17 @@ def update(store: Path, live: Sequence[Mapping[str, Any]], size: int) -> None:
     groups, wrong = groups_of(store)
     for message in wrong:
         log.warning("%s; a new one is written", message)
-    wanted, unwanted = plan(live, groups, size)
+    wanted, unwanted = plan(record.segments if record is not None else (), groups, size)
     following = max(numbers, default=0) + 1
     for number, members in enumerate(wanted, following):
         path = folder / f"par-{number:012d}.par"
         core.write_parity(str(store / "ssd"), members, str(path))
         files.sync_folder(str(folder))
-    sound = {group.path for group in groups} - {group.path for group in unwanted}
+    copies = dense_parity.update(store, folder, record) if size and record is not None else set()
+    sound = copies | {group.path for group in groups} - {group.path for group in unwanted}
     for name in os.listdir(folder):
         match = _NAME.fullmatch(name)
-        if match is not None and (int(match[1]) >= following or folder / name in sound):
+        if folder / name in sound or (match is not None and int(match[1]) >= following):
             continue
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder / name)
@@ -145,18 +151,16 @@ def update(store: Path, live: Sequence[Mapping[str, Any]], size: int) -> None:
 class Keeper:
     """Keeps the parity of a store's newest version, on a thread of its own."""
 
-    def __init__(
-        self, store: Path, size: int, live: Callable[[], Sequence[Mapping[str, Any]]]
-    ) -> None:
+    def __init__(self, store: Path, size: int, newest: Callable[[], VersionRecord | None]) -> None:
         self._store = store
         self._size = size
-        self._live = live
+        self._newest = newest
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-parity")
         self._waiting = threading.Event()  # an update that will see what is committed now
         self._last: Future[None] | None = None
 
     def wake(self) -> None:
-        """Segments came or went."""
+        """There is a version more."""
         if not self._waiting.is_set():
             self._waiting.set()
             self._last = self._thread.submit(self._update)
@@ -172,7 +176,7 @@ class Keeper:
     def _update(self) -> None:
         self._waiting.clear()
         try:
-            update(self._store, self._live(), self._size)
+            update(self._store, self._newest(), self._size)
         except StoreError as error:
             # Training goes on without: a merge that finished meanwhile has woken it again.
             log.warning("parity: %s", error)

@@ -140,7 +140,7 @@ class Table(OneRank):
             if read_only:
                 return
             if parity is not None:
-                self._parity = Keeper(self.folder, parity, lambda: self._history.last.segments)
+                self._parity = Keeper(self.folder, parity, lambda: self._history.head)
                 self._parity.wake()
             self._merging = Merging(
                 self._native, self._history, self._room, compaction, self._wake_parity

@@ -21,7 +21,9 @@ from paddlebox.store.manifest import Manifest, VersionRecord
 log = logging.getLogger("paddlebox")
 
 
-def check_config(config: Config, world: World, source: str = "", back_to: str = "") -> None:
+def check_config(
+    config: Config, world: World, source: str = "", back_to: str = "", skip: Sequence[str] = ()
+) -> None:
     """Raises: ConfigError for what works on one rank only."""
     if world.alone:
         return
@@ -31,6 +33,7 @@ def check_config(config: Config, world: World, source: str = "", back_to: str = 
         "checkpoint.copy_to": bool(config.checkpoint.copy_to),
         "checkpoint.every other than pass": config.checkpoint.every != "pass",
         "--init-from": bool(source),
+        "--skip-files": bool(skip),  # a rank that dies here would not know what the others do
     }
     wanted = [name for name, set_ in unable.items() if set_]
     if wanted:

@@ -1,7 +1,8 @@
 """Taking up a run where its newest commit stands, or at an older one (docs/running.md).
 
 A version's record holds what that needs: the configuration with the slots, and in its cursor the
-pass with its line of metrics, the bytes of its files, and a hash of all passes up to it.
+pass with its line of metrics, the bytes of its files, a hash of all passes up to it, and the files
+that are left out of those after it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.versions import find_version
+from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
 
@@ -59,10 +61,12 @@ _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 @dataclass
 class Begun:
-    """What a run dir holds."""
+    """What a run dir holds, and what it shall hold."""
 
+    plan: list[PlannedPass]  # without the files that are left out
+    skipped: dict[str, int]  # files that are left out, as `leave_out` takes them
     record: VersionRecord | None = None
-    passes: int = 0  # that are committed
+    passes: int = 0  # of the plan that are committed
     lines: list[dict[str, Any]] = field(default_factory=list)  # of metrics.jsonl, one for each
     line_missing: bool = False  # the last of them was not written before the run ended
 
@@ -85,7 +89,14 @@ def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return hashes
 
 
-def cursor(plan: str, line: Mapping[str, Any]) -> dict[str, Any]:
+def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
+    """`chain` of them."""
+    return chain([(planned.date, planned.files) for planned in passes])
+
+
+def cursor(
+    plan: str, line: Mapping[str, Any], skipped: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """Where in the data a commit stands.
 
     The bytes of local files tell whether one was written on after it had been read; to hash what is
@@ -93,51 +104,71 @@ def cursor(plan: str, line: Mapping[str, Any]) -> dict[str, Any]:
     again.
 
     Args:
-        plan: `chain` at this pass. line: what metrics.jsonl must have of it.
+        plan: `chain` at this pass. line: what metrics.jsonl must have of it. skipped: files that
+            passes after it leave out.
     """
     return {
         **{name: line[name] for name in ("pass", "epoch", "date")},
         "plan": plan,
         "bytes": [_size(file) for file in line["files"]],
         "line": json.dumps(line),  # as text: a metric may be NaN, which a record cannot hold
+        **({"skipped": dict(skipped)} if skipped else {}),
     }
 
 
 def take_up(
-    run_dir: Path, config: Config, slots: Slots, hashes: Sequence[str], back_to: str = ""
+    run_dir: Path,
+    config: Config,
+    slots: Slots,
+    passes: Sequence[PlannedPass],
+    back_to: str = "",
+    skip: Sequence[str] = (),
 ) -> Begun:
     """Looks at what a run dir holds, and goes back to a version where that is asked for.
 
     Args:
-        hashes: `chain` of the passes of the config.
+        passes: of the config.
         back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
+        skip: patterns of files to leave out from here on. A version of kind "skip" says so at once.
 
-    Raises: ConfigError listing every value that differs from the committed ones; StoreLockedError;
-        StoreError for a version that is not there; CorruptionError.
+    Raises: ConfigError listing every value that differs from the committed ones, or for a pattern
+        that matches nothing; StoreLockedError; StoreError for a version that is not there;
+        CorruptionError.
     """
     store = run_dir / "store"
     if not store.is_dir():
         if back_to:
             raise StoreError(f"{run_dir}: holds no store, so there is no {back_to} to go back to")
-        return Begun(lines=_keep_lines(run_dir, 0))
+        skipped = choose_skipped(passes, 0, {}, skip)
+        _log_skipped(skipped)
+        return Begun(leave_out(passes, skipped), skipped, lines=_keep_lines(run_dir, 0))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
+        done = int(record.cursor.get("pass", 0)) if record is not None else 0
+        known: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        plan = leave_out(passes, known)
         if record is not None:
-            _check(run_dir, record, config, slots, hashes)
+            _check(run_dir, record, config, slots, hashes_of(plan))
+        skipped = choose_skipped(plan, done, known, skip)
+        if record is not None:
             if back_to:
                 gone = manifest.go_back(record.version)
                 log.info("%s: back at version %d, without %s", store, record.version, gone)
-    passes = int(record.cursor.get("pass", 0)) if record is not None else 0
-    begun = Begun(record, passes, _keep_lines(run_dir, passes))
-    if record is None or passes == 0:
+            if skipped != known:
+                record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
+                manifest.commit(record)
+    _log_skipped(skipped)
+    plan = leave_out(passes, skipped)
+    begun = Begun(plan, skipped, record, done, _keep_lines(run_dir, done))
+    if record is None or done == 0:
         return begun
-    if not any(line["pass"] == passes for line in begun.lines):
+    if not any(line["pass"] == done for line in begun.lines):
         begun.lines.append(json.loads(record.cursor["line"]))
         begun.line_missing = True
     log.info(
         "%s: goes on after pass %d, version %d of %s",
         run_dir,
-        passes,
+        done,
         record.version,
         record.created_at,
     )
@@ -236,6 +267,11 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
             "cannot be evaluated with this one:\n  " + "\n  ".join(wrong) + "\nput these values "
             f"back; {run_dir / 'config.json'} has those of the run's last start"
         )
+
+
+def _log_skipped(skipped: Mapping[str, int]) -> None:
+    for file, last in skipped.items():
+        log.info("%s: is left out after pass %d (--skip-files)", file, last)
 
 
 def _rounds(config: Config) -> bool:

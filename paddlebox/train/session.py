@@ -18,9 +18,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from tqdm import tqdm
 
 from paddlebox import _native
 from paddlebox.config import Config, Slots, TableConfig, load_slots
-from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
@@ -51,6 +50,7 @@ from paddlebox.train.loop import PassResult, run_pass
 from paddlebox.train.metric_set import check_columns
 from paddlebox.train.metrics import PassMetrics, format_metrics
 from paddlebox.train.observe import sizes, write_environment
+from paddlebox.train.plan import PlannedPass, plan_passes
 from paddlebox.train.program import Runner, build_runner, seed_pass
 from paddlebox.train.scalars import ScalarWriter
 
@@ -58,14 +58,6 @@ log = logging.getLogger("paddlebox")
 
 _ALONE = World()
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
-
-
-@dataclass(frozen=True)
-class PlannedPass:
-    number: int  # counts from 1 through all epochs
-    epoch: int
-    files: Sequence[str]
-    date: str = ""  # YYYYMMDD; none: the config has no dates
 
 
 class _Started(NamedTuple):
@@ -80,27 +72,6 @@ class _Started(NamedTuple):
 def _begun(table: Tables) -> _Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return _Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
-
-
-def plan_passes(config: Config) -> list[PlannedPass]:
-    """The passes of a run: the training files in order, files_per_pass at a time, epochs times. A
-    pass is of one day.
-
-    Raises: DataError naming a file or pattern that is not there.
-    """
-    files = expand(config.data.train_files, config.data.retries)
-    groups = []
-    a_day = config.data.files_per_day or len(files)
-    for day, first in enumerate(range(0, len(files), a_day)):
-        date = date_of(day_of(config.data.date) + day) if config.data.date else ""
-        of_day = files[first : first + a_day]
-        step = config.data.files_per_pass or len(of_day)
-        groups += [(of_day[at : at + step], date) for at in range(0, len(of_day), step)]
-    return [
-        PlannedPass(epoch * len(groups) + number + 1, epoch + 1, group, date)
-        for epoch in range(config.trainer.epochs)
-        for number, (group, date) in enumerate(groups)
-    ]
 
 
 def open_table(
@@ -211,6 +182,7 @@ def train(
     source: str = "",
     back_to: str = "",
     fresh: bool = False,
+    skip: Sequence[str] = (),
     world: World = _ALONE,
 ) -> dict[str, Any]:
     """Trains the passes of the config that the run dir has not committed yet, and commits them as
@@ -220,17 +192,17 @@ def train(
         source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
             from (docs/warm_start.md).
         back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
+        skip: patterns of files that the passes from here on leave out.
         world: of the ranks that train together (train/on_ranks.py); each calls it.
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
-    on_ranks.check_config(config, world, source, back_to)
+    on_ranks.check_config(config, world, source, back_to, skip)
     for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
         if wanted and config.extra_tables:
             raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
     slots = read_slots(config)
-    passes = plan_passes(config)
-    hashes = resume.chain([(planned.date, planned.files) for planned in passes])
+    listed = plan_passes(config)
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -238,10 +210,11 @@ def train(
         resume.move_aside(run_dir)
     world.wait("fresh")
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = resume.take_up(run_dir, config, slots, hashes, back_to)
+    begun = resume.take_up(run_dir, config, slots, listed, back_to, skip)
     on_ranks.check_same_ranks(run_dir, begun.record, world)
     if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = resume.take_up(run_dir, config, slots, hashes)
+        begun = resume.take_up(run_dir, config, slots, listed)
+    passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
     if begun.passes == len(passes) and (summary := _summary_of(run_dir, begun.passes)):
@@ -312,7 +285,9 @@ def train(
                             runner,
                             (planned, following),
                             begin,
-                            hashes[planned.number - 1],
+                            partial(
+                                resume.cursor, hashes[planned.number - 1], skipped=begun.skipped
+                            ),
                             lines[-1].get("metrics", {}) if lines else {},
                             world,
                         )
@@ -430,7 +405,7 @@ def _train_pass(
     runner: Runner,
     passes: tuple[PlannedPass, PlannedPass | None],
     begin: _Started,
-    plan: str,
+    cursor_of: Callable[[Mapping[str, Any]], dict[str, Any]],
     metrics_before: dict[str, float],
     world: World,
 ) -> dict[str, Any]:
@@ -466,7 +441,7 @@ def _train_pass(
         "loss": result.mean_loss,
         "metrics": result.metrics,
     }
-    dataset.cursor = resume.cursor(plan, outcome) | {"ranks": world.size}
+    dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
     dataset.end_pass(commit=_is_due(config, planned, following))
     dataset.release_memory()

@@ -12,7 +12,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files, parity
+from paddlebox.store import dense_parity, files, parity
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord
@@ -41,7 +41,7 @@ class Repair:
     done: bool
     manifest: str | None = None  # what is wrong with it; it is made anew from MANIFEST files
     version: int = 0  # the newest, after the repair
-    rebuilt: list[str] = field(default_factory=list)  # segments, to the bit, from their parity
+    rebuilt: list[str] = field(default_factory=list)  # files, to the bit, from their parity
     no_parity: list[str] = field(default_factory=list)  # why a group could not make one again
     lost: list[Lost] = field(default_factory=list)
     not_mended: list[Damage] = field(default_factory=list)
@@ -51,8 +51,8 @@ class Repair:
 
 
 def repair(folder: Path, *, yes: bool = False) -> Repair:
-    """Makes damaged segments of the newest version again from their parity. Where there is none it
-    drops the damaged blocks and keeps the rest, as a new version.
+    """Makes damaged segments and dense files of the newest version again from their parity. Where a
+    segment has none it drops the damaged blocks and keeps the rest, as a new version.
 
     Damaged files are kept in STORE/damaged/. Without ``yes`` nothing is changed.
 
@@ -80,7 +80,8 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
     for number, (segment, _) in list(damaged.items()):
         if _rebuild(folder, segment, result):
             del damaged[number]
-    result.not_mended = list(dense_damage(folder, record))
+    if not _rebuild_dense(folder, record, result):
+        result.not_mended = list(dense_damage(folder, record))
     for segment, found in damaged.values():
         result.lost += _lost(folder, record, segment, found)
     if not yes or not damaged:
@@ -116,10 +117,7 @@ def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
                 raise CorruptionError(
                     f"{name}: was damaged before its parity was written: {damage[0]['message']}"
                 )
-            with Manifest.open_writer(folder):  # its lock: nobody else writes here
-                _set_aside(folder, name)
-                os.rename(made, folder / name)
-                files.sync_folder(str(folder / "ssd"))
+            _put_in_place(folder, made, name)
         result.rebuilt.append(name)
         return True
     except (CorruptionError, ValueError) as error:
@@ -128,6 +126,38 @@ def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(made)
+
+
+def _rebuild_dense(folder: Path, record: VersionRecord, result: Repair) -> bool:
+    """Makes damaged dense files again. Whether all are sound then, or can be."""
+    inside = files.dense_folder("", record.dense_version)
+    all_sound = True
+    for name in record.dense:
+        if dense_parity.is_sound(folder, record, name):
+            continue
+        path = os.path.join(inside, name)
+        made = folder / f"{path}.rebuilt"
+        try:
+            if result.done:
+                files.make_folder(str(made.parent))
+            found = dense_parity.rebuild(
+                folder / parity.FOLDER, record, name, made if result.done else None
+            )
+            if found and result.done:
+                _put_in_place(folder, made, path)
+            result.rebuilt += [path] if found else []
+            all_sound = all_sound and found
+        except (CorruptionError, ValueError) as error:
+            result.no_parity.append(str(error))
+            all_sound = False
+    return all_sound
+
+
+def _put_in_place(folder: Path, made: Path, name: str) -> None:
+    with Manifest.open_writer(folder):  # its lock: nobody else writes here
+        _set_aside(folder, name)
+        os.rename(made, folder / name)
+        files.sync_folder(str(made.parent))
 
 
 def _lost(
@@ -187,7 +217,7 @@ def _rewrite(
 def _set_aside(folder: Path, name: str) -> None:
     aside = folder / _ASIDE
     files.make_folder(str(aside))
-    target = aside / os.path.basename(name)
+    target = aside / name.replace(os.sep, "-").removeprefix("ssd-")
     if (folder / name).exists() and not target.exists():
         os.link(folder / name, target)
         files.sync_folder(str(aside))

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
-from paddlebox.store import files, parity
+from paddlebox.store import dense_parity, files, parity
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord, unframe
@@ -91,6 +91,11 @@ def parity_damage(folder: Path) -> Iterator[Damage]:
             parity.check(group)
         except StoreError as error:
             yield Damage(file=os.path.join(parity.FOLDER, group.path.name), message=str(error))
+    for path in dense_parity.copies_of(folder / parity.FOLDER):
+        try:
+            _native.core.check_parity(str(path))
+        except (StoreError, ValueError) as error:
+            yield Damage(file=os.path.join(parity.FOLDER, path.name), message=str(error))
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:

@@ -88,6 +88,25 @@ def test_going_back_by_name_and_by_number(data, tmp_path, unbroken):
     assert "has the name 'good'" in done.stderr
 
 
+def test_rolled_back_over_a_poisoned_file_the_run_is_one_that_never_had_it(data, tmp_path):
+    run_dir, days = tmp_path / "r", ["data.date=20240101", "data.files_per_day=2"]
+    words = arguments(data, run_dir, "checkpoint.keep_versions=9", *days)
+    trained(*words)
+    done = trained("--from=20240102/3", "--skip-files=train-003.txt", *words)
+    assert "train-003.txt: is left out after pass 3 (--skip-files)" in done.stderr
+    done = tool("train", "--from=20240101/2", "--skip-files=nowhere/*", *words)
+    assert done.returncode == 2
+    assert "--skip-files nowhere/*: matches none of the 2 files" in done.stderr
+    trained("--from=20240101/2", "--skip-files=train-002.txt", *words)
+    assert passes(run_dir) == [1, 2, 3]
+    found = digests(run_dir)
+    done = trained(*words)  # without saying it again
+    assert "all 3 passes are committed: nothing new to train" in done.stderr
+    other = f"data.train_files=['{data}/train-00[01].txt','{data}/train-003.txt']"
+    trained(*arguments(data, tmp_path / "without", *days), other)
+    assert digests(tmp_path / "without") == found
+
+
 def test_a_fresh_start_moves_the_run_aside(data, tmp_path):
     run_dir = tmp_path / "r"
     trained(*arguments(data, run_dir, files="train-000"))

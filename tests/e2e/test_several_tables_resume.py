@@ -107,3 +107,20 @@ def test_what_works_with_one_table_says_so(data, tmp_path, unbroken, what):  # n
     assert "one table today" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_files_are_left_out_of_all_tables_alike(data, tmp_path):  # noqa: F811
+    back, once = tmp_path / "back", tmp_path / "once"
+    words = arguments(data, back, "checkpoint.keep_versions=9")
+    trained(*words)
+    lines = (back / "metrics.jsonl").read_text().splitlines()
+    skip = f"--skip-files={json.loads(lines[1])['files'][0]}"
+    trained("--from=3", skip, *words)
+    assert passes(back) == [1, 2, 3, 4, 5]
+    assert "all 5 passes are committed" in trained(*words).stderr
+    trained(*arguments(data, once, "trainer.epochs=1"))
+    trained(skip, *arguments(data, once))
+    assert digests(once) == digests(back)
+    verified = [tool("store", "verify", back / "store" / where) for where in ("", "tables/wide")]
+    assert [done.returncode for done in verified] == [0, 0]

@@ -12,18 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from paddlebox.serving.predictor import Predictor
-from paddlebox.serving.source import RunSource
+from paddlebox.config.dates import date_of
 from paddlebox.store.manifest import Manifest
 from tests.conftest import tool
 from tests.faults.crash_images import build_preloaded
-from tests.faults.kill_run import ROOT, Run, kill_runs, prepare
+from tests.faults.kill_run import ROOT, Run, kill_runs
+from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, refused, trained
 
 pytestmark = pytest.mark.slow
-FIRST, ALL = "train-00[0-7]", "train-0[01]?"  # files of 4 and 10 passes
 
 
 def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path) -> None:
@@ -33,41 +31,6 @@ def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path) -> No
     assert not report.wrong, "\n".join(report.wrong)
     assert report.kills.total() >= kills // 2  # the others came after the end of a run
     assert report.runs >= 2
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    prepare(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the undisturbed run of ALL leaves."""
-    run = Run(tmp_path_factory.mktemp("whole"), data, 0, ALL)
-    trained(run)
-    return run.result()
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """What a process that has ended said; never a traceback."""
-    _, log = process.communicate(timeout=120)
-    assert "Traceback" not in log, log
-    return log
-
-
-def trained(run: Run, *more: str, **environment: str) -> None:
-    process = run.start(*more, **environment)
-    log = ended(process)
-    assert process.returncode == 0, log
-
-
-def refused(run: Run, code: int, *more: str) -> str:
-    process = run.start(*more)
-    log = ended(process)
-    assert process.returncode == code, log
-    return log.splitlines()[-1]
 
 
 @pytest.fixture
@@ -177,60 +140,31 @@ def test_a_second_trainer_is_refused_and_the_first_is_none_the_worse(
 
 
 def test_a_clock_that_is_set_back_and_forward_changes_nothing(
-    data: Path, whole: dict[str, Any], tmp_path: Path
+    data: Path, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(ROOT)
     run, clock = Run(tmp_path / "r", data, 0, FIRST), str(build_preloaded(tmp_path, "clock"))
-    year = 365 * 86400
-    trained(run, LD_PRELOAD=clock, PBX_CLOCK_S=str(-year))
+    path, fresh, run_dir = tmp_path / "m", tmp_path / "fresh", tmp_path / "r/run"
+
+    def at(years: int) -> dict[str, str]:
+        return {"LD_PRELOAD": clock, "PBX_CLOCK_S": str(years * 365 * 86400)}
+
+    kept = "checkpoint.keep_daily=2"
+    trained(run, kept, **at(-1))
     with Manifest.open_reader(run.store) as manifest:
         head = manifest.head()
         assert head is not None
         assert int(head.created_at[:4]) < time.gmtime().tm_year  # it did reach the trainer
+    assert tool("export", run_dir, "--out", path, env=at(5)).returncode == 0
     run.files = "train-00?"
-    trained(run, LD_PRELOAD=clock, PBX_CLOCK_S=str(5 * year))
+    trained(run, kept, **at(5))
     run.files = ALL
-    trained(run, LD_PRELOAD=clock, PBX_CLOCK_S=str(-3 * year))
+    trained(run, kept, **at(-3))
     assert run.result() == whole
-
-
-def predictions(path: Path, feasigns: np.ndarray) -> bytes:
-    """Of an export file, for 500 instances of one feasign a slot."""
-    with Predictor(path, follow_s=0) as predictor:
-        slots, width = predictor.generation.slots, predictor.generation.dense_width
-        chosen = np.random.default_rng(1).choice(feasigns, 500 * slots)
-        offsets = np.arange(len(chosen) + 1, dtype=np.int32)
-        dense = np.ones((500, width), np.float32)
-        return bytes(predictor.predict_feasigns(chosen, offsets, dense).tobytes())
-
-
-def test_an_apply_that_is_killed_leaves_a_file_that_is_read_and_applied_to(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    run, path, fresh = Run(tmp_path, data, 0, FIRST), tmp_path / "m", tmp_path / "fresh"
-    recorder = build_preloaded(tmp_path)
-    trained(run)
-    done = tool("export", tmp_path / "run", "--out", path)
-    assert done.returncode == 0, done.stderr
-    run.files = ALL
-    trained(run)
-    assert tool("export", tmp_path / "run", "--out", fresh).returncode == 0
-    chunks: list[np.ndarray] = []
-    with RunSource(tmp_path / "run") as source:
-        source.visit(lambda feasigns, _: chunks.append(feasigns.copy()))
-    feasigns = np.concatenate(chunks)
-    before, after = predictions(path, feasigns), predictions(fresh, feasigns)
-    assert before != after
-    apply = ("export", path, "--apply", tmp_path / "run")
-    environment = {"LD_PRELOAD": str(recorder), "PBX_ROOT": str(tmp_path), "PBX_KILL_ON": "/m"}
-    for change in (2, 5, 9, 14):
-        done = tool(*apply, env={**environment, "PBX_KILL_AT": str(change)})
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        found = predictions(path, feasigns)
-        assert found in (before, after)
-        if done.returncode == 0 or found == after:
-            break
-    assert change > 4  # it was killed on the way
-    done = tool(*apply)
-    assert done.returncode == 0 or "holds version" in done.stderr, done.stderr
-    assert predictions(path, feasigns) == after
+    with Manifest.open_reader(run.store) as manifest:  # days are those of the data
+        dates = [date_of(manifest.version(number).day) for number in manifest.versions()]
+    assert {"20240103", "20240104"} <= set(dates)
+    assert tool("export", path, "--apply", run_dir, env=at(-3)).returncode == 0
+    assert tool("export", run_dir, "--out", fresh).returncode == 0
+    feasigns = feasigns_of(run_dir)
+    assert predictions(path, feasigns) == predictions(fresh, feasigns)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox.config import Config
-from paddlebox.train.session import plan_passes
+from paddlebox.train.plan import plan_passes
 
 
 def plan(folder: Path, **data: object) -> list[tuple[int, str, str]]:

@@ -15,6 +15,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
+from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 FILES = ["a", "b", "c", "d"]
 FIELDS: dict[str, Any] = {
@@ -44,9 +45,12 @@ def slots(*listed: dict[str, Any]) -> Slots:
     return Slots.model_validate({"slots": list(listed) or SLOTS})
 
 
-def hashes(*files: str) -> list[str]:
-    """Of passes of one file each."""
-    return resume.chain([("", [file]) for file in files or FILES])
+def passes(*files: str) -> list[PlannedPass]:
+    """Of one file each."""
+    return [PlannedPass(number, 1, [file]) for number, file in enumerate(files or FILES, 1)]
+
+
+HASHES = resume.hashes_of(passes())
 
 
 def line(number: int) -> dict[str, Any]:
@@ -69,15 +73,17 @@ def run_dir(tmp_path: Path) -> Path:
                     segments=[],
                     layout={},
                     pass_number=number,
-                    cursor=resume.cursor(hashes()[number - 1], line(number)),
+                    cursor=resume.cursor(HASHES[number - 1], line(number)),
                     config=resume.description(config(), slots()),
                 )
             )
     return tmp_path
 
 
-def take_up(run_dir: Path, *, back_to: str = "", to: Slots | None = None, **changes: Any) -> Any:
-    return resume.take_up(run_dir, config(**changes), to or slots(), hashes(), back_to)
+def take_up(
+    run_dir: Path, *skip: str, back_to: str = "", to: Slots | None = None, **changes: Any
+) -> Any:
+    return resume.take_up(run_dir, config(**changes), to or slots(), passes(), back_to, skip)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +174,7 @@ def test_other_slots_are_refused_by_name(run_dir, listed, said):
     ],
 )
 def test_files_may_be_added_after_those_that_were_trained(run_dir, files, goes_on):
-    arguments = run_dir, config(data__train_files=list(files)), slots(), hashes(*files)
+    arguments = run_dir, config(data__train_files=list(files)), slots(), passes(*files)
     if goes_on:
         assert resume.take_up(*arguments).passes == 2
         return
@@ -182,7 +188,7 @@ def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
     fields = {**line(1), "files": [str(file)]}
     record = VersionRecord(
         version=1, parent=0, segments=[], layout={}, pass_number=1,
-        cursor=resume.cursor(hashes()[0], fields), config=resume.description(config(), slots()),
+        cursor=resume.cursor(HASHES[0], fields), config=resume.description(config(), slots()),
     )  # fmt: skip
     with Manifest.open_writer(tmp_path / "store") as manifest:
         manifest.commit(record)
@@ -241,5 +247,81 @@ class TestLines:
 
     def test_a_run_that_committed_nothing_begins_anew(self, tmp_path):
         path = self.write(tmp_path, self.text(1))
-        assert resume.take_up(tmp_path, config(), slots(), hashes()).passes == 0
+        assert resume.take_up(tmp_path, config(), slots(), passes()).passes == 0
         assert path.read_text() == ""
+
+
+class TestSkippedFiles:
+    """--skip-files leaves files out of the passes that are still to be trained."""
+
+    def files(self, begun: Any) -> str:
+        return "".join(file for planned in begun.plan for file in planned.files)
+
+    def test_a_later_start_knows_what_was_skipped(self, run_dir, caplog):
+        with caplog.at_level(logging.INFO, "paddlebox"):
+            begun = take_up(run_dir, "c")
+        assert "c: is left out after pass 2 (--skip-files)" in caplog.text
+        assert (self.files(begun), begun.passes) == ("abd", 2)
+        again = take_up(run_dir)
+        assert (self.files(again), again.skipped) == ("abd", {"c": 2})
+        assert [planned.number for planned in again.plan] == [1, 2, 3]
+        with Manifest.open_reader(run_dir / "store") as manifest:
+            head = manifest.head()
+            assert head is not None
+            assert (head.version, head.kind) == (3, "skip")
+            assert head.cursor["line"] == json.dumps(line(2))
+
+    def test_the_hashes_are_those_of_a_run_that_never_had_the_file(self, run_dir):
+        assert resume.hashes_of(take_up(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
+        # So it may leave the config as well.
+        without = config(data__train_files=["a", "b", "d"])
+        assert resume.take_up(run_dir, without, slots(), passes(*"abd")).passes == 2
+
+    def test_saying_it_again_changes_nothing(self, run_dir):
+        first = take_up(run_dir, "c")
+        again = take_up(run_dir, "c")
+        assert again.record.version == first.record.version
+        assert self.files(take_up(run_dir, "d")) == "ab"
+
+    def test_a_pattern_that_matches_nothing_left_is_refused(self, run_dir):
+        with pytest.raises(ConfigError, match=r"--skip-files x\*: matches none of the 2 files"):
+            take_up(run_dir, "c", "x*")
+        with pytest.raises(ConfigError, match="it matches trained ones: go back before them"):
+            take_up(run_dir, "b")
+        with pytest.raises(ConfigError, match="matches none"):
+            take_up(run_dir, "")
+        assert self.files(take_up(run_dir)) == "abcd"  # and nothing was recorded
+
+    def test_going_back_before_it_is_the_way_to_have_a_file_again(self, run_dir):
+        take_up(run_dir, "c")
+        assert self.files(take_up(run_dir, back_to="2")) == "abcd"
+
+    def test_rolled_back_and_skipped_at_once(self, run_dir):
+        begun = take_up(run_dir, "b", back_to="1")
+        assert (self.files(begun), begun.passes, begun.skipped) == ("acd", 1, {"b": 1})
+
+    def test_passes_that_were_trained_keep_a_file_that_later_epochs_leave_out(self):
+        plan = [PlannedPass(n, 1 + (n > 2), f) for n, f in enumerate(["ab", "cd"] * 2, 1)]
+        assert ["".join(p.files) for p in leave_out(plan, {"a": 1, "b": 2})] == [
+            "ab", "cd", "cd",
+        ]  # fmt: skip
+        assert ["".join(p.files) for p in leave_out(plan, {"d": 0})] == ["ab", "c", "ab", "c"]
+
+    @pytest.mark.parametrize(
+        ("pattern", "found"),
+        [
+            ("13.txt", ["/d/05/13.txt", "hdfs://host/d/06/13.txt"]),
+            ("05/*", ["/d/05/13.txt", "/d/05/14.txt"]),
+            ("/d/05/14.txt", ["/d/05/14.txt"]),
+            ("hdfs://host/d/*/13.txt", ["hdfs://host/d/06/13.txt"]),
+            ("/d/*", None),
+            ("3.txt", None),
+        ],
+    )
+    def test_patterns_match_from_the_end_of_a_path(self, pattern, found):
+        plan = passes("/d/05/13.txt", "/d/05/14.txt", "hdfs://host/d/06/13.txt")
+        if found is None:
+            with pytest.raises(ConfigError, match="matches none"):
+                choose_skipped(plan, 0, {}, [pattern])
+        else:
+            assert list(choose_skipped(plan, 0, {}, [pattern])) == found

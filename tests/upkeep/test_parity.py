@@ -12,8 +12,9 @@ import paddle
 import pytest
 
 from paddlebox._native import core
-from paddlebox.store import parity
+from paddlebox.store import dense_parity, parity
 from paddlebox.store.compaction import Policy
+from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.table import Table
 from paddlebox.upkeep.cli import main
 from tests.store.test_table_life import CONFIG, feasigns_of, train
@@ -80,10 +81,15 @@ def test_each_lost_segment_in_turn_comes_back_to_the_bit(
     assert [p.name for p in segments(tmp_path)] == [s["file"] for s in head(tmp_path)]
 
 
+def newest(folder: Path) -> VersionRecord:
+    with Manifest.open_reader(folder) as manifest:
+        record = manifest.head()
+        assert record is not None
+        return record
+
+
 def head(folder: Path) -> list[dict[str, Any]]:
-    with Table(CONFIG, folder=folder, read_only=True) as table:
-        assert table.head is not None
-        return sorted(table.head.segments, key=lambda s: str(s["file"]))
+    return sorted(newest(folder).segments, key=lambda s: str(s["file"]))
 
 
 def test_flipped_bits_are_mended_and_the_damaged_file_is_kept(
@@ -127,11 +133,91 @@ def test_two_lost_in_a_group_are_both_named_and_others_still_come_back(
     assert main(["verify", str(tmp_path)]) == 0
 
 
+def dense_files(folder: Path) -> list[Path]:
+    return sorted((folder / "dense").glob("*/dense.*"))
+
+
+def test_lost_and_damaged_dense_files_come_back_to_the_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    newest_dense = f"{newest(tmp_path).dense_version:012d}"
+    paths = [path for path in dense_files(tmp_path) if path.parent.name == newest_dense]
+    contents = {path: path.read_bytes() for path in paths}
+    names = [str(path.relative_to(tmp_path)) for path in paths]
+    assert [path.name for path in paths] == ["dense.bin", "dense.json"]
+    flip = bytearray(contents[paths[0]])
+    flip[5] ^= 1
+    for damaged in (bytes(flip), flip[:20], b"", None):
+        for path in paths:  # both at once, so neither is made of the other
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+        if damaged is None:
+            paths[0].parent.rmdir()
+        assert main(["verify", str(tmp_path)]) == 1
+        found = repair(tmp_path, capsys, code=1)
+        assert (found["rebuilt"], found["not_mended"]) == (names, [])
+        found = repair(tmp_path, capsys, "--yes")
+        assert (found["rebuilt"], found["not_mended"], found["lost"]) == (names, [], [])
+        assert {path: path.read_bytes() for path in paths} == contents
+        assert main(["verify", str(tmp_path)]) == 0
+    aside = tmp_path / "damaged" / f"dense-{newest_dense}-dense.bin"
+    assert aside.read_bytes() == bytes(flip)
+    with Table(CONFIG, folder=tmp_path, read_only=True) as table:
+        assert table.load_dense()["w"].tolist() == [3, 3, 3]
+
+
+def test_a_dense_file_with_a_damaged_copy_is_named_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    version = f"{newest(tmp_path).dense_version:012d}"
+    copy = tmp_path / parity.FOLDER / f"dense-{version}-dense.bin.par"
+    content = bytearray(copy.read_bytes())
+    content[5] ^= 1
+    copy.write_bytes(bytes(content))
+    assert main(["verify", str(tmp_path)]) == 1
+    (tmp_path / "dense" / version / "dense.bin").write_bytes(b"other")
+    found = repair(tmp_path, capsys, "--yes", code=1)
+    assert found["rebuilt"] == []
+    assert "the parity is damaged" in found["no_parity"][0]
+    assert [damage["file"] for damage in found["not_mended"]] == [f"dense/{version}"]
+
+
+def test_a_dense_file_that_is_damaged_when_it_is_copied_gets_no_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(tmp_path, parity=None)
+    version = f"{newest(tmp_path).dense_version:012d}"
+    path = tmp_path / "dense" / version / "dense.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    with open_table(tmp_path), caplog.at_level("WARNING", "paddlebox"):
+        pass
+    assert f"is not as version {int(version)} was committed with" in caplog.text
+    left = [path.name for path in dense_parity.copies_of(tmp_path / parity.FOLDER)]
+    assert left == []
+    assert members(tmp_path)  # the segments have their parity nevertheless
+
+
+def test_copies_of_dense_files_follow_the_newest_version(tmp_path: Path) -> None:
+    with open_table(tmp_path) as table:
+        for number in (1, 2, 3):
+            train(table, feasigns_of(number), number)
+            assert table._parity is not None
+            table._parity.wait()
+            assert table.head is not None
+            version = f"{table.head.dense_version:012d}"
+            copies = [path.name for path in dense_parity.copies_of(tmp_path / parity.FOLDER)]
+            assert copies == [f"dense-{version}-dense.{end}.par" for end in ("bin", "json")]
+
+
 def test_damaged_parity_is_found_not_used_and_written_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path)
-    path = sorted((tmp_path / parity.FOLDER).iterdir())[0]
+    path = sorted((tmp_path / parity.FOLDER).glob("par-*"))[0]
     content = bytearray(path.read_bytes())
     content[5] ^= 1
     path.write_bytes(bytes(content))
@@ -199,7 +285,7 @@ def test_a_store_damaged_before_its_parity_was_written_is_not_called_mended(
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
     path.write_bytes(bytes(damaged))
-    parity.update(tmp_path, head(tmp_path), K)
+    parity.update(tmp_path, newest(tmp_path), K)
     found = repair(tmp_path, capsys, "--yes")
     assert found["rebuilt"] == []
     assert "was damaged before its parity was written" in found["no_parity"][0]
