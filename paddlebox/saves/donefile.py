@@ -109,7 +109,9 @@ def _line(out: Path, meta: dict[str, Any]) -> str:
         "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
         "key": str(meta["key"]),
         "input": f"{where}/{ROWS}",
-        "record_count": str(meta["rows"]),
+        "record_count": str(
+            meta["rows"] + sum(table["rows"] for table in meta.get("tables", {}).values())
+        ),
         "partition_type": "2",
         "job_name": "default_job_name",
         "ins_tag": "feasign",

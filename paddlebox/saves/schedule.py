@@ -35,8 +35,10 @@ def save_due(saver: Saver, config: SaveConfig) -> dict[str, Any] | None:
         save = saver.delta(delta)
     else:
         return None
-    meta = save.meta
     return {
-        **{name: meta[name] for name in ("name", "kind", "rows", "deleted")},
+        "name": save.name,
+        "kind": save.meta["kind"],
+        "rows": save.rows,
+        "deleted": save.deletions,
         "seconds": time.perf_counter() - started,
     }

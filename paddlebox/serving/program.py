@@ -49,10 +49,13 @@ class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
         super().__init__()
         self.width = pulled.width
 
-    def forward(self, batches: Any, show_click: Any, dense: Any | None = None) -> Any:
-        """batches: as of `PooledTables`, with all of INPUT in place of the first table's ids."""
+    def forward(self, batches: Any, *rest: Any, dense: Any | None = None) -> Any:
+        """batches: as of `PooledTables`, with all of INPUT in place of the first table's ids. rest:
+        show_click, and dense where the model wants it behind the slots."""
         ids = batches[0][0]
-        return ids if dense is not None else paddle.slice(ids, [1], [0], [self.width])
+        if dense is not None or (len(rest) == 2 and rest[1] is not None):
+            return ids
+        return paddle.slice(ids, [1], [0], [self.width])
 
 
 def _feed_tables(model: Any) -> _FedTables:

@@ -98,6 +98,8 @@ class RunSource:
         config: Config | None = None,
     ) -> None:
         store = run_dir / "store"
+        if not store.is_dir():
+            raise StoreError(f"{run_dir}: is no run dir: it holds no store")
         with Manifest.open_reader(store) as manifest:
             head = manifest.head() if version is None else manifest.version(version)
         if head is None:

@@ -601,6 +601,7 @@ class Table:
                 cursor=dict(cursor),
                 config_hash=config_hash,
                 config=dict(config or {}),
+                tables=self._others(),
             )
             self._manifest.commit(record)
             self._head = record

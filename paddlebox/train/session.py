@@ -38,7 +38,7 @@ from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
-from paddlebox.store.group import TableGroup, Tables, only_table
+from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
 from paddlebox.train import interrupt, resume
 from paddlebox.train.guard import check_pass
@@ -201,9 +201,6 @@ def train(
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
-    for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
-        if wanted and config.extra_tables:
-            raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
     slots = _slots(config)
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
@@ -231,8 +228,7 @@ def train(
     ):
         runner = build_runner(config, slots)
         if start is not None and table.head is None:
-            only = only_table(table, "--init-from")
-            init_from(start, config, slots, only, runner, run_dir)
+            init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
@@ -311,7 +307,7 @@ def _saver(config: Config, table: Tables) -> Saver | None:
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
+    return Saver(table, config.save.out, extra=extra)
 
 
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
