@@ -88,9 +88,12 @@ def claim(out: Path, name: str) -> Path:
             f"{out / name}: is done already, and saves are not written twice: choose another "
             "folder, or remove it and its line in the donefile"
         )
-    # A folder that no donefile names: nobody was told of it before its writer died.
+    # A folder that no donefile names: nobody was told of it before its writer died. And what one
+    # that died had begun.
     if (out / name / META).exists():
         shutil.rmtree(out / name)
+    for begun in (out / name).parent.glob(".*.tmp"):
+        shutil.rmtree(begun)
     return out / name
 
 

@@ -37,7 +37,7 @@ def load_save(save: Save, tables: Tables) -> int:
                 f"{table.folder}: has version {table.head.version}, expected an empty store: a "
                 "save is loaded into a new folder"
             )
-    check_layout(save, layouts_of(tables), "the table", "open it with the save's layout")
+    check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
     chain = chain_of(save)
     log.info("loading %s: %s", save.folder, " and ".join(one.name for one in chain))
     of_each: list[dict[str, Any]] = []

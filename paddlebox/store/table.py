@@ -101,6 +101,8 @@ class Table:
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
     """
 
+    _registered = True  # operators find it, by its name or as the only one
+
     def __init__(
         self,
         config: TableConfig,
@@ -170,6 +172,7 @@ class Table:
                     "threads": threads,
                     "read_only": read_only,
                     "events": head.events,
+                    "registered": self._registered,
                 },
                 head.segments,
             )

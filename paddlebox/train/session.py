@@ -34,7 +34,7 @@ from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
 from paddlebox.saves.saver import Saver
-from paddlebox.saves.schedule import save_due
+from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
@@ -225,6 +225,7 @@ def train(
         open_table(config, run_dir / "store", slots=slots) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
+        _saving(config, table) as saves,
     ):
         runner = build_runner(config, slots)
         if start is not None and table.head is None:
@@ -244,19 +245,20 @@ def train(
             dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
-            saver = _saver(config, table)
             lines = begun.lines
             left = passes[begun.passes :]
 
             def write_line() -> None:
-                if saver is not None:
-                    lines[-1]["save"] = save_due(saver, config.save)
+                if saves is not None:
+                    lines[-1]["save"] = saves.due()
                 if tests:
                     lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
 
             if begun.line_missing:
                 write_line()
+            elif saves is not None and begun.passes:
+                saves.due()  # what a run that was killed had not written yet
             if left:
                 _preload(dataset, left[0])
             for planned, following in zip_longest(left, left[1:]):
@@ -278,6 +280,8 @@ def train(
                     write_line()
         table.wait_commit()
         table.commit_ended()
+        if saves is not None:
+            saves.finish()
         if copier is not None:
             copier.finish(table.head)
         wear = _wear(config, table, time.perf_counter() - started)
@@ -299,15 +303,21 @@ def train(
     return summary
 
 
-def _saver(config: Config, table: Tables) -> Saver | None:
+@contextmanager
+def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]:
     """Writes the saves that the config asks for."""
     if not config.save.out:
-        return None
+        yield None
+        return
     extra = {
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    return Saver(table, config.save.out, extra=extra)
+    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save)
+    try:
+        yield saves
+    finally:
+        saves.close()
 
 
 def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:

@@ -122,12 +122,13 @@ def test_what_cannot_be_loaded_is_said_and_the_store_stays_empty(tmp_path: Path)
     wide = config().model_copy(update={"embedx_dim": 8})
     rule = config().embed.model_copy(update={"rule": Rule.ADAGRAD_V2})
     other_rule = config().model_copy(update={"embed": rule})
-    for layout, what in ((wide, "layout"), (other_rule, "embed.rule")):
-        with open_table(tmp_path / "x", layout) as table:
-            with pytest.raises(ConfigError, match=f"rows of table default have {what}"):
-                paddlebox.BoxWrapper(table).load_model(str(base.folder))
-    with open_table(None) as table:
-        with pytest.raises(StoreError, match="has no store of its own to load into"):
+    refused: list[tuple[Path | None, TableConfig, type[Exception], str]] = [
+        (tmp_path / "x", wide, ConfigError, "rows of table default have layout"),
+        (tmp_path / "x", other_rule, ConfigError, "rows of table default have embed.rule"),
+        (None, config(), StoreError, "has no store of its own to load into"),
+    ]
+    for folder, layout, error, text in refused:
+        with open_table(folder, layout) as table, pytest.raises(error, match=text):
             paddlebox.BoxWrapper(table).load_model(str(base.folder))
     with open_table(tmp_path / "new") as table:
         _native.core.inject_write_fault(9000, errno.ENOSPC)
@@ -262,9 +263,9 @@ def test_several_tables_are_loaded_in_one_commit(tmp_path: Path) -> None:
     with group(tmp_path / "killed") as tables:  # nothing of it is there
         assert all(table.head is None for table in tables.members)
         assert paddlebox.BoxWrapper(tables).load_model(str(last.folder)) == count
-    with open_table(tmp_path / "one") as table:
-        with pytest.raises(ConfigError, match="has tables default, wide, the table default"):
-            paddlebox.BoxWrapper(table).load_model(str(last.folder))
+    text = "has tables default, wide, the table default"
+    with open_table(tmp_path / "one") as table, pytest.raises(ConfigError, match=text):
+        paddlebox.BoxWrapper(table).load_model(str(last.folder))
 
 
 def test_a_damaged_table_of_a_save_is_found(tmp_path: Path) -> None:
