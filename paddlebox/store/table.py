@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store import compaction, files, life
+from paddlebox.store.background import Background
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.compactor import Compactor
 from paddlebox.store.dense import read_dense, write_dense
@@ -142,8 +142,7 @@ class Table:
         self._ended_fields: dict[str, Any] | None = None
         #: Called after each commit of a pass, on its thread, with the version's record.
         self.after_commit: Callable[[VersionRecord], None] | None = None
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
-        self._commit: Future[int] | Future[None] | None = None
+        self._background = Background("paddlebox-commit")
         self._counting = threading.Lock()
         self._counted = 0  # calls of count_keys
         self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
@@ -433,9 +432,7 @@ class Table:
 
         Raises: as `commit`.
         """
-        self.wait_commit()
-        # A signal may have come between the call of `keep` and the noting of it.
-        self._committer.submit(int).result()
+        self._background.settle()
         fields = self._ended_fields
         if fields is None or self._manifest is None:
             return 0
@@ -630,25 +627,16 @@ class Table:
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
         self.wait_commit()
-        future = self._committer.submit(self.commit_later(**arguments))
-        self._commit = future
-        return future
+        return self._background.start(self.commit_later(**arguments))
 
     def keep_in_background(self, **fields: Any) -> Future[None]:
         """`keep`, while the next pass trains."""
         self.wait_commit()
-        future = self._committer.submit(self.keep_later(**fields))
-        self._commit = future
-        return future
+        return self._background.start(self.keep_later(**fields))
 
     def wait_commit(self) -> float:
         """Waits for the commit in the background; returns the seconds that took."""
-        commit, started = self._commit, time.perf_counter()
-        if commit is not None:
-            commit.exception()  # waits; a signal that ends this loses nothing
-            self._commit = None
-            commit.result()
-        return time.perf_counter() - started
+        return self._background.wait()
 
     @property
     def head(self) -> VersionRecord | None:
@@ -1013,7 +1001,7 @@ class Table:
         try:
             self.wait_commit()
         finally:
-            self._committer.shutdown()
+            self._background.close()
             if self._compactor is not None:
                 self._compactor.close()
                 self._compactor = None
