@@ -83,9 +83,10 @@ class Frozen:
 
     def open(self) -> list[FrozenTable]:
         """Of each table. Raises: CorruptionError, StoreError."""
-        tables = [FrozenTable(of) for of in self._versions]
-        for table in tables:
-            self._opened.callback(table.close)
+        tables = []
+        for of in self._versions:
+            tables.append(FrozenTable(of))
+            self._opened.callback(tables[-1].close)
         return tables
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, Stor
 from paddlebox.saves import Saver, chain_of, donefile, open_save
 from paddlebox.saves.reader import Save
 from paddlebox.store.group import TableGroup
+from paddlebox.store.import_rows import import_chunks
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.saves.common import FIRST_DAY, Rows, apply, base_of, config, feasigns, open_table, train
 
@@ -150,6 +151,19 @@ def test_what_cannot_be_loaded_is_said_and_the_store_stays_empty(tmp_path: Path)
         data[5000] ^= 1
         segment.write_bytes(data)
         assert paddlebox.BoxWrapper(table).load_model(str(base.folder)) == 3000
+
+
+def test_rows_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
+    with open_table(tmp_path / "new") as table:
+        rows = np.zeros((2, table.row_bytes // 4), np.float32)
+        for chunks in (
+            [(np.array([2, 1], np.uint64), rows)],
+            [(np.array([5, 6], np.uint64), rows), (np.array([6, 7], np.uint64), rows)],
+        ):
+            with pytest.raises(ValueError, match="expected them to ascend"):
+                import_chunks(table, iter(chunks), 4)
+        with pytest.raises(ValueError, match="2 keys and 3 floats"):
+            import_chunks(table, iter([(np.array([1, 2], np.uint64), rows[:1, :3])]), 2)
 
 
 # ---- several tables
