@@ -101,7 +101,7 @@ def test_of_a_base_delta_score_begins_anew_and_all_else_of_a_row_is_there(tmp_pa
 
 
 def test_a_day_that_had_ended_before_the_save_does_not_end_again(tmp_path: Path) -> None:
-    life = {"auto": True, "show_click_decay_rate": 0.5, "delete_threshold": 0.01}
+    life: dict[str, Any] = {"auto": True, "show_click_decay_rate": 0.5, "delete_threshold": 0.01}
     for ended in (True, False):
         folder = tmp_path / str(ended)
         with open_table(folder / "old", config(**life)) as table:
