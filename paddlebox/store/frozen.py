@@ -9,6 +9,7 @@ from typing import Any
 
 from paddlebox.errors import StoreError
 from paddlebox.store.group import Tables
+from paddlebox.store.history import GroupLink, History
 from paddlebox.store.leases import Lease
 from paddlebox.store.table import Table
 
@@ -30,11 +31,30 @@ class _Version:
             self.lease.pin(self.record.version)
 
 
-class FrozenTable(Table):
-    """As a `Table` that is read only. The manifest is open in the table that it was taken of, and
-    operators do not find this one: a program that names no table means the other."""
+class _FrozenHistory(History):
+    """One version. The manifest stays with the table that it was taken of."""
 
-    _registered = False
+    def __init__(self, of: _Version) -> None:
+        nothing = GroupLink()
+        super().__init__(
+            None,
+            of.layout,
+            read_only=True,
+            version=None,
+            keep_versions=1,
+            keep_daily=0,
+            link=nothing,
+        )
+        self.folder, self.head = of.folder, of.record
+        self._journal = of.journal
+
+    def journal(self) -> list[dict[str, Any]]:
+        return self._journal
+
+
+class FrozenTable(Table):
+    """As a `Table` that is read only. Operators do not find it: a program that names no table means
+    the one that it was taken of."""
 
     def __init__(self, of: _Version) -> None:
         self._of = of
@@ -45,22 +65,12 @@ class FrozenTable(Table):
             folder=of.folder,
             mem_budget_bytes=_MEM_BYTES,
             read_only=True,
+            history=_FrozenHistory(of),
         )
-
-    def _open_store(self, version: int | None) -> None:
-        del version
-        self._head = self._of.record
 
     @property
     def name(self) -> str:
         return self._of.name
-
-    @property
-    def layout(self) -> dict[str, Any]:
-        return dict(self._of.layout)
-
-    def journal(self) -> list[dict[str, Any]]:
-        return self._of.journal
 
 
 class Frozen:

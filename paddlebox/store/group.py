@@ -28,9 +28,12 @@ from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.background import Background
+from paddlebox.store.history import GroupLink
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
-from paddlebox.store.table import GroupLink, StagedPass, Table
+from paddlebox.store.one_rank import OneRank
+from paddlebox.store.staged import StagedPass
+from paddlebox.store.table import Table
 
 _LEAST_MEM_BYTES = 1 << 20
 
@@ -51,7 +54,7 @@ class StagedGroup(StagedPass):
         return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
 
 
-class TableGroup:
+class TableGroup(OneRank):
     """What datasets and sessions use of a `Table`, over several.
 
     Args:

@@ -108,7 +108,7 @@ def import_chunks(
 
 def _check_room(target: Table, rows: int, which: str, times: int = 1) -> None:
     needed = rows * (target._native.stored_row_bytes + 8) * 11 // 10 * times
-    free = target._free_bytes()
+    free = target.free_bytes()
     if needed > free:
         raise OutOfSpaceError(
             f"{target.folder}: {rows} rows {which} need {needed} bytes, {free} are free"

@@ -32,7 +32,7 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.compaction import Policy
@@ -178,6 +178,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
+        sequences=config.model.sequences,
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
@@ -284,6 +285,13 @@ def train(
             saves.finish()
         if copier is not None:
             copier.finish(table.head)
+        if lines and not any(line["samples"] for line in lines):
+            raise TrainingError(
+                f"{config.name}: {len(lines)} passes without one training step: the rows and dense "
+                f"parameters are those it began with. data.drop_last is {config.data.drop_last}, "
+                f"data.batch_size {config.data.batch_size}; the log says how many instances each "
+                "pass had"
+            )
         wear = _wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
@@ -365,7 +373,13 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
+        result = run_pass(
+            dataset,
+            runner.train_step,
+            watch,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+        )
     interrupt.no_deadline()
     dense = runner.dense_state()
     try:
@@ -565,7 +579,9 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(
+            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+        )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
@@ -607,6 +623,7 @@ def _slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    slots.positions(config.model.sequences)
     check_columns(config.metrics, slots)
     return slots
 

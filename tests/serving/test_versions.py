@@ -24,7 +24,8 @@ from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.writer import KEPT, MAX_LAYERS, Writer, export
 from paddlebox.store.copies import copy_version, restore
 from paddlebox.store.manifest import Manifest
-from tests.serving.conftest import ROOT, Rows, tool
+from tests.conftest import ROOT, tool
+from tests.serving.conftest import Rows
 
 
 @pytest.fixture(autouse=True)
