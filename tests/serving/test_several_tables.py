@@ -19,8 +19,8 @@ from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import Writer, export
 from paddlebox.store.record import unseal
-from tests.conftest import run_python
-from tests.serving.conftest import ROOT, instances_of
+from tests.conftest import ROOT, run_python
+from tests.serving.conftest import instances_of
 from tests.serving.test_predictor import evaluation
 
 LAST = ("tags", "publisher", "category", "region", "device")
