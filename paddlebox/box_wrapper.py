@@ -14,23 +14,24 @@ from paddlebox.config.dates import day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import PassError, StoreError
 from paddlebox.saves import donefile
+from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.saver import Saver
-from paddlebox.store.group import Tables, only_table
+from paddlebox.store.group import Tables
 
 
 class BoxWrapper:
     """PaddleBox's names over a table and the dataset that feeds it.
 
     Args:
-        table: whose rows are saved.
+        table: whose rows are saved; or a group of several tables.
         dataset: for `set_date`, the phases and test mode; None: those raise PassError.
         extra: files that go into each save, name -> content: slots.yaml, config.json.
 
     Paths of saves are OUT/<day>/<name>, as 20240101/base and 20240101/delta-3; OUT, two folders up,
     gets the donefiles. Shared errors: ValueError for other paths; StoreError, OutOfSpaceError;
-    PassError while a pass is open; ConfigError for a group of several tables.
+    PassError while a pass is open.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class BoxWrapper:
         *,
         extra: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._table = only_table(table, "BoxWrapper")
+        self._table = table
         self._dataset = dataset
         self._extra = extra
 
@@ -84,6 +85,14 @@ class BoxWrapper:
         out, name = _split(out_path)
         return str(merge_saves([open_save(path) for path in paths], out, name).folder)
 
+    def load_model(self, path: str) -> int:
+        """Fills the table, which must be empty, with the model that path, a base, a delta or a
+        batch, ends, as its first commit. The dense state is `Table.load_dense` from then on.
+
+        Returns: how many rows. Raises: as `load_save`.
+        """
+        return load_save(open_save(path), self._table)
+
     def last_save(self, out: str) -> Save | None:
         """The save below out that the next delta is made upon."""
         return self._saver(Path(out)).last()
@@ -102,9 +111,10 @@ class BoxWrapper:
 
     def shrink_resource(self) -> None:
         """Merges what is due in the SSD tier, now."""
-        if self._table.folder is None:
-            raise StoreError(f"table '{self._table.name}' has no folder: nothing can be merged")
-        self._table.compact()
+        for table in self._table.members:
+            if table.folder is None:
+                raise StoreError(f"table '{table.name}' has no folder: nothing can be merged")
+            table.compact()
 
     def finalize(self) -> None:
         """Closes the table."""

@@ -37,11 +37,42 @@ py::dict Import(Table& source, const Table& target, std::vector<int32_t> slots, 
   return out;
 }
 
+// chunks: an iterator of (n) uint64 keys and (n, words) float32 rows. What it raises ends the
+// import. Returns the descriptors of the segments.
+std::vector<py::dict> Chunks(const Table& target, uint64_t expected_rows, py::iterator chunks) {
+  const auto words = static_cast<size_t>(target.config().accessor.layout.words());
+  std::pair<Array<uint64_t>, Array<float>> held;
+  ImportResult result;
+  {
+    const py::gil_scoped_release release;
+    result = ValueOrThrow(ImportChunks(target, expected_rows, [&]() -> Result<KeyedRows> {
+      const py::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      KeyedRows rows;
+      while (rows.n == 0 && chunks != py::iterator::sentinel()) {
+        held = chunks->cast<std::pair<Array<uint64_t>, Array<float>>>();
+        ++chunks;
+        rows.n = SizeOf(held.first);
+        if (SizeOf(held.second) != rows.n * words) {
+          return Error(Code::kInvalidArgument, "%zu keys and %zu floats: expected rows of %zu",
+                       rows.n, SizeOf(held.second), words);
+        }
+      }
+      rows.keys = held.first.data();
+      rows.rows = held.second.data();
+      return rows;
+    }));
+  }
+  return ToDicts(result.segments);
+}
+
 }  // namespace
 
 void BindImport(py::module_& module) {
   module.def("import_rows", &Import, py::arg("source"), py::arg("target"), py::arg("slots"),
              py::arg("in_feasigns"), py::arg("sort_bytes"), py::arg("progress"));
+  module.def("import_chunks", &Chunks, py::arg("target"), py::arg("expected_rows"),
+             py::arg("chunks"));
 }
 
 }  // namespace pbx

@@ -9,6 +9,7 @@
 #include "paddle/bindings.h"
 #include "serve/layer_writer.h"
 #include "serve/serve_table.h"
+#include "serve/serve_tables.h"
 #include "table/kernels.h"
 
 namespace pbx {
@@ -94,7 +95,8 @@ float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width)
 
 // feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W); out (B, S * width + W) of one's
 // own, to be used again: pages of fresh memory cost more than the lookups of a small batch.
-void Pull(const ServeTable& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
+template <typename Rows>  // ServeTable or ServeTables
+void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
           const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
   const size_t instances = table.slots() == 0 ? 0 : (SizeOf(offsets) - 1) / table.slots();
   if (SizeOf(offsets) == 0 || instances * table.slots() + 1 != SizeOf(offsets) ||
@@ -110,7 +112,8 @@ void Pull(const ServeTable& table, const Array<uint64_t>& feasigns, const Array<
 }
 
 // The same of what was parsed.
-void PullParsed(const ServeTable& table, const ParsedChunk& chunk,
+template <typename Rows>
+void PullParsed(const Rows& table, const ParsedChunk& chunk,
                 py::array_t<float, py::array::c_style>& out) {
   const size_t n = chunk.instances;
   if (chunk.lengths.size() != n * table.slots() || chunk.dense.size() != n * table.dense_width()) {
@@ -155,9 +158,9 @@ void BindServe(py::module_& module) {
            py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"))
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
-      .def("pull", &Pull, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+      .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
            py::arg("out").noconvert())
-      .def("pull_parsed", &PullParsed, py::arg("chunk"), py::arg("out").noconvert())
+      .def("pull_parsed", &PullParsed<ServeTable>, py::arg("chunk"), py::arg("out").noconvert())
       .def("contains",
            [](const ServeTable& self, const Array<uint64_t>& feasigns) {
              std::vector<uint8_t> found(SizeOf(feasigns));
@@ -169,6 +172,18 @@ void BindServe(py::module_& module) {
       .def_property_readonly("index_bytes", &ServeTable::IndexBytes)
       .def_property_readonly("resident_bytes", &ServeTable::ResidentBytes)
       .def_property_readonly("output_width", &ServeTable::output_width);
+  py::class_<ServeTables>(module, "ServeTables")
+      .def(py::init([](std::vector<const ServeTable*> tables, std::vector<uint8_t> table_of_slot,
+                       size_t dense_width) {
+             return ValueOrThrow(
+                 ServeTables::Of(std::move(tables), std::move(table_of_slot), dense_width));
+           }),
+           py::keep_alive<1, 2>(), py::arg("tables"), py::arg("table_of_slot"),
+           py::arg("dense_width"))
+      .def("pull", &Pull<ServeTables>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+           py::arg("out").noconvert())
+      .def("pull_parsed", &PullParsed<ServeTables>, py::arg("chunk"), py::arg("out").noconvert())
+      .def_property_readonly("output_width", &ServeTables::output_width);
   py::class_<ServeTable::Cursor>(module, "ServeCursor")
       .def(py::init([](const ServeTable& self, size_t first, size_t last) {
              if (first >= last || last > self.layers()) {

@@ -135,10 +135,11 @@ namespace {
 
 std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::dict>& records) {
   const TableConfig config = ConfigFrom(fields);
+  const bool registered = fields["registered"].cast<bool>();  // operators can find it
   const std::vector<SegmentDescriptor> segments = SegmentsFrom(records);
   const py::gil_scoped_release release;
   std::shared_ptr<Table> table = ValueOrThrow(Table::Open(config, segments));
-  ThrowIfError(RegisterTable(table));
+  if (registered) ThrowIfError(RegisterTable(table));
   return table;
 }
 

@@ -198,6 +198,16 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
 
 Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
                         const float* dense, float* out) const {
+  PBX_RETURN_IF_ERROR(PullInto(feasigns, offsets, instances, out, output_width()));
+  for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
+    std::memcpy(out + b * output_width() + pooled_width(), dense + b * dense_width_,
+                dense_width_ * sizeof(float));
+  }
+  return Status::Ok();
+}
+
+Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
+                            float* out, size_t stride) const {
   // Only where there is nothing to sum and no logarithm: a quarter less time than by the tile.
   bool copies =
       !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
@@ -206,16 +216,12 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t
     for (size_t i = 0; i < instances * slots_; ++i) differs |= offsets[i] ^ static_cast<int32_t>(i);
     copies = differs == 0;
   }
-  PBX_RETURN_IF_ERROR(copies ? PullCopies(feasigns, instances, out)
-                             : PullPooled(feasigns, offsets, instances, out));
-  for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
-    std::memcpy(out + b * output_width() + slots_ * width_, dense + b * dense_width_,
-                dense_width_ * sizeof(float));
-  }
-  return Status::Ok();
+  return copies ? PullCopies(feasigns, instances, out, stride)
+                : PullPooled(feasigns, offsets, instances, out, stride);
 }
 
-Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float* out) const {
+Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float* out,
+                              size_t stride) const {
   const size_t n = instances * slots_;
   size_t slot = 0;
   for (size_t i = 0; i < n; i += kGroup) {
@@ -232,14 +238,14 @@ Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float*
       out += width_;
       if (++slot != slots_) continue;
       slot = 0;
-      out += dense_width_;
+      out += stride - pooled_width();
     }
   }
   return Status::Ok();
 }
 
 Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                              float* out) const {
+                              float* out, size_t stride) const {
   const Kernels& kernels = ActiveKernels();
   const size_t row_bytes = accessor_.layout.bytes();
   thread_local std::vector<float> rows;
@@ -277,7 +283,7 @@ Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, 
     PooledOutput output;
     output.out = out;
     output.slots = slots_;
-    output.extra = dense_width_;
+    output.extra = stride - pooled_width();
     kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, codec_.counts(),
                         output);
     begin = end;

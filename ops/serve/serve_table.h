@@ -53,6 +53,10 @@ class ServeTable {
   Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
               const float* dense, float* out) const;
 
+  // The same without the dense part: out (B, stride), of which the first S * width are written.
+  Status PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
+                  size_t stride) const;
+
   // found: (n) 1 where a feasign has a row. Thread safe.
   Status Contains(const uint64_t* feasigns, size_t n, uint8_t* found) const;
 
@@ -66,7 +70,8 @@ class ServeTable {
   const ServeCodec& codec() const { return codec_; }
   size_t slots() const { return slots_; }
   size_t dense_width() const { return dense_width_; }
-  size_t output_width() const { return slots_ * width_ + dense_width_; }
+  size_t pooled_width() const { return slots_ * width_; }
+  size_t output_width() const { return pooled_width() + dense_width_; }
 
   // Walks layers [first, last), newest first, in the order of keys; of a key its newest row.
   class Cursor {
@@ -151,10 +156,10 @@ class ServeTable {
   static constexpr size_t kGroup = 128;
   Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
 
-  // Pull, but for the dense part: of one feasign a slot without counts, and of any.
-  Status PullCopies(const uint64_t* feasigns, size_t instances, float* out) const;
-  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                    float* out) const;
+  // PullInto of one feasign a slot without counts, and of any.
+  Status PullCopies(const uint64_t* feasigns, size_t instances, float* out, size_t stride) const;
+  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
+                    size_t stride) const;
 
   const std::string name_;
   const ServeCodec codec_;

@@ -1,6 +1,7 @@
 #include "table/import.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -101,15 +102,24 @@ class Sorter {
   std::vector<char> rows_;
 };
 
+Status CheckEmpty(const Table& target) {
+  if (!target.config().ssd_folder.empty() && target.pairs_upper_bound() == 0) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "import: table '%s' holds %zu rows, expected an empty one with an SSD tier",
+               target.config().name.c_str(), target.pairs_upper_bound());
+}
+
+// A row as target stores it. row may be rounded in its place.
+void Pack(const Table& target, uint64_t key, float* row, char* packed) {
+  target.codec().Round(target.config().accessor.seed, key, 0, row);
+  target.codec().Pack(row, packed);
+}
+
 }  // namespace
 
 Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
                                 const std::function<Status(uint64_t rows)>& progress) {
-  if (target.config().ssd_folder.empty() || target.pairs_upper_bound() != 0) {
-    return Error(Code::kFailedPrecondition,
-                 "import: table '%s' holds %zu rows, expected an empty one with an SSD tier",
-                 target.config().name.c_str(), target.pairs_upper_bound());
-  }
+  PBX_RETURN_IF_ERROR(CheckEmpty(target));
   const AccessorConfig& accessor = target.config().accessor;
   const RowConverter converter(source->config().accessor, accessor, options.map);
   const bool sorts = options.map.MovesKeys();
@@ -130,12 +140,47 @@ Result<ImportResult> ImportRows(Table* source, const Table& target, const Import
     }
     ++result.rows;
     result.with_embedx += HasEmbedx(from) ? 1 : 0;
-    target.codec().Round(accessor.seed, key, 0, row.data());
-    target.codec().Pack(row.data(), packed.data());
+    Pack(target, key, row.data(), packed.data());
     return sorts ? sorter.Append(key, packed.data()) : run.Append(key, packed.data());
   });
   PBX_RETURN_IF_ERROR(visited);
   PBX_RETURN_IF_ERROR(sorter.Flush());
+  PBX_RETURN_IF_ERROR(run.Finish());
+  PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));
+  return result;
+}
+
+Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
+                                  const std::function<Result<KeyedRows>()>& next) {
+  PBX_RETURN_IF_ERROR(CheckEmpty(target));
+  ImportResult result;
+  result.runs = 1;
+  Run run(target, expected_rows, 1, &result);
+  const auto words = static_cast<size_t>(target.config().accessor.layout.words());
+  std::vector<float> row(words);
+  std::vector<char> packed(target.stored_row_bytes());
+  uint64_t last = 0;
+  while (true) {
+    const Result<KeyedRows> chunk = next();
+    if (!chunk.ok()) return chunk.status();
+    const KeyedRows& rows = chunk.value();
+    if (rows.n == 0) break;
+    for (size_t i = 0; i < rows.n; ++i) {
+      const uint64_t key = rows.keys[i];
+      if (result.rows != 0 && key <= last) {
+        return Error(Code::kInvalidArgument,
+                     "import: table '%s': key %016" PRIx64 " after %016" PRIx64
+                     ", expected them to ascend",
+                     target.config().name.c_str(), key, last);
+      }
+      last = key;
+      std::copy_n(rows.rows + i * words, words, row.data());
+      ++result.rows;
+      result.with_embedx += HasEmbedx(row.data()) ? 1 : 0;
+      Pack(target, key, row.data(), packed.data());
+      PBX_RETURN_IF_ERROR(run.Append(key, packed.data()));
+    }
+  }
   PBX_RETURN_IF_ERROR(run.Finish());
   PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));
   return result;

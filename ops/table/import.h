@@ -33,4 +33,16 @@ struct ImportResult {
 Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
                                 const std::function<Status(uint64_t rows)>& progress);
 
+// Rows of somebody else's, in the order of keys. The pointers stay the caller's, until the next.
+struct KeyedRows {
+  const uint64_t* keys = nullptr;  // (n)
+  const float* rows = nullptr;     // (n, words of the target), as docs/formats/row.md has them
+  size_t n = 0;                    // 0: there are no more
+};
+
+// The same of rows that next brings, whose layout is the target's. InvalidArgument for keys that do
+// not ascend.
+Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
+                                  const std::function<Result<KeyedRows>()>& next);
+
 }  // namespace pbx

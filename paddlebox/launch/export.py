@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import TrainerConfig
+from paddlebox.config import TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import _guarded, _prepare_for
 
@@ -51,6 +51,13 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         metavar="SAVE_DIR",
         help="with --out, and in place of a run folder: of a save, with all of its chain",
     )
+    parser.add_argument(
+        "-c",
+        "--config",
+        type=Path,
+        metavar="CONFIG",
+        help="that trained the run, where neither its commit nor its folder says it",
+    )
     parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
     parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
     parser.add_argument(
@@ -77,6 +84,7 @@ def _run(arguments: Any) -> Any:
     from paddlebox.serving.save_source import SaveSource, is_save
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import Writer, export
+    from paddlebox.train.resume import check_evaluated
 
     bounds = arguments.min_auc or arguments.max_copc_drift
     if bounds and not arguments.gate_files:
@@ -86,11 +94,21 @@ def _run(arguments: Any) -> Any:
     gate = None
     if bounds:
         gate = Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
-    chosen = {"version": arguments.version, "threshold": arguments.threshold}
+    chosen = {
+        "config": load_config(arguments.config, []) if arguments.config else None,
+        "version": arguments.version,
+        "threshold": arguments.threshold,
+    }
 
     def source_at(path: Path, save: bool) -> Any:
         if not save:
-            return RunSource(path, **chosen)
+            source = RunSource(path, **chosen)
+            try:
+                check_evaluated(path, source.head, source.config, source.slots)
+            except BaseException:
+                source.close()
+                raise
+            return source
         for name, value in chosen.items():
             if value is not None:
                 raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")

@@ -88,9 +88,12 @@ def claim(out: Path, name: str) -> Path:
             f"{out / name}: is done already, and saves are not written twice: choose another "
             "folder, or remove it and its line in the donefile"
         )
-    # A folder that no donefile names: nobody was told of it before its writer died.
+    # A folder that no donefile names: nobody was told of it before its writer died. And what one
+    # that died had begun.
     if (out / name / META).exists():
         shutil.rmtree(out / name)
+    for begun in (out / name).parent.glob(".*.tmp"):
+        shutil.rmtree(begun)
     return out / name
 
 
@@ -109,7 +112,9 @@ def _line(out: Path, meta: dict[str, Any]) -> str:
         "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
         "key": str(meta["key"]),
         "input": f"{where}/{ROWS}",
-        "record_count": str(meta["rows"]),
+        "record_count": str(
+            meta["rows"] + sum(table["rows"] for table in meta.get("tables", {}).values())
+        ),
         "partition_type": "2",
         "job_name": "default_job_name",
         "ins_tag": "feasign",

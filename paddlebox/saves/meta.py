@@ -12,8 +12,9 @@ from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 
 FORMAT = 1
+FORMAT_OF_TABLES = 2  # of a save with rows of several tables
 META = "meta.json"
-ROWS, DELETED, DENSE = "000", "deleted", "dense"  # folders inside a save
+ROWS, DELETED, DENSE, TABLES = "000", "deleted", "dense", "tables"  # folders inside a save
 BASE, DELTA, BATCH = "base", "delta", "batch"
 NO_DATE = "00000000"
 
@@ -44,17 +45,22 @@ _FIELDS = (
 )
 
 
+# Of a save with several tables, those that each table has for itself.
+OF_TABLE = ("version", "filter", "layout", "events", "day_ended", "sequence", "commit")
+
+
 def _crc_of(fields: Mapping[str, Any]) -> int:
     rest = {name: value for name, value in fields.items() if name != "crc32c"}
     return crc32c(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 
 
-def write_meta(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Writes meta.json durably, with its format and checksum."""
-    complete = {**fields, "format": FORMAT}
-    complete["crc32c"] = _crc_of(complete)
+def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
+    """Writes meta.json durably, with its format and checksum. Returns that."""
+    complete = {**fields, "format": FORMAT_OF_TABLES if fields.get("tables") else FORMAT}
+    crc = complete["crc32c"] = _crc_of(complete)
     text = json.dumps(complete, sort_keys=True, indent=1, allow_nan=False)
     files.write_durably(str(folder / META), text.encode() + b"\n")
+    return crc
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -76,10 +82,10 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise CorruptionError(f"{path}: not the record of a save: {error}") from error
     if crc != found.get("crc32c"):
         raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {found.get('crc32c')}")
-    if found.get("format", 0) > FORMAT:
+    if found.get("format", 0) > FORMAT_OF_TABLES:
         raise StoreError(
             f"{path}: written by a later version (format {found['format']}, this one reads up to "
-            f"{FORMAT})"
+            f"{FORMAT_OF_TABLES})"
         )
     if missing:
         raise CorruptionError(f"{path}: lacks {', '.join(missing)}")

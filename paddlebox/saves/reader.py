@@ -11,7 +11,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, read_meta
+from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, TABLES, read_meta
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense
 
@@ -21,7 +21,8 @@ _CHUNK_ROWS = 1 << 17
 
 class Save:
     """An open save. Iterating gives (n) uint64 feasigns and (n, words) float32 rows
-    (docs/formats/row.md) at a time, in the order of keys; each iteration begins anew.
+    (docs/formats/row.md) at a time, in the order of keys; each iteration begins anew. Where it has
+    several tables these are the first one's; `parts` has each.
 
     Whatever reads from disk raises CorruptionError that names file and block, or StoreError.
     """
@@ -36,11 +37,31 @@ class Save:
                 if segment["min_key"] <= last:
                     raise CorruptionError(f"{folder}: {part}: {segment['file']} is out of order")
                 last = segment["max_key"]
+        #: By table: itself, and saves of which only the rows and deletions are to be used.
+        self.parts: dict[str, Save] = {str(self.meta["layout"].get("name", "default")): self}
+        for table, about in sorted(self.meta.get("tables", {}).items()):
+            self.parts[table] = Save(folder / TABLES / table)
+            found = self.parts[table].meta["crc32c"]
+            if found != about["crc32c"]:
+                raise CorruptionError(
+                    f"{folder}: table {table} has CRC32C {found:#010x}, expected "
+                    f"{about['crc32c']:#010x}"
+                )
 
     @property
     def name(self) -> str:
         """The folder inside OUT."""
         return str(self.meta["name"])
+
+    @property
+    def rows(self) -> int:
+        """Of all tables."""
+        return sum(part.meta["rows"] for part in self.parts.values())
+
+    @property
+    def deletions(self) -> int:
+        """How many, of all tables."""
+        return sum(part.meta["deleted"] for part in self.parts.values())
 
     @property
     def out(self) -> Path:
@@ -118,6 +139,11 @@ def chain_of(save: Save) -> list[Save]:
             raise StoreError(
                 f"{child.folder}: was made upon a {parent.name} with CRC32C {expected:#010x}, "
                 f"{parent.folder} has {found:#010x}: it belongs to another chain"
+            )
+        if parent.parts.keys() != child.parts.keys():
+            raise CorruptionError(
+                f"{child.folder}: has tables {', '.join(child.parts)}, and {parent.folder}, which "
+                f"it was made upon, {', '.join(parent.parts)}"
             )
         chain.insert(0, parent)
     return chain

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,17 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config.dates import date_of
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import StoreError
 from paddlebox.saves import donefile
+from paddlebox.saves.layout import check_layout
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.served import Served
 from paddlebox.saves.touched import Index, keys_in, touched
-from paddlebox.saves.writer import SaveWriter
-from paddlebox.store.life import SaveFilter
+from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
+from paddlebox.store.frozen import Frozen
+from paddlebox.store.group import Tables, reset_delta
+from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
 from paddlebox.store.table import Table
 
 log = logging.getLogger("paddlebox")
@@ -30,7 +35,8 @@ _DELTA_SCORE, _LIFE_SEQ = 3, 5  # words of a row (docs/formats/row.md)
 
 
 class Saver:
-    """Saves a table's committed rows below OUT. Not while a pass is open.
+    """Saves the committed rows of a table, or of a group of tables, below OUT. Not while a pass is
+    open.
 
     Args:
         out: the folder of days, donefiles in it.
@@ -40,16 +46,18 @@ class Saver:
 
     def __init__(
         self,
-        table: Table,
+        table: Tables,
         out: Path | str,
         *,
         extra: Mapping[str, bytes] | None = None,
         dense: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._table = table
+        self._members: Sequence[Table] = table.members
         self.out = Path(out).absolute()
         self._extra = dict(extra or {})
         self._dense = dense
+        self._anew_before = False  # delta_score has begun anew for the save that is written
 
     # ---- the three kinds
 
@@ -58,7 +66,7 @@ class Saver:
 
         Args:
             name: default `<day>/base`.
-            day: up to which unseen days are counted; default: the table's.
+            day: up to which unseen days are counted; default: each table's.
 
         Raises: StoreError where a save of this name is done; OutOfSpaceError; PassError while a
         pass is open.
@@ -66,16 +74,12 @@ class Saver:
         name = name or f"{self.date}/base"
         writer = self._writer(name)
         try:
-            chosen = self._table.rows_of_base(
-                lambda feasigns, rows: writer.add(core.keys_of(feasigns), _own(rows)), day=day
-            )
-            fields = {
-                "key": donefile.new_key(self.out),
-                "base": name,
-                "parent": None,
-                "filter": asdict(chosen),
-            }
-            save = self._finish(writer, BASE, name, fields)
+            chosen = [
+                table.rows_of_base(partial(_add, part), day=day)
+                for table, part in zip(self._members, writer.parts, strict=True)
+            ]
+            fields = {"key": donefile.new_key(self.out), "base": name, "parent": None}
+            save = self._finish(writer, BASE, name, fields, chosen)
         except BaseException:
             writer.drop()
             raise
@@ -86,24 +90,27 @@ class Saver:
         """Saves what changed since the last save of the chain, and what is to be deleted. name:
         default `<day>/delta-<pass>`.
 
-        Raises: as `base`; StoreError before the first base; ConfigError where the rows of the chain
-        have another layout.
+        Raises: as `base`; StoreError before the first base; ConfigError where the chain has other
+        tables, or rows of another layout.
         """
         parent = self.last()
         if parent is None:
             raise StoreError(f"{self.out}: has no base that a delta could change: save one first")
         name = name or f"{self.date}/delta-{self.pass_number}"
-        self._check_layout(parent)
+        check_layout(parent, layouts_of(self._members), "the table", "save a base")
         writer = self._writer(name)
+        chain = chain_of(parent)
         try:
-            chosen = self._changes(chain_of(parent), writer)
+            chosen = [
+                _changes(table, [save.parts[table.name] for save in chain], part)
+                for table, part in zip(self._members, writer.parts, strict=True)
+            ]
             fields = {
                 "key": parent.meta["key"],
                 "base": parent.meta["base"],
                 "parent": {"name": parent.name, "crc32c": parent.meta["crc32c"]},
-                "filter": asdict(chosen),
             }
-            save = self._finish(writer, DELTA, name, fields)
+            save = self._finish(writer, DELTA, name, fields, chosen)
         except BaseException:
             writer.drop()
             raise
@@ -119,15 +126,51 @@ class Saver:
         name = name or f"{self.date}/{self.pass_number}"
         writer = self._writer(name)
         try:
-            everything = SaveFilter(self._table.day, float("-inf"), float("-inf"), 2**32 - 1)
-            self._table.visit(
-                lambda f, rows: writer.add(core.keys_of(f), _own(rows, _LIFE_SEQ)), everything
-            )
-            fields = {"key": int(time.time()), "base": name, "parent": None, "filter": None}
-            return self._finish(writer, BATCH, name, fields)
+            for table, part in zip(self._members, writer.parts, strict=True):
+                everything = SaveFilter(table.day, float("-inf"), float("-inf"), 2**32 - 1)
+                table.visit(partial(_add, part, words=(_LIFE_SEQ,)), everything)
+            fields = {"key": int(time.time()), "base": name, "parent": None}
+            return self._finish(writer, BATCH, name, fields, [None] * len(writer.parts))
         except BaseException:
             writer.drop()
             raise
+
+    # ---- beside training
+
+    def later(self, kind: str, name: str) -> Callable[[], Save]:
+        """`base` or `delta` of the commit that there is now, to be called once, while the next pass
+        trains: the version's files are kept until then.
+
+        delta_score starts anew here and not when the save is done, as the next pass may be open
+        then; once a pass, also where the one who did so died. Should a save fail, or its writer
+        die, the next delta holds everything that changed (`_changes`).
+
+        Raises: StoreError where a save of this name is done, or a table has no commit. The call:
+            as `base`.
+        """
+        frozen = Frozen(self._table)
+        try:
+            donefile.claim(self.out, name)
+            if kind == BASE:
+                chosen = [base_filter(t.config.life, t.day) for t in self._members]
+            else:
+                chosen = [t.delta_filter() for t in self._members]
+            anew_before = _is_anew(self._members[0])
+            if not anew_before:
+                self._begin_anew(chosen)
+        except BaseException:
+            frozen.close()
+            raise
+
+        def save() -> Save:
+            with frozen:
+                saver = copy(self)
+                saver._members, saver._anew_before = frozen.open(), anew_before
+                if saver._dense is None:
+                    saver._dense = saver._members[0].load_dense()
+                return saver.base(name) if kind == BASE else saver.delta(name)
+
+        return save
 
     # ---- where things stand
 
@@ -137,16 +180,12 @@ class Saver:
         return open_save(self.out / name) if name is not None else None
 
     def of_last_pass(self) -> Save | None:
-        """The save of the table's last pass, if one is done. Its writer may have died between the
-        donefile and the event that lets delta_score start anew; then that is done now."""
-        last, head = self.last(), self._table.head
+        """The save of the table's last pass, if one is done."""
+        last, head = self.last(), self._members[0].head
         if last is None or head is None or last.meta["pass_number"] != self.pass_number:
             return None
-        if last.meta["commit"] not in self._table.journal():  # of another store
+        if last.meta["commit"] not in self._members[0].journal():  # of another store
             return None
-        if last.meta["events"] == len(head.events):
-            log.info("%s: delta_score starts anew after it, as it had not yet", last.folder)
-            self._begin_anew(SaveFilter(**last.meta["filter"]))
         return last
 
     def is_done(self, kind: str, name: str) -> bool:
@@ -155,91 +194,134 @@ class Saver:
     @property
     def date(self) -> str:
         """Of the last pass that ended, YYYYMMDD; waits for the commit in the background."""
-        self._table.wait_commit()
-        return date_of(self._table.day) or NO_DATE
+        self._commit_ended()
+        return date_of(self._members[0].day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
         """Of the last pass that ended; waits as `date`."""
-        self._table.wait_commit()
-        return self._table.pass_number
+        self._commit_ended()
+        return self._members[0].pass_number
+
+    def _commit_ended(self) -> None:
+        """A save is of what is durable."""
+        if not self._members[0].read_only:
+            self._table.commit_ended()
 
     # ---- how
 
-    def _changes(self, chain: list[Save], writer: SaveWriter) -> SaveFilter:
-        """Compares what a base would hold with what the chain serves."""
-        chosen = self._table.delta_filter()
-        segments = touched(self._table, chain[-1], chosen)
-        if segments is not None:
-            of_base = asdict(replace(chosen, min_delta_score=0.0))
-            index = Index(chain)
-            for keys in keys_in(segments):
-                found, rows = self._table.lookup(core.feasigns_of(keys), of_base)
-                _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
-            return chosen
-        served = Served(chain)
-
-        def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
-            keys = core.keys_of(feasigns)
-            _write_changes(writer, chosen, keys, rows, *served.take(keys[-1]))
-
-        self._table.rows_of_base(visit)
-        writer.delete(served.take()[0])
-        return chosen
-
     def _writer(self, name: str) -> SaveWriter:
-        self._table.commit_ended()  # a save is of what is durable
+        self._commit_ended()
         target = donefile.claim(self.out, name)
-        layout = self._table.row_layout
         return SaveWriter(
             target,
-            words=self._table.row_bytes // 4,
-            fingerprint=int(layout["fingerprint"]),
+            [
+                Shape(table.name, table.row_bytes // 4, int(table.row_layout["fingerprint"]))
+                for table in self._members
+            ],
         )
 
-    def _finish(self, writer: SaveWriter, kind: str, name: str, fields: Mapping[str, Any]) -> Save:
-        head, journal = self._table.head, self._table.journal()
+    def _finish(
+        self,
+        writer: SaveWriter,
+        kind: str,
+        name: str,
+        fields: Mapping[str, Any],
+        chosen: Sequence[SaveFilter | None],
+    ) -> Save:
         complete = {
             **fields,
             "kind": kind,
             "name": name,
-            "version": head.version if head is not None else 0,
-            "day": self._table.day,
-            "date": date_of(self._table.day),
+            "day": self._members[0].day,
+            "date": date_of(self._members[0].day),
             "pass_number": self.pass_number,
-            "layout": self._table.layout,
-            "events": len(self._table.events),
-            "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
-            "commit": journal[-1] if journal else None,
             "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
+        of_tables = list(map(_of_table, self._members, chosen))
+        for own in of_tables:
+            own["events"] -= self._anew_before
         dense = self._dense if self._dense is not None else self._table.load_dense()
-        save = open_save(writer.finish(complete, dense, self._extra))
+        save = open_save(writer.finish(complete, of_tables, dense, self._extra))
         donefile.append(self.out, save.meta)
-        log.info(
-            "saved %s: %d rows, %d deleted", save.folder, save.meta["rows"], save.meta["deleted"]
-        )
+        log.info("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         return save
 
-    def _begin_anew(self, saved: SaveFilter) -> None:
+    def _begin_anew(self, saved: Sequence[SaveFilter]) -> None:
         # After the donefile: should it not come to this, the next delta only holds more.
-        if not self._table.read_only:
-            self._table.reset_delta(saved)
+        if not self._members[0].read_only:
+            reset_delta(self._table, saved)
 
-    def _check_layout(self, parent: Save) -> None:
-        expected, found = (
-            int(self._table.row_layout["fingerprint"]),
-            parent.meta["layout_fingerprint"],
-        )
-        if found != expected:
-            raise ConfigError(
-                f"{parent.folder}: rows have layout {found:#018x}, the table's {expected:#018x}: "
-                "save a base"
-            )
+
+def layouts_of(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
+    """What `check_layout` compares a save with."""
+    return {
+        table.name: {
+            "layout_fingerprint": int(table.row_layout["fingerprint"]),
+            "layout": table.layout,
+        }
+        for table in tables
+    }
+
+
+def _of_table(table: Table, chosen: SaveFilter | None) -> dict[str, Any]:
+    """What meta.json says of one table."""
+    head, journal = table.head, table.journal()
+    return {
+        "version": head.version if head is not None else 0,
+        "filter": asdict(chosen) if chosen is not None else None,
+        "layout": table.layout,
+        "events": len(table.events),
+        "day_ended": last_day_ended(table.events),
+        "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
+        "commit": journal[-1] if journal else None,
+    }
+
+
+def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = ()) -> None:
+    part.add(core.keys_of(feasigns), _own(rows, *words))
+
+
+def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
+    """Compares what a base would hold with what the chain serves."""
+    chosen = table.delta_filter()
+    if _save_is_missing(table, chain[-1]):
+        log.warning("%s: a save after it was not made: all that changed is saved", chain[-1].folder)
+        chosen = replace(chosen, min_delta_score=0.0)
+    segments = touched(table, chain[-1], chosen)
+    if segments is not None:
+        of_base = asdict(replace(chosen, min_delta_score=0.0))
+        index = Index(chain)
+        for keys in keys_in(segments):
+            found, rows = table.lookup(core.feasigns_of(keys), of_base)
+            _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
+        return chosen
+    served = Served(chain)
+
+    def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
+        keys = core.keys_of(feasigns)
+        _write_changes(writer, chosen, keys, rows, *served.take(keys[-1]))
+
+    table.rows_of_base(visit)
+    writer.delete(served.take()[0])
+    return chosen
+
+
+def _is_anew(table: Table) -> bool:
+    """Whether delta_score has begun anew since the last pass."""
+    kinds = [commit["kind"] for commit in table.journal() if commit["kind"] != "compaction"]
+    return kinds[-1:] == ["life"] and table.events[-1]["kind"] == DELTA_RESET
+
+
+def _save_is_missing(table: Table, last: Save) -> bool:
+    """Whether delta_score began anew after a save that is not in the chain."""
+    if last.meta["commit"] is None or last.meta["commit"] not in table.journal():
+        return False  # of another store, whose events are not ours
+    return any(event["kind"] == DELTA_RESET for event in table.events[last.meta["events"] + 1 :])
 
 
 def _write_changes(
-    writer: SaveWriter,
+    writer: PartWriter,
     chosen: SaveFilter,
     keys: np.ndarray,
     rows: np.ndarray,

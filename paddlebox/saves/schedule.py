@@ -1,42 +1,100 @@
-"""When a run saves by itself."""
+"""When a run saves by itself, and how it does so beside its next passes.
+
+What was done is read from the donefiles, so a run that is taken up again goes on with its chain.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from paddlebox.config.schema import BaseEvery, SaveConfig
+from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import BASE, DELTA
+from paddlebox.saves.reader import Save
 from paddlebox.saves.saver import Saver
 
+log = logging.getLogger("paddlebox")
 
-def save_due(saver: Saver, config: SaveConfig) -> dict[str, Any] | None:
-    """Writes the save that is due after the last pass: a base, else a delta. What was
-    done is read from the donefiles, so a run that is taken up again goes on with its chain.
 
-    Returns: name, kind, rows, deleted and seconds of the save; None where none was due.
-
-    Raises: as `Saver.base`.
-    """
-    started = time.perf_counter()
-    save = saver.of_last_pass()  # by a run that was killed before it could say so
-    last = saver.last()
+def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
+    """Kind and name of what is due after a pass that has no save."""
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
-    first = last is None or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base))
-    if save is not None:
-        pass
-    elif first:
-        save = saver.base(base)
-    elif (
-        config.delta_every
-        and saver.pass_number % config.delta_every == 0
-        and not saver.is_done(DELTA, delta)
+    if saver.last() is None or (
+        config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)
     ):
-        save = saver.delta(delta)
-    else:
-        return None
-    meta = save.meta
+        return BASE, base
+    every = config.delta_every
+    if every and saver.pass_number % every == 0 and not saver.is_done(DELTA, delta):
+        return DELTA, delta
+    return None
+
+
+def _report(save: Save, started: float) -> dict[str, Any]:
     return {
-        **{name: meta[name] for name in ("name", "kind", "rows", "deleted")},
+        "name": save.name,
+        "kind": save.meta["kind"],
+        "rows": save.rows,
+        "deleted": save.deletions,
         "seconds": time.perf_counter() - started,
     }
+
+
+class SavesBesidePasses:
+    """Writes what is due in the background, one save at a time. Leave it by `finish`, or `close`.
+
+    What went wrong is raised by the next call of `due`, or by `finish`; the chain stands then where
+    it was, and the next delta holds what the lost one would have.
+    """
+
+    def __init__(self, saver: Saver, config: SaveConfig) -> None:
+        self._saver, self._config = saver, config
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
+        self._running: Future[dict[str, Any]] | None = None
+
+    def due(self) -> dict[str, Any] | None:
+        """Begins the save that is due after the last pass, before the next one begins; waits for
+        the one before it, and for the pass's commit.
+
+        Returns: its name, kind and `waited_s`; None where none is due.
+        """
+        started = time.perf_counter()
+        self._wait()
+        done = self._saver.of_last_pass()
+        due = _due(self._saver, self._config) if done is None else (done.meta["kind"], done.name)
+        if due is None:
+            return None
+        if done is None:
+            self._begin(self._saver.later(*due))
+        return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
+
+    def _begin(self, save: Callable[[], Save]) -> None:
+        self._running = self._thread.submit(_timed, save)
+
+    def finish(self) -> None:
+        """Waits for the last save. Raises: as `Saver.base`."""
+        self._wait()
+
+    def _wait(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        """Lets a save that is being written end; what goes wrong is logged."""
+        try:
+            self._wait()
+        except PaddleBoxError as error:
+            log.error("a save was not made: %s", error)
+        finally:
+            self._thread.shutdown()
+
+
+def _timed(save: Callable[[], Save]) -> dict[str, Any]:
+    started = time.perf_counter()
+    report = _report(save(), started)
+    log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
+    return report

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from paddlebox.store.files import lmdb_text
 from paddlebox.store.record import seal, unseal
 
 FORMAT = 2
+FORMAT_OF_TABLES = 3  # of a file whose rows are of several tables
 MAP_BYTES = 1 << 40  # of addresses: whatever the file grows to, it is never mapped anew
 _READERS = 1024
 
@@ -51,6 +52,18 @@ class Head:
     newest: int = 0
     pinned: bool = False
     next: int = 1  # number of the next generation, model or layer
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one table in a generation."""
+
+    name: str  # of the table; of the first, which may have any, ""
+    layers: list[int]  # newest first; the last is a base
+    embedx_dim: int
+    slots: int  # of the table
+    rows: int = 0  # of its layers: an upper bound
 
 
 @dataclass(frozen=True)
@@ -59,21 +72,40 @@ class Generation:
 
     generation: int
     version: int
-    layers: list[int]  # newest first; the last is a base
+    layers: list[int]  # as of Part, of the first table
     model: int
-    embedx_dim: int
+    embedx_dim: int  # of the first table
     counts: bool  # rows keep show and click
     precision: str
-    slots: int  # S
+    slots: int  # S, of all tables
     dense_width: int  # W
     day: int = 0
     pass_number: int = 0
     dense_version: int = 0
-    rows: int = 0  # of its layers: an upper bound
+    rows: int = 0  # as of Part, of the first table
     save: dict[str, Any] | None = None  # {name, crc32c} of the save that it is; None: of no save
     created_at: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
+    tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the further tables
+
+    @property
+    def parts(self) -> list[Part]:
+        """Of each table, the first one's first."""
+        others = [Part(**fields) for fields in self.tables]
+        slots = self.slots - sum(part.slots for part in others)
+        return [Part("", self.layers, self.embedx_dim, slots, self.rows), *others]
+
+    def of(self, parts: Sequence[Part]) -> Generation:
+        """Itself, of these parts."""
+        first, *others = parts
+        return dataclasses.replace(
+            self,
+            layers=first.layers,
+            embedx_dim=first.embedx_dim,
+            rows=first.rows,
+            tables=[dataclasses.asdict(part) for part in others],
+        )
 
 
 def to_json(value: Any) -> bytes:
@@ -179,15 +211,16 @@ class ExportFile:
         if txn.get(HEAD) is None:
             return Head()
         fields = self.record(txn, HEAD)
-        found = fields.pop("format", None)
-        if found != FORMAT:
+        found = fields.get("format")
+        if found not in (FORMAT, FORMAT_OF_TABLES):
             raise StoreError(
-                f"{self.path}: has format {found}, this version reads {FORMAT}: export anew"
+                f"{self.path}: has format {found}, this version reads {FORMAT} and "
+                f"{FORMAT_OF_TABLES}: export anew"
             )
         return Head(**self._known(Head, fields))
 
     def generation(self, txn: Any, number: int) -> Generation:
-        fields = self.record(txn, generation_key(number))
+        fields = {"tables": [], **self.record(txn, generation_key(number))}
         return Generation(**self._known(Generation, fields))
 
     def generations(self, txn: Any) -> list[Generation]:
@@ -234,8 +267,11 @@ class ExportFile:
 
 
 def head_value(head: Head) -> bytes:
-    return seal(to_json({"format": FORMAT, **dataclasses.asdict(head)}))
+    return seal(to_json(dataclasses.asdict(head)))
 
 
 def generation_value(generation: Generation) -> bytes:
-    return seal(to_json(dataclasses.asdict(generation)))
+    fields = dataclasses.asdict(generation)
+    if not generation.tables:
+        del fields["tables"]  # a file of one table stays readable as it was
+    return seal(to_json(fields))

@@ -22,9 +22,10 @@ _NO_DENSE = np.zeros(0, np.float32)
 
 
 class OpenRows:
-    """The rows of a generation, as long as its read transaction lasts.
+    """The rows of a generation's table, as long as its read transaction lasts.
 
     Args:
+        number: of the table.
         resident_bytes: of blocks that are copied into memory of this process.
 
     Raises: CorruptionError for a layer that is not whole.
@@ -37,19 +38,21 @@ class OpenRows:
         record: Generation,
         before: OpenRows | None = None,
         resident_bytes: int = 0,
+        *,
+        number: int = 0,
     ) -> None:
-        self.record = record
+        part = record.parts[number]
         self.table = core.ServeTable(
             str(file.path),
-            record.embedx_dim,
+            part.embedx_dim,
             record.counts,
             record.precision,
-            record.slots,
+            part.slots,
             record.dense_width,
             resident_bytes,
         )
         self.rows: list[int] = []  # of each layer, deleted ones too
-        for layer in record.layers:
+        for layer in part.layers:
             self._add(file, txn, layer)
         if before is not None:
             self.table.adopt_tests(before.table)
@@ -99,13 +102,38 @@ class OpenGeneration:
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight; of the Predictor
-        self.rows: OpenRows = OpenRows(
-            file, txn, record, before.rows if before else None, resident_bytes
-        )
         self.config, self.slots, frozen = read_model(file, txn, record.model)
+        parts = record.parts
+        self.parts: list[OpenRows] = [  # of each table
+            OpenRows(
+                file,
+                txn,
+                record,
+                before.parts[number] if before is not None else None,
+                resident_bytes // len(parts),
+                number=number,
+            )
+            for number in range(len(parts))
+        ]
+        self._rows: Any = self.rows.table
+        if len(parts) > 1:
+            names = [table.name for table in self.config.tables]
+            self._rows = core.ServeTables(
+                [part.table for part in self.parts], self.slots.tables(names), record.dense_width
+            )
         self._fields = FieldParser(self.config, self.slots)
         self._positions = Positions(self.slots, self.config.model.sequences)
-        self._dense = DenseProgram(*frozen, threads, self.rows.table.output_width)
+        self._dense = DenseProgram(*frozen, threads, self._rows.output_width)
+
+    @property
+    def rows(self) -> OpenRows:
+        """Of the first table."""
+        return self.parts[0]
+
+    def test_all(self) -> None:
+        """Reads and tests every block. Raises: CorruptionError."""
+        for part in self.parts:
+            part.table.test_all()
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if not instances:
@@ -113,7 +141,7 @@ class OpenGeneration:
         parsed = self._fields.parse(instances)
         if self._positions.any:
             return self.predict_feasigns(*_unpacked(parsed, self.slots))
-        return self._dense.run(len(instances), self.rows.table.pull_parsed, parsed)
+        return self._dense.run(len(instances), self._rows.pull_parsed, parsed)
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
@@ -126,7 +154,7 @@ class OpenGeneration:
             dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
         elif dense is None:
             dense = _NO_DENSE
-        return self._dense.run(instances, self.rows.table.pull, feasigns, offsets, dense)
+        return self._dense.run(instances, self._rows.pull, feasigns, offsets, dense)
 
     def close(self) -> None:
         self._txn.abort()

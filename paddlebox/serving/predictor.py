@@ -123,7 +123,7 @@ class Predictor:
         Raises: CorruptionError.
         """
         with self._using() as generation:
-            generation.rows.table.test_all()
+            generation.test_all()
 
     # ---- versions
 

@@ -20,7 +20,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
-from paddlebox.nn import PooledSlots
+from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 
 paddle = ops.paddle
 
@@ -44,6 +44,36 @@ class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         return paddle.reshape(pooled, [-1, self.slots, self.width])
 
 
+class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
+    """Stands where a model pulls the slots of several tables."""
+
+    def __init__(self, pulled: PooledTables) -> None:
+        super().__init__()
+        self.width = pulled.width
+
+    def forward(self, batches: Any, *rest: Any, dense: Any | None = None) -> Any:
+        """batches: as of `PooledTables`, with all of INPUT in place of the first table's ids. rest:
+        show_click, and dense where the model wants it behind the slots."""
+        ids = batches[0][0]
+        if dense is not None or (len(rest) == 2 and rest[1] is not None):
+            return ids
+        return paddle.slice(ids, [1], [0], [self.width])
+
+
+def _feed_tables(model: Any) -> _FedTables:
+    found = [
+        (name, child) for name, child in model.named_sublayers() if isinstance(child, PooledTables)
+    ]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{type(model).__name__}: expected one PooledTables to export, found "
+            f"{', '.join(name for name, _ in found) or 'none'}"
+        )
+    fed = _FedTables(found[0][1])
+    _put(model, found[0][0], fed)
+    return fed
+
+
 def _feed_slots(model: Any) -> _FedSlots:
     found = [(name, child) for name, child in model.named_sublayers()
              if isinstance(child, PooledSlots)]  # fmt: skip
@@ -54,9 +84,13 @@ def _feed_slots(model: Any) -> _FedSlots:
         )
     name, pulled = found[0]
     fed = _FedSlots(pulled)
-    *above, last = name.split(".")
-    functools.reduce(getattr, above, model).add_sublayer(last, fed)
+    _put(model, name, fed)
     return fed
+
+
+def _put(model: Any, name: str, layer: Any) -> None:
+    *above, last = name.split(".")
+    functools.reduce(getattr, above, model).add_sublayer(last, layer)
 
 
 def uses_counts(config: Config) -> bool:
@@ -90,22 +124,33 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
     program, startup = paddle.static.Program(), paddle.static.Program()
     # In a guard of its own, so that parameters get the names that training gave them.
     with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+        of_slot = slots.tables([table.name for table in config.tables])
+        first, *more = (
+            TableSlots(of_slot.count(number), table.embedx_dim, table.name)
+            for number, table in enumerate(config.tables)
+        )
         model = create_model(
             config.model,
-            slots=len(slots.sparse),
-            embedx_dim=config.table.embedx_dim,
+            slots=first.slots,
+            embedx_dim=first.embedx_dim,
             dense_width=slots.dense_width,
-            table=config.table.name,
+            table=first.table,
+            more=more,
             tasks=slots.tasks,
-            fields=fields_of(slots, config.model.sequences),
+            fields=None if more else fields_of(slots, config.model.sequences),
         )
         model.eval()
-        fed = _feed_slots(model)
-        pooled_width = fed.slots * fed.width
+        if more:
+            pooled_width = _feed_tables(model).width
+        else:
+            fed = _feed_slots(model)
+            pooled_width = fed.slots * fed.width
         _, dense_width = form(config, slots)
         packed = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
         features = paddle.slice(packed, [1], [pooled_width], [pooled_width + dense_width])
-        logits = model(packed, None, None, None, features if dense_width else None)
+        of_others = [None, None, None] * len(more)  # ids, offsets and plan of each table
+        dense_or_none = features if dense_width else None
+        logits = model(packed, None, None, None, dense_or_none, *of_others)
         prediction = paddle.nn.functional.sigmoid(logits)
     executor = paddle.static.Executor(paddle.CPUPlace())
     scope = paddle.static.Scope()

@@ -24,6 +24,24 @@ def is_save(path: Path) -> bool:
     return (path / META).is_file()
 
 
+class _SavedRows:
+    """What the last of these parts of saves holds, or what all of them serve, as a part."""
+
+    def __init__(self, chain: list[Save], is_base: bool) -> None:
+        self.layout = chain[-1].meta["layout"]
+        self._chain, self._is_base = chain, is_base
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if len(self._chain) == 1:
+            yield from self._chain[0]
+            return
+        for keys, rows in Served(self._chain).chunks():
+            yield core.feasigns_of(keys), rows
+
+    def deleted(self) -> Iterable[np.ndarray]:
+        return () if self._is_base else self._chain[-1].deleted()
+
+
 class SaveSource:
     """A base or a delta as it was saved.
 
@@ -41,7 +59,7 @@ class SaveSource:
             raise StoreError(
                 f"{path}: is a batch, every row to go on training from; expected a base or a delta"
             )
-        self._chain = chain_of(self._save) if whole else [self._save]
+        chain = chain_of(self._save) if whole else [self._save]
         parent = None if whole else save["parent"]
         self.meta: Mapping[str, Any] = {
             "kind": BASE if whole else save["kind"],
@@ -51,6 +69,10 @@ class SaveSource:
             "layout": save["layout"],
             "save": {"name": save["name"], "crc32c": save["crc32c"]},
             "follows_save": parent,
+        }
+        self.parts = {
+            table: _SavedRows([one.parts[table] for one in chain], self.meta["kind"] == BASE)
+            for table in self._save.parts  # as of Config.tables: the further ones by name
         }
         self.config: Config | None = None
         self.slots: Slots | None = None
@@ -66,14 +88,11 @@ class SaveSource:
             )
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if len(self._chain) == 1:
-            yield from self._save
-            return
-        for keys, rows in Served(self._chain).chunks():
-            yield core.feasigns_of(keys), rows
+        """Rows of the first table."""
+        return iter(next(iter(self.parts.values())))
 
     def deleted(self) -> Iterable[np.ndarray]:
-        return () if self.meta["kind"] == BASE else self._save.deleted()
+        return next(iter(self.parts.values())).deleted()
 
     def dense(self) -> Mapping[str, np.ndarray]:
         return self._save.dense()

@@ -12,7 +12,9 @@ import numpy as np
 
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.check import validate
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import StoreError
+from paddlebox.store.group import TableGroup, Tables
+from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.table import Table
 
 Visit = Callable[[np.ndarray, np.ndarray], None]
@@ -27,7 +29,9 @@ class Source(Protocol):
 
     Its rows come in chunks, (n) uint64 feasigns in the order of keys and (n, words) float32 rows
     (docs/formats/row.md): it is iterated, or has `visit(callback)`. One that brings another model
-    has `config` and `slots`; the first of a file must.
+    has `config` and `slots`; the first of a file must. One of several tables has `parts`, of each
+    table in the order of `Config.tables` its name and what has its `layout`, its rows and
+    `deleted()`.
     """
 
     @property
@@ -40,6 +44,21 @@ class Source(Protocol):
         """The dense state, by variable name."""
 
 
+class _Whole:
+    """A source of one table as its only part."""
+
+    def __init__(self, source: Source) -> None:
+        self.layout = source.meta["layout"]
+        self.deleted = source.deleted
+        self.visit = lambda visit: each_chunk(source, visit)
+
+
+def parts_of(source: Any) -> Mapping[str, Any]:
+    """What has the rows of each table, by name; of the first, "" where it is the only one."""
+    parts: Mapping[str, Any] | None = getattr(source, "parts", None)
+    return parts if parts is not None and len(parts) > 1 else {"": _Whole(source)}
+
+
 def each_chunk(source: Any, visit: Visit) -> None:
     if hasattr(source, "visit"):
         source.visit(visit)
@@ -48,44 +67,65 @@ def each_chunk(source: Any, visit: Visit) -> None:
         visit(feasigns, rows)
 
 
+class _TableRows:
+    """The rows of one table that pass its save filter, as a part."""
+
+    def __init__(self, table: Table) -> None:
+        self.layout = table.layout
+        self.visit: Callable[[Visit], Any] = table.rows_of_base
+
+    def deleted(self) -> Iterable[np.ndarray]:
+        return ()
+
+
 class RunSource:
     """The base of a run: the rows of its newest commit, or of one kept, that pass the save filter.
 
     Args:
-        threshold: in place of table.life.base_threshold.
+        threshold: in place of base_threshold of `table.life`, and of other tables' `life`.
+        config: that trained the run; None: what the version's record says, or else
+            RUN_DIR/config.json.
 
     Raises: StoreError, ConfigError.
     """
 
     def __init__(
-        self, run_dir: Path, *, version: int | None = None, threshold: float | None = None
+        self,
+        run_dir: Path,
+        *,
+        version: int | None = None,
+        threshold: float | None = None,
+        config: Config | None = None,
     ) -> None:
-        path = run_dir / "config.json"
-        try:
-            self.config = validate(Config, json.loads(path.read_bytes()), str(path))
-        except (OSError, ValueError) as error:
-            if not isinstance(error, OSError) and not isinstance(error, json.JSONDecodeError):
-                raise
-            raise StoreError(f"{run_dir}: is no run dir: {path.name}: {error}") from error
-        if self.config.extra_tables:
-            raise ConfigError(
-                f"{run_dir}: was trained with extra_tables; an export holds one table today"
-            )
-        self.slots: Slots = load_slots(self.config.data.slots)
-        fields = self.config.table
+        store = run_dir / "store"
+        if not store.is_dir():
+            raise StoreError(f"{run_dir}: is no run dir: it holds no store")
+        with Manifest.open_reader(store) as manifest:
+            head = manifest.head() if version is None else manifest.version(version)
+        if head is None:
+            raise StoreError(f"{store}: no version has been committed yet")
+        self.config, self.slots = _model_of(run_dir, head, config)
+        fields = list(self.config.tables)
         if threshold is not None:
-            life = fields.life.model_copy(update={"base_threshold": threshold})
-            fields = fields.model_copy(update={"life": life})
-        self._table = Table(
-            fields,
-            seed=self.config.seed,
-            folder=run_dir / "store",
-            threads=min(4, len(os.sched_getaffinity(0))),
-            read_only=True,
-            version=version,
+            change = {"base_threshold": threshold}
+            fields = [
+                one.model_copy(update={"life": one.life.model_copy(update=change)})
+                for one in fields
+            ]
+        arguments: dict[str, Any] = {
+            "seed": self.config.seed,
+            "folder": store,
+            "threads": min(4, len(os.sched_getaffinity(0))),
+            "read_only": True,
+            "version": head.version,
+        }
+        self._table: Tables = (
+            TableGroup(fields, slots=self.slots, **arguments)
+            if len(fields) > 1
+            else Table(fields[0], **arguments)
         )
-        head = self._table.head
-        assert head is not None  # or a read-only table would not have opened
+        self.parts = {table.name: _TableRows(table) for table in self._table.members}
+        self.head = head
         self.meta: Mapping[str, Any] = {
             "kind": "base",
             "version": head.version,
@@ -96,7 +136,8 @@ class RunSource:
         }
 
     def visit(self, callback: Visit) -> None:
-        self._table.rows_of_base(callback)
+        """Of the first table."""
+        self._table.members[0].rows_of_base(callback)
 
     def deleted(self) -> Iterable[np.ndarray]:
         return ()
@@ -112,6 +153,27 @@ class RunSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _model_of(run_dir: Path, head: VersionRecord, config: Config | None) -> tuple[Config, Slots]:
+    """With the slots that the version was trained with, where its record has them."""
+    if config is not None:
+        return config, load_slots(config.data.slots)
+    if head.config:
+        where = f"{run_dir}: version {head.version}"
+        return (
+            validate(Config, head.config["config"], f"{where}: config"),
+            validate(Slots, head.config["slots"], f"{where}: slots"),
+        )
+    path = run_dir / "config.json"  # of a program of one's own, whose commits may have none
+    try:
+        config = validate(Config, json.loads(path.read_bytes()), str(path))
+    except (OSError, json.JSONDecodeError) as error:
+        raise StoreError(
+            f"{run_dir}: version {head.version} was committed without a config, and {path.name} "
+            f"cannot be read: {error}; give the config that trained it: -c CONFIG"
+        ) from error
+    return config, load_slots(config.data.slots)
 
 
 # docs/formats/row.md, for an embedding of one float.

@@ -17,10 +17,13 @@ from paddlebox.config import Config, Slots
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import program
 from paddlebox.serving.file import (
+    FORMAT,
+    FORMAT_OF_TABLES,
     HEAD,
     ExportFile,
     Generation,
     Head,
+    Part,
     block_key,
     generation_key,
     generation_value,
@@ -32,7 +35,7 @@ from paddlebox.serving.file import (
 )
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenGeneration, OpenRows, read_model
-from paddlebox.serving.source import Source, each_chunk, embed_state_words
+from paddlebox.serving.source import Source, each_chunk, embed_state_words, parts_of
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.record import seal
 
@@ -115,6 +118,7 @@ class Writer:
                 head,
                 newest=record.generation,
                 current=head.current if head.pinned else record.generation,
+                format=FORMAT_OF_TABLES if record.tables else FORMAT,
             ),
             record,
         )
@@ -159,13 +163,15 @@ class Writer:
     ) -> Generation:
         """Writes what the generation consists of; nothing names it yet."""
         model, config, slots = self._write_model(source, newest)
+        of_tables = parts_of(source)
+        parts = _new_parts(self.path, of_tables, config, slots)
         cells, dense_width = program.form(config, slots)
         record = Generation(
             generation=self._next(),
             version=int(source.meta["version"]),
-            layers=newest.layers if newest is not None else [],
+            layers=[],
             model=model,
-            embedx_dim=int(source.meta["layout"]["embedx_dim"]),
+            embedx_dim=parts[0].embedx_dim,
             counts=program.uses_counts(config),
             precision=precision or (newest.precision if newest is not None else "float32"),
             slots=cells,
@@ -174,10 +180,15 @@ class Writer:
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),
             save=source.meta.get("save"),
-        )
+        ).of(parts)
         _check_same_form(self.path, record, newest)
-        layer = self._write_layer(source, record, newest)
-        return self._merged(dataclasses.replace(record, layers=[layer, *record.layers]))
+        is_delta = source.meta["kind"] == "delta"
+        for number, rows in enumerate(of_tables.values()):
+            below = newest.parts[number].layers if newest is not None else []
+            layer = self._write_layer(rows, is_delta, number, record, newest)
+            parts[number] = dataclasses.replace(parts[number], layers=[layer, *below])
+        record = record.of(parts)
+        return record.of([self._merged(record, number) for number in range(len(parts))])
 
     def _newest(self) -> Generation | None:
         if self._head.newest == 0:
@@ -242,28 +253,31 @@ class Writer:
         puts.flush()
         return model, config, slots
 
-    def _write_layer(self, source: Source, record: Generation, newest: Generation | None) -> int:
+    def _write_layer(
+        self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
+    ) -> int:
+        """rows: of the table with this number, as `parts_of` gives them."""
         writer = core.LayerWriter(
-            record.embedx_dim,
+            record.parts[number].embedx_dim,
             record.counts,
             record.precision,
-            embed_state_words(source.meta["layout"]),
+            embed_state_words(rows.layout),
             newest is not None,
         )
         layer, puts = self._next(), _Puts(self._file)
 
-        def take(feasigns: np.ndarray, rows: np.ndarray) -> None:
-            writer.add(feasigns, rows)
+        def take(feasigns: np.ndarray, of_them: np.ndarray) -> None:
+            writer.add(feasigns, of_them)
             puts.take_blocks(writer, layer)
 
         with self._file.read() as txn:
-            if source.meta["kind"] == "delta":
-                gone = [np.asarray(chunk, np.uint64) for chunk in source.deleted()]
+            if is_delta:
+                gone = [np.asarray(chunk, np.uint64) for chunk in rows.deleted()]
                 if gone:
                     writer.delete(np.concatenate(gone))
             elif newest is not None:
-                writer.against(OpenRows(self._file, txn, newest).table)
-            each_chunk(source, take)
+                writer.against(OpenRows(self._file, txn, newest, number=number).table)
+            each_chunk(rows, take)
             writer.finish()
         puts.finish_layer(writer, layer)
         log.info(
@@ -275,17 +289,18 @@ class Writer:
         )
         return layer
 
-    def _merged(self, record: Generation) -> Generation:
-        """The record with few enough layers, and with their rows."""
+    def _merged(self, record: Generation, number: int) -> Part:
+        """The part of this number with few enough layers, and with their rows."""
+        part = record.parts[number]
         with self._file.read() as txn:
-            opened = OpenRows(self._file, txn, record)
+            opened = OpenRows(self._file, txn, record, number=number)
             rows = opened.rows
             if len(rows) <= MAX_LAYERS:
-                return dataclasses.replace(record, rows=sum(rows))
+                return dataclasses.replace(part, rows=sum(rows))
             whole = 2 * sum(rows[:-1]) > rows[-1]
             cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
             writer = core.LayerWriter(
-                record.embedx_dim, record.counts, record.precision, 0, not whole
+                part.embedx_dim, record.counts, record.precision, 0, not whole
             )
             layer, puts = self._next(), _Puts(self._file)
             while not cursor.done:
@@ -297,8 +312,8 @@ class Writer:
         log.info("%s: %d layers merged into layer %d", self.path, len(rows) - (not whole), layer)
         made = about["rows"] + about["deleted"]
         return dataclasses.replace(
-            record,
-            layers=[layer] if whole else [layer, record.layers[-1]],
+            part,
+            layers=[layer] if whole else [layer, part.layers[-1]],
             rows=made if whole else made + rows[-1],
         )
 
@@ -342,7 +357,7 @@ class Writer:
         with self._file.read() as txn:
             kept = self._file.generations(txn)
         named = {
-            b"layer/": {layer for g in kept for layer in g.layers},
+            b"layer/": {layer for g in kept for part in g.parts for layer in part.layers},
             b"model/": {g.model for g in kept},
         }
         for prefix, numbers in named.items():
@@ -415,16 +430,43 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     return None
 
 
+def _new_parts(
+    path: Path, of_tables: Mapping[str, Any], config: Config, slots: Slots
+) -> list[Part]:
+    """Without layers yet. Raises: ConfigError for tables that are not those of the config."""
+    names = [table.name for table in config.tables]
+    found = list(of_tables)
+    if len(found) != len(names) or found[1:] != names[1:]:
+        raise ConfigError(
+            f"{path}: rows are of tables {', '.join(found)}, the config has {', '.join(names)}"
+        )
+    of_slot = slots.tables(names)
+    return [
+        Part(name if number else "", [], int(rows.layout["embedx_dim"]), of_slot.count(number))
+        for number, (name, rows) in enumerate(of_tables.items())
+    ]
+
+
 def _check_same_form(path: Path, record: Generation, newest: Generation | None) -> None:
     if newest is None:
         return
-    for name in ("embedx_dim", "counts"):
-        expected, found = getattr(newest, name), getattr(record, name)
-        if expected != found:
+    expected, found = _form(newest), _form(record)
+    for name in {**expected, **found}:
+        if expected.get(name) != found.get(name):
             raise ConfigError(
-                f"{path}: rows have {name} {expected}, expected the same, found {found}: export "
-                "into a new file"
+                f"{path}: rows have {name} {expected.get(name)}, expected the same, found "
+                f"{found.get(name)}: export into a new file"
             )
+
+
+def _form(record: Generation) -> dict[str, Any]:
+    further = record.parts[1:]
+    return {
+        "embedx_dim": record.embedx_dim,
+        "counts": record.counts,
+        "further tables": [part.name for part in further],
+        **{f"embedx_dim of table {part.name}": part.embedx_dim for part in further},
+    }
 
 
 def export(

@@ -29,6 +29,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.background import Background
 from paddlebox.store.history import GroupLink
+from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.one_rank import OneRank
 from paddlebox.store.staged import StagedPass
@@ -424,6 +425,24 @@ class TableGroup(OneRank):
         self._prune_others()
         return any(ended)
 
+    def reset_delta(self, saved: Sequence[SaveFilter]) -> None:
+        """As `Table.reset_delta`, with the filter of each table."""
+        self.commit_ended()
+        with self._whole():
+            for table, own in zip(self._tables[1:], saved[1:], strict=True):
+                table.reset_delta(own)
+            with self._others_still():
+                self.first.reset_delta(saved[0])
+        self._prune_others()
+
+    def commit_initial(self, of_each: Sequence[Mapping[str, Any]]) -> int:
+        """As `Table.commit_initial`, with what each table is given."""
+        with self._whole():
+            for table, own in zip(self._tables[1:], of_each[1:], strict=True):
+                table.commit_initial(**own)
+            with self._others_still():
+                return self.first.commit_initial(**of_each[0])
+
     # ---- all tables
 
     def digest(self) -> str:
@@ -465,11 +484,16 @@ class TableGroup(OneRank):
 Tables = Table | TableGroup
 
 
-def only_table(tables: Tables, what: str) -> Table:
-    """The table of what works on one. Raises: ConfigError where there are several."""
-    if len(tables.members) > 1:
-        names = ", ".join(table.name for table in tables.members)
-        raise ConfigError(
-            f"{what}: works with one table today, found {names}: leave it or extra_tables out"
-        )
-    return tables.members[0]
+def reset_delta(tables: Tables, saved: Sequence[SaveFilter]) -> None:
+    """As `Table.reset_delta`; saved: of each member."""
+    if isinstance(tables, TableGroup):
+        tables.reset_delta(saved)
+    else:
+        tables.reset_delta(saved[0])
+
+
+def commit_initial(tables: Tables, of_each: Sequence[Mapping[str, Any]]) -> int:
+    """As `Table.commit_initial`; of_each: what each member is given."""
+    if isinstance(tables, TableGroup):
+        return tables.commit_initial(of_each)
+    return tables.commit_initial(**of_each[0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import TableConfig
@@ -73,13 +75,7 @@ def import_rows(
     assert target.folder is not None
     native = target._native
     moves = keyed_by_slot and any(new not in (-1, old) for old, new in enumerate(slots))
-    needed = source.head.live_rows * (native.stored_row_bytes + 8) * 11 // 10 * (2 if moves else 1)
-    free = target.free_bytes()
-    if needed > free:
-        raise OutOfSpaceError(
-            f"{target.folder}: {source.head.live_rows} rows of {source.folder} need {needed} "
-            f"bytes, {free} are free"
-        )
+    _check_room(target, source.head.live_rows, f"of {source.folder}", 2 if moves else 1)
     found = _native.core.import_rows(
         source._native, native, list(slots), keyed_by_slot, sort_bytes, progress
     )
@@ -92,3 +88,28 @@ def import_rows(
         for name in runs.values():
             os.unlink(target.folder / "ssd" / name)
     return Imported(segments, found["rows"], found["with_embedx"], found["dropped"])
+
+
+def import_chunks(
+    target: Table, chunks: Iterator[tuple[np.ndarray, np.ndarray]], most_rows: int
+) -> list[dict[str, Any]]:
+    """Writes rows as segments of target, a new store: see Table.commit_initial.
+
+    Args:
+        chunks: (n) uint64 keys, ascending from chunk to chunk too, and (n, words) float32 rows
+            (docs/formats/row.md) of target's layout.
+        most_rows: that chunks will bring.
+
+    Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
+    """
+    _check_room(target, most_rows, "to be loaded")
+    return list(_native.core.import_chunks(target._native, most_rows, iter(chunks)))
+
+
+def _check_room(target: Table, rows: int, which: str, times: int = 1) -> None:
+    needed = rows * (target._native.stored_row_bytes + 8) * 11 // 10 * times
+    free = target.free_bytes()
+    if needed > free:
+        raise OutOfSpaceError(
+            f"{target.folder}: {rows} rows {which} need {needed} bytes, {free} are free"
+        )

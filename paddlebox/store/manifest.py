@@ -299,10 +299,12 @@ class Manifest:
             pinned = {lease.version for lease in leases}
             records = [self.version(number) for number in self.versions()]
             of_pass: list[int] = []  # the newest version of each pass
+            number = None
             for record in records:
-                if record.kind == "pass" or not of_pass:
+                # Of an earlier pass there may only be what life or a merge made after it.
+                if record.kind == "pass" or record.pass_number != number:
                     of_pass.append(record.version)
-                of_pass[-1] = record.version
+                of_pass[-1], number = record.version, record.pass_number
             of_day = {record.day: record.version for record in records if record.day > 0}
             daily = [of_day[day] for day in sorted(of_day)[-keep_daily:]] if keep_daily else []
             with_name = {checkpoint.version for checkpoint in checkpoints(self.folder)}

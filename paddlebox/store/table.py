@@ -63,6 +63,8 @@ class Table(OneRank):
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
         link: of a table of a group; None: it stands alone.
+        history: with read_only, versions that are open already; operators do not find the table.
+            None: it opens those in folder.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -87,6 +89,7 @@ class Table(OneRank):
         slot_rates: Sequence[float] = (),
         parity: int | None = None,
         link: GroupLink | None = None,
+        history: History | None = None,
     ) -> None:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
@@ -101,7 +104,7 @@ class Table(OneRank):
         self._merging: Merging | None = None
         self._parity: Keeper | None = None
         described = config.model_dump(mode="json")
-        self._history = History(
+        self._history = history or History(
             self.folder,
             {"seed": seed, **described},
             read_only=read_only,
@@ -124,6 +127,7 @@ class Table(OneRank):
                     "threads": threads,
                     "read_only": read_only,
                     "events": last.events,
+                    "registered": history is None,
                 },
                 last.segments,
             )

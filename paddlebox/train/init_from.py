@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.config import Config, Slot, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store.files import write_durably
+from paddlebox.store.files import table_folder, write_durably
+from paddlebox.store.group import Tables, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows, open_source
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table
@@ -32,6 +34,7 @@ INIT_FILE = "init.json"  # RUN/init.json: what a filled run was filled from
 SLOTS_FILE = "slots.json"  # RUN/slots.json: the slots that its rows' numbers stand for
 # Paddle's variable of the dense optimizer's rate. It is the new config's, whatever was trained.
 _RATE = "learning_rate_"
+_DEFAULT = ""  # the default table, whatever its name
 # What decides which feasign a value of a slot becomes.
 _MEANING = ("hash", "bucket", "cross")
 
@@ -73,10 +76,6 @@ def find_source(text: str, run_dir: Path) -> Source:
             f"--init-from {text}: {path} does not say what the run was: {error!r}; a run's "
             "config.json is needed to understand its rows"
         ) from error
-    if config.get("extra_tables"):
-        raise ConfigError(
-            f"--init-from {text}: was trained with extra_tables; a run starts from one table today"
-        )
     return Source(folder, resolve_version(folder, name), config, slots)
 
 
@@ -98,59 +97,145 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def init_from(
-    source: Source, config: Config, slots: Slots, table: Table, runner: Runner, run_dir: Path
+    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runner, run_dir: Path
 ) -> dict[str, Any]:
     """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
-    carried, reset and dropped.
+    carried, reset and dropped. The default tables belong together, others by name.
 
     Raises: StoreError when the source cannot be read;
         CorruptionError; OutOfSpaceError; ConfigError when the rows mean nothing to this config.
         Nothing is committed then.
     """
     _check_keys(source, config)
-    chosen = _map_slots(source.slots, slots)
-    with open_source(source.run / "store", source.version) as old:
-        assert old.head is not None
-        log.info(
-            "init from %s, version %d: %d rows",
-            source.run,
-            old.head.version,
-            old.head.live_rows,
-        )
-        imported = import_rows(
-            old,
-            table,
-            slots=chosen.indices,
-            keyed_by_slot=config.data.key_space.value == "per_slot",
-            progress=_progress(old.head.live_rows),
-        )
+    chosen = _map_slots(source, config, slots)
+    with _opened(source) as old:
+        first = old[_DEFAULT]
+        assert first.head is not None
+        log.info("init from %s, version %d", source.run, first.head.version)
+        carried: dict[str, _Carried] = {}
+        of_each: list[dict[str, Any]] = []
+        for number, table in enumerate(tables.members):
+            name = table.name if number else _DEFAULT
+            fields = _of_new()
+            if name in old:
+                carried[name] = one = _carry(old[name], table, chosen.within(name), config)
+                fields = one.fields(old[name])
+            of_each.append(fields)
         same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
-        dense = carry_dense(old.load_dense(), runner.dense_state(), same_optimizer)
-        admission = _admission(old, table, chosen)
+        dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
         report = {
             "run": str(source.run),
-            "version": old.head.version,
-            "rows": _rows(imported, source.slots),
+            "version": first.head.version,
+            "rows": _rows([one.imported for one in carried.values()], source.slots),
             "slots": chosen.report(slots),
-            "parts": _parts(old.config, table.config),
-            "admission_counts": _what_of_counts(table, admission),
+            "parts": carried[_DEFAULT].parts,
+            "admission_counts": carried[_DEFAULT].counts,
+            **_of_tables(tables, old, carried, chosen.moved_tables),
             "dense": dense.report(),
         }
         runner.load_dense_state(dense.state)
         write_durably(str(run_dir / INIT_FILE), json.dumps(report, indent=1).encode())
-        table.commit_initial(
-            imported.segments,
-            dense=dense.state,
-            admission=admission,
-            day=old.day,
-            events=old.events,
-            cursor={"pass": 0, "epoch": 0, "init_from": [str(source.run), old.head.version]},
-            config_hash=config.fingerprint(),
-            config=description(config, slots),
-        )
+        of_each[0] |= {
+            "dense": dense.state,
+            "cursor": {
+                "pass": 0, "epoch": 0, "init_from": [str(source.run), first.head.version],
+            },
+            "config_hash": config.fingerprint(),
+            "config": description(config, slots),
+        }  # fmt: skip
+        commit_initial(tables, of_each)
     for line in format_report(report):
         log.info("init: %s", line)
     return report
+
+
+@contextmanager
+def _opened(source: Source) -> Iterator[dict[str, Table]]:
+    """The tables of the source by name, to read; _DEFAULT is the default one."""
+    store = source.run / "store"
+    with ExitStack() as opened:
+        first = opened.enter_context(open_source(store, source.version))
+        assert first.head is not None
+        tables = {_DEFAULT: first}
+        for name, version in first.head.tables.items():
+            folder = Path(table_folder(str(store), name))
+            tables[name] = opened.enter_context(open_source(folder, version))
+        yield tables
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """What came of one table."""
+
+    imported: Imported
+    parts: dict[str, str]
+    admission: bytes | None
+    counts: str  # what became of them
+
+    def fields(self, old: Table) -> dict[str, Any]:
+        """Of `Table.commit_initial`."""
+        return {
+            **_of_new(),
+            "segments": self.imported.segments,
+            "admission": self.admission,
+            "day": old.day,
+            "events": old.events,
+        }
+
+
+def _of_new() -> dict[str, Any]:
+    """Of `Table.commit_initial`, for a table that begins empty."""
+    return {
+        "segments": [],
+        "dense": {},
+        "admission": None,
+        "day": 0,
+        "events": [],
+        "cursor": {},
+        "config_hash": "",
+        "config": {},
+    }
+
+
+def _carry(old: Table, new: Table, slots: _SlotMap, config: Config) -> _Carried:
+    assert old.head is not None
+    imported = import_rows(
+        old,
+        new,
+        slots=slots.indices,
+        keyed_by_slot=config.data.key_space.value == "per_slot",
+        progress=_progress(old.head.live_rows),
+    )
+    admission = _admission(old, new, slots)
+    parts = _parts(old.config, new.config)
+    return _Carried(imported, parts, admission, _what_of_counts(new, admission))
+
+
+def _of_tables(
+    tables: Tables,
+    old: Mapping[str, Table],
+    carried: Mapping[str, _Carried],
+    moved: Sequence[str],
+) -> dict[str, Any]:
+    """What the report says of further tables; nothing where neither run has any."""
+    further = [table.name for table in tables.members[1:]]
+    gone = {name: table.head.live_rows for name, table in old.items()
+            if name not in carried and table.head is not None}  # fmt: skip
+    if not further and not gone:
+        return {}
+    kept = {
+        name: {"rows": one.imported.rows, "parts": one.parts, "admission_counts": one.counts}
+        for name, one in carried.items()
+        if name != _DEFAULT
+    }
+    return {
+        "tables": {
+            "carried": kept,
+            "new": [name for name in further if name not in kept],
+            "dropped": gone,
+            "slots_moved": list(moved),
+        }
+    }
 
 
 def check_same_source(source: Source, run_dir: Path) -> None:
@@ -188,6 +273,8 @@ class _SlotMap:
     kept: list[str]
     dropped: list[str]
     changed: list[str]  # kept, but their values become other feasigns
+    tables: list[tuple[str, str]]  # that they belonged to and belong to; "" for those dropped
+    moved_tables: list[str]  # kept, but of another table: their rows stay behind
 
     def report(self, slots: Slots) -> dict[str, list[str]]:
         added = [slot.name for slot in slots.sparse if slot.name not in self.kept]
@@ -202,8 +289,23 @@ class _SlotMap:
     def moved(self) -> bool:
         return any(new not in (-1, old) for old, new in enumerate(self.indices))
 
+    def within(self, table: str) -> _SlotMap:
+        """Of the slots that are of this table before and after."""
+        indices = [
+            to if of_both == (table, table) else -1
+            for to, of_both in zip(self.indices, self.tables, strict=True)
+        ]
+        return replace(self, indices=indices)
 
-def _map_slots(old: Slots, new: Slots) -> _SlotMap:
+
+def _table_of(slot: Slot, first: Any) -> str:
+    """first: name of the default table."""
+    return _DEFAULT if slot.table in (None, first) else str(slot.table)
+
+
+def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
+    old = source.slots
+    first = source.config.get("table", {}).get("name")
     places = {slot.name: (index, slot) for index, slot in enumerate(new.sparse)}
     kept = [slot for slot in old.sparse if slot.name in places]
     changed = [
@@ -213,11 +315,22 @@ def _map_slots(old: Slots, new: Slots) -> _SlotMap:
     ]
     if changed:
         log.warning("init: slots make other feasigns than they did: %s", ", ".join(changed))
+    tables = [
+        (_table_of(slot, first), _table_of(places[slot.name][1], config.table.name))
+        if slot.name in places
+        else ("", "")
+        for slot in old.sparse
+    ]
+    moved = [slot.name for slot, (a, b) in zip(old.sparse, tables, strict=True) if a != b]
+    if moved:
+        log.warning("init: slots of another table leave their rows behind: %s", ", ".join(moved))
     return _SlotMap(
         [places[slot.name][0] if slot.name in places else -1 for slot in old.sparse],
         [slot.name for slot in kept],
         [slot.name for slot in old.sparse if slot.name not in places],
         changed,
+        tables,
+        moved,
     )
 
 
@@ -237,12 +350,14 @@ def _what_of_counts(new: Table, admission: bytes | None) -> str:
     return "carried" if admission is not None else "start anew"
 
 
-def _rows(imported: Imported, slots: Slots) -> dict[str, Any]:
+def _rows(imported: Sequence[Imported], slots: Slots) -> dict[str, Any]:
+    """Of all tables that were carried."""
     names = [slot.name for slot in slots.sparse]
-    dropped = {name: rows for name, rows in zip(names, imported.dropped, strict=True) if rows > 0}
+    sums = [sum(of_slot) for of_slot in zip(*(one.dropped for one in imported), strict=True)]
+    dropped = {name: rows for name, rows in zip(names, sums, strict=True) if rows > 0}
     return {
-        "carried": imported.rows,
-        "with_embedx": imported.with_embedx,
+        "carried": sum(one.rows for one in imported),
+        "with_embedx": sum(one.with_embedx for one in imported),
         "dropped": sum(dropped.values()),
         "dropped_by_slot": dropped,
     }
@@ -365,8 +480,25 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
         f"dropped: {listed(slots['dropped'])}",
         *(f"{part}: {what}" for part, what in report["parts"].items()),
         f"admission counts: {report['admission_counts']}",
+        *_lines_of_tables(report.get("tables", {})),
         f"dense: {len(dense['carried'])} tensors carried",
     ]
     for kind in ("fresh", "dropped"):
         lines += [f"dense, {kind}: {t['name']} {t['shape']} ({t['why']})" for t in dense[kind]]
     return lines
+
+
+def _lines_of_tables(tables: Mapping[str, Any]) -> list[str]:
+    if not tables:
+        return []
+    lines = [
+        f"table {name}: {of['rows']} rows carried; {part}: {what}"
+        for name, of in tables["carried"].items()
+        for part, what in of["parts"].items()
+    ]
+    lines += [f"table {name}: new, without rows" for name in tables["new"]]
+    lines += [f"table {name}: dropped, {rows} rows" for name, rows in tables["dropped"].items()]
+    moved = tables["slots_moved"]
+    return lines + (
+        [f"slots of another table, without their rows: {', '.join(moved)}"] * bool(moved)
+    )

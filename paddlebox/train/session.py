@@ -36,11 +36,11 @@ from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
 from paddlebox.ranks import ShardedTable, World
 from paddlebox.saves.saver import Saver
-from paddlebox.saves.schedule import save_due
+from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
-from paddlebox.store.group import TableGroup, Tables, only_table
+from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
 from paddlebox.train import interrupt, on_ranks, resume
 from paddlebox.train.dump import PredictionDump
@@ -198,9 +198,6 @@ def train(
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
     on_ranks.check_config(config, world, source, back_to, skip)
-    for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
-        if wanted and config.extra_tables:
-            raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
     slots = read_slots(config)
     listed = plan_passes(config)
     start = find_source(source, run_dir) if source else None
@@ -234,11 +231,11 @@ def train(
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
+        _saving(config, table) as saves,
     ):
         runner = build_runner(config, slots, world.size)
         if start is not None and table.head is None:
-            only = only_table(table, "--init-from")
-            init_from(start, config, slots, only, runner, run_dir)
+            init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
@@ -254,13 +251,12 @@ def train(
             dataset.config = resume.description(config, slots)
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
-            saver = _saver(config, table)
             lines = begun.lines
             left = passes[begun.passes :]
 
             def write_line() -> None:
-                if saver is not None:
-                    lines[-1]["save"] = save_due(saver, config.save)
+                if saves is not None:
+                    lines[-1]["save"] = saves.due()
                 if tests:
                     lines[-1]["test"] = _evaluate_files(
                         config, slots, table, runner, on_ranks.share_files(tests, world)
@@ -271,6 +267,8 @@ def train(
 
             if begun.line_missing:
                 write_line()
+            elif saves is not None and begun.passes:
+                saves.due()  # what a run that was killed had not written yet
             if left:
                 _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):
@@ -295,6 +293,8 @@ def train(
                     write_line()
         table.wait_commit()
         table.commit_ended()
+        if saves is not None:
+            saves.finish()
         if copier is not None:
             copier.finish(table.head)
         if lines and not any(line["samples"] for line in lines):
@@ -323,15 +323,21 @@ def train(
     return summary
 
 
-def _saver(config: Config, table: Tables) -> Saver | None:
+@contextmanager
+def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]:
     """Writes the saves that the config asks for."""
     if not config.save.out:
-        return None
+        yield None
+        return
     extra = {
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
+    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save)
+    try:
+        yield saves
+    finally:
+        saves.close()
 
 
 def evaluate(

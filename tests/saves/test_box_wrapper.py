@@ -108,5 +108,5 @@ def test_of_several_models_the_last_ones_rows_win(tmp_path: Path) -> None:
     other = config().model_copy(update={"embedx_dim": 2})
     with open_table(None, other) as table:
         narrow = Saver(table, tmp_path / "3").base()
-    with pytest.raises(ConfigError, match="only saves of one layout can be merged"):
+    with pytest.raises(ConfigError, match="only saves of one layout go together"):
         box.merge_multi_models([str(narrow.folder), *paths], f"{tmp_path}/out/20240101/three")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config import load_config
+import paddlebox
+from paddlebox.config import Config, load_config
+from paddlebox.config.check import validate
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
 from paddlebox.upkeep.store_files import newest, reading, table_of
@@ -71,6 +73,25 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["save"]["kind"] for line in lines] == ["base", "delta"] * 2
     assert (tmp_path / "a" / "store" / "parity").is_dir()
+
+
+def test_a_run_goes_on_from_a_store_made_of_its_saves(data: Path, tmp_path: Path) -> None:
+    out, again = tmp_path / "out", tmp_path / "b"
+    train(data, tmp_path / "a", f"save.out={out}")
+    last = open_save(out / donefile.read(out, "delta")[-1].name)
+    config = validate(Config, json.loads(last.file("config.json")), "config.json")
+    with Table(config.table, seed=config.seed, folder=again / "store") as table:
+        rows = paddlebox.BoxWrapper(table).load_model(str(last.folder))
+        assert rows == len(apply(chain_of(last))) > 0
+    other = ["data.date=20240103", f"save.out={tmp_path / 'other'}"]
+    train(data, again, *other)
+    lines = (again / "metrics.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])["hits"]
+    assert first["ssd"] > 500  # rows that were loaded
+    assert (
+        first["new"]
+        < json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[0])["hits"]["new"]
+    )
 
 
 def test_one_base_and_a_delta_every_second_pass(data: Path, tmp_path: Path) -> None:

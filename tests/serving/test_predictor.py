@@ -21,7 +21,8 @@ from paddlebox.errors import CorruptionError, DataError, StoreError
 from paddlebox.serving import Predictor
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
-from tests.serving.conftest import FEATURES, ROOT, instances_of
+from tests.conftest import ROOT
+from tests.serving.conftest import FEATURES, instances_of
 
 pytestmark = pytest.mark.usefixtures("in_root")
 

@@ -22,6 +22,8 @@ from paddlebox.serving.file import ExportFile
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.writer import KEPT, MAX_LAYERS, Writer, export
+from paddlebox.store.copies import copy_version, restore
+from paddlebox.store.manifest import Manifest
 from tests.conftest import ROOT, tool
 from tests.serving.conftest import Rows
 
@@ -318,6 +320,21 @@ def test_the_tool_exports_a_commit_brings_a_newer_one_in_and_rolls_back(
     assert failed.returncode in (2, 4)
     assert "holds version 3" in failed.stderr
     assert "Traceback" not in failed.stderr
+    restored = tmp_path / "restored"  # holds a store and nothing else
+    with Manifest.open_reader(run_dir / "store") as manifest:
+        record = manifest.head()
+        assert record is not None
+        copy_version(str(run_dir / "store"), record, str(tmp_path / "copy"))
+    restore(str(tmp_path / "copy"), restored)
+    assert not (restored / "config.json").exists()
+    assert ran(restored, "--out", tmp_path / "again")["version"] == 3
+    assert served(tmp_path / "again", probe) == served(tmp_path / "whole", probe)
+    config = tmp_path / "other.yaml"
+    config.write_text((run_dir / "config.json").read_text().replace('"hidden": [', '"hidden": [8,'))
+    failed = tool("export", restored, "--out", tmp_path / "x", "-c", config)
+    assert failed.returncode == 2
+    assert "trained with another configuration" in failed.stderr
+    assert "model.hidden: was [16], now [8, 16]" in failed.stderr
     failed = tool("export", tmp_path, "--out", tmp_path / "x")
     assert failed.returncode in (2, 4)
     assert "is no run dir" in failed.stderr

@@ -308,6 +308,15 @@ def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
             manifest.prune(keep=0)
 
 
+def test_a_pass_is_kept_by_what_life_made_after_it(tmp_path: Path) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        for _ in range(3):  # versions 1 and 2 of a pass, 3 and 4 of the next
+            (made,) = commit_versions(tmp_path, manifest, 1)
+            manifest.commit(made.following("life"))
+            manifest.prune(keep=9)
+        assert manifest.versions() == [2, 4, 6]
+
+
 def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
     with Manifest.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)

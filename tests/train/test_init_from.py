@@ -36,6 +36,11 @@ answers = []
 for file, overrides, run_dir, source, death in jobs:
     if death == "before the commit":
         Table.commit_initial = lambda *args, **kwargs: os._exit(9)
+    if death == "between the tables":
+        commit = Table.commit_initial
+        Table.commit_initial = lambda self, *args, **kwargs: (
+            commit(self, *args, **kwargs) if self.name == "wide" else os._exit(9)
+        )
     if death == "after the commit":
         init_from.format_report = lambda report: os._exit(9)
     try:
@@ -194,6 +199,69 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
     line = json.loads((tmp_path / "new" / "metrics.jsonl").read_text().splitlines()[0])
     assert line["hits"]["new"] == 0
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
+
+
+def write_slots_of_tables(path: Path, tables: dict[str, str]) -> Path:
+    write_slots(path, SLOTS)
+    text = path.read_text()
+    for name, table in tables.items():
+        text = text.replace(
+            f"name: {name}, type: sparse", f"name: {name}, type: sparse, table: {table}"
+        )
+    path.write_text(text)
+    return path
+
+
+def test_tables_are_carried_by_name(runs, tmp_path):
+    """To the same bits where nothing differs; a new table begins empty, one that is gone stays
+    behind, and one whose width differs keeps what it can."""
+    slots = write_slots_of_tables(tmp_path / "t.yaml", {"user": "wide", "item": "deep"})
+    same = ["model.type=dnn", f"data.slots={slots}", "extra_tables.wide.embedx_dim=6"]
+    same += ["mem.budget_bytes=8MiB"]
+    same += ["extra_tables.deep.embedx_dim=2", "extra_tables.wide.embedx_threshold=2.0"]
+    one, first, second = runs.train(
+        runs.job("one", runs.files, *same),
+        runs.job("first", runs.files[:2], *same),
+        runs.job("second", runs.files[2:], *same, source=str(tmp_path / "first")),
+    )
+    assert second["sparse_digest"] == one["sparse_digest"] != first["sparse_digest"]
+    assert second["dense_digest"] == one["dense_digest"]
+    tables = runs.report("second")["tables"]
+    assert set(tables["carried"]) == {"deep", "wide"}
+    assert (tables["new"], tables["dropped"], tables["slots_moved"]) == ([], {}, [])
+
+    # query gets a table of its own, wide becomes wider, deep is gone: its slot is default's now.
+    other = write_slots_of_tables(tmp_path / "o.yaml", {"user": "wide", "query": "fresh"})
+    changed = ["model.type=dnn", f"data.slots={other}", "extra_tables.wide.embedx_dim=9"]
+    changed += ["extra_tables.fresh.embedx_dim=2", "extra_tables.wide.embedx_threshold=2.0"]
+    changed += ["mem.budget_bytes=8MiB"]
+    (answer,) = runs.train(
+        runs.job("new", runs.files[2:], *changed, source=str(tmp_path / "first"))
+    )
+    assert answer["version"] >= 3
+    report = runs.report("new")
+    tables = report["tables"]
+    assert tables["new"] == ["fresh"]
+    assert set(tables["dropped"]) == {"deep"}
+    assert tables["dropped"]["deep"] > 100
+    assert tables["slots_moved"] == ["item", "query"]
+    wide = tables["carried"]["wide"]
+    assert wide["parts"]["embedx_w"] == "made anew (6 -> 9 floats)"
+    assert wide["rows"] == report["rows"]["carried"] > 100  # query was all that default had
+    assert report["rows"]["dropped_by_slot"].keys() == {"query"}
+
+
+def test_what_is_killed_between_the_tables_first_versions_begins_again(runs, tmp_path):
+    slots = write_slots_of_tables(tmp_path / "t.yaml", {"user": "wide"})
+    same = ["model.type=dnn", f"data.slots={slots}", "extra_tables.wide.embedx_dim=6"]
+    same += ["mem.budget_bytes=8MiB"]
+    old, second = str(tmp_path / "old"), runs.files[2:]
+    _, expected = runs.train(
+        runs.job("old", runs.files[:2], *same), runs.job("whole", second, *same, source=old)
+    )
+    runs.train(runs.job("new", second, *same, source=old, death="between the tables"), code=9)
+    (again,) = runs.train(runs.job("new", second, *same, source=old))
+    assert again == expected
 
 
 @pytest.mark.slow

@@ -1,0 +1,46 @@
+"""Whether the rows of a save mean to one table what they meant to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paddlebox.errors import ConfigError
+from paddlebox.saves.reader import Save
+
+
+def check_layout(
+    save: Save,
+    expected: Mapping[str, Mapping[str, Any]],
+    where: object,
+    hint: str = "only saves of one layout go together",
+) -> None:
+    """expected: by table, what has `layout_fingerprint` and `layout` as the record of a save; where
+    it is, for the message.
+
+    Raises: ConfigError for other tables, widths or rules.
+    """
+    found = {table: part.meta for table, part in save.parts.items()}
+    if sorted(found) != sorted(expected):
+        raise ConfigError(
+            f"{save.folder}: has tables {', '.join(sorted(found))}, {where} "
+            f"{', '.join(sorted(expected))}: {hint}"
+        )
+    for table, meta in found.items():
+        ours, theirs = _meaning(meta), _meaning(expected[table])
+        for name, value in ours.items():
+            if value != theirs[name]:
+                raise ConfigError(
+                    f"{save.folder}: rows of table {table} have {name} {value}, those of {where} "
+                    f"{theirs[name]}: {hint}"
+                )
+
+
+def _meaning(meta: Mapping[str, Any]) -> dict[str, Any]:
+    layout = meta["layout"]
+    of_rules = {
+        f"{part}.rule": layout.get(part, {}).get("rule") for part in ("embed", "embedx", "expand")
+    }
+    if not layout.get("expand_dim"):
+        del of_rules["expand.rule"]
+    return {"layout": f"{meta['layout_fingerprint']:#018x}", **of_rules}

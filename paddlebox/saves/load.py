@@ -1,0 +1,81 @@
+"""A store made from saves alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from paddlebox.config import load_slots
+from paddlebox.errors import StoreError
+from paddlebox.saves.layout import check_layout
+from paddlebox.saves.reader import Save, chain_of
+from paddlebox.saves.saver import layouts_of
+from paddlebox.saves.served import Served
+from paddlebox.store.group import Tables, commit_initial
+from paddlebox.store.import_rows import import_chunks
+from paddlebox.store.life import DECAY, numbered
+
+log = logging.getLogger("paddlebox")
+
+
+def load_save(save: Save, tables: Tables) -> int:
+    """Fills a table, or a group, that is empty with what the save's chain serves: its first
+    version, with the save's dense state. docs/box_wrapper.md says what of a row a save lacks.
+
+    Returns: how many rows.
+
+    Raises: StoreError for a table that is not empty or has no folder, and where a part of the chain
+        is missing; ConfigError for other tables, widths or rules; OutOfSpaceError; CorruptionError.
+        Nothing is committed then.
+    """
+    for table in tables.members:
+        if table.folder is None or table.read_only:
+            raise StoreError(f"table '{table.name}' has no store of its own to load into")
+        if table.head is not None:
+            raise StoreError(
+                f"{table.folder}: has version {table.head.version}, expected an empty store: a "
+                "save is loaded into a new folder"
+            )
+    check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
+    chain = chain_of(save)
+    log.info("loading %s: %s", save.folder, " and ".join(one.name for one in chain))
+    of_each: list[dict[str, Any]] = []
+    rows = 0
+    for number, table in enumerate(tables.members):
+        parts = [one.parts[table.name] for one in chain]
+        segments = import_chunks(
+            table, Served(parts).chunks(), sum(part.meta["rows"] for part in parts)
+        )
+        rows += sum(segment["rows"] for segment in segments)
+        of_each.append(
+            {
+                "segments": segments,
+                "dense": {} if number else save.dense(),
+                "admission": None,
+                "day": save.meta["day"],
+                "events": _days_ended(parts[-1]),
+                "cursor": {} if number else {"pass": 0, "epoch": 0, "loaded_from": save.name},
+                "config_hash": "",
+                "config": {} if number else _description(save),
+            }
+        )
+    commit_initial(tables, of_each)
+    log.info("loaded %s: %d rows", save.folder, rows)
+    return rows
+
+
+def _days_ended(part: Save) -> list[dict[str, Any]]:
+    """That the save's day had ended, so that it does not end again: a decay by 1."""
+    day = part.meta.get("day_ended", 0)
+    return numbered([{"kind": DECAY, "day": day, "decay": 1.0}], 0) if day else []
+
+
+def _description(save: Save) -> dict[str, Any]:
+    """What a commit keeps of the configuration, if the save has it."""
+    if not {"config.json", "slots.yaml"} <= set(save.meta["files"]):
+        return {}
+    config = json.loads(save.file("config.json"))
+    save.file("slots.yaml")  # its checksum
+    slots = load_slots(save.folder / "slots.yaml")
+    return {"config": config, "slots": slots.model_dump(mode="json")}

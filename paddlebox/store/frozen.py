@@ -1,0 +1,117 @@
+"""A committed version, read in the process that goes on training: its rows and its dense state stay
+what they were, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from paddlebox.errors import StoreError
+from paddlebox.store.group import Tables
+from paddlebox.store.history import GroupLink, History
+from paddlebox.store.leases import Lease
+from paddlebox.store.table import Table
+
+_MEM_BYTES = 1 << 20  # of a table that is only read through
+
+
+class _Version:
+    """The newest version of a table, whose files a lease keeps."""
+
+    def __init__(self, table: Table) -> None:
+        if table.folder is None or table.head is None:
+            raise StoreError(f"table '{table.name}' has no committed version to keep")
+        self.folder, self.config = table.folder, table.config
+        self.name, self.layout = table.name, table.layout
+        with table.committing():  # else it might be forgotten before it is leased
+            self.record = table.head
+            self.journal = table.journal()
+            self.lease = Lease(str(table.folder))
+            self.lease.pin(self.record.version)
+
+
+class _FrozenHistory(History):
+    """One version. The manifest stays with the table that it was taken of."""
+
+    def __init__(self, of: _Version) -> None:
+        nothing = GroupLink()
+        super().__init__(
+            None,
+            of.layout,
+            read_only=True,
+            version=None,
+            keep_versions=1,
+            keep_daily=0,
+            link=nothing,
+        )
+        self.folder, self.head = of.folder, of.record
+        self._journal = of.journal
+
+    def journal(self) -> list[dict[str, Any]]:
+        return self._journal
+
+
+class FrozenTable(Table):
+    """As a `Table` that is read only. Operators do not find it: a program that names no table means
+    the one that it was taken of."""
+
+    def __init__(self, of: _Version) -> None:
+        self._of = of
+        super().__init__(
+            # When it is closed the name is taken from the operators: not that of the other.
+            of.config.model_copy(update={"name": f"{of.name} at version {of.record.version}"}),
+            seed=int(of.layout["seed"]),
+            folder=of.folder,
+            mem_budget_bytes=_MEM_BYTES,
+            read_only=True,
+            history=_FrozenHistory(of),
+        )
+
+    @property
+    def name(self) -> str:
+        return self._of.name
+
+
+class Frozen:
+    """The last commit of a table or a group, kept until `close`. Rows are opened by `open`, which
+    another thread may call: filters and fences are read then, 2 bytes a row.
+
+    Raises: StoreError for a table without a folder, or without a commit.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        tables.commit_ended()
+        self._versions: list[_Version] = []
+        self._opened = ExitStack()
+        try:
+            for table in tables.members:
+                self._versions.append(_Version(table))
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> list[FrozenTable]:
+        """Of each table. Raises: CorruptionError, StoreError."""
+        tables = []
+        for of in self._versions:
+            tables.append(FrozenTable(of))
+            self._opened.callback(tables[-1].close)
+        return tables
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._opened.close()
+        for of in self._versions:
+            of.lease.release()
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
