@@ -137,7 +137,9 @@ def main() -> int:
                     )
                 figures[case] = {each: report.spread(seconds[each]) for each in seconds}
                 times = statistics.median(seconds["load"]) / peer
-                goals.append(report.Goal(f"{case}, of pyarrow's time", times, TIMES, times <= TIMES))
+                goals.append(
+                    report.Goal(f"{case}, of pyarrow's time", times, TIMES, times <= TIMES)
+                )
     settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
     return report.write(options.out, settings, figures, goals)
 

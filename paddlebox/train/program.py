@@ -15,7 +15,7 @@ from paddlebox.config import Config, OptimizerType, Program, Slots
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import CorruptionError
 from paddlebox.models import create_model
-from paddlebox.nn import TableSlots
+from paddlebox.nn import TableSlots, log_loss
 
 paddle = ops.paddle
 
@@ -87,10 +87,6 @@ def _create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def _mean_loss(logits: Any, label: Any) -> Any:
-    return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
-
-
 def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
     shapes = {name: tuple(value.shape) for name, value in expected.items()}
     found = {name: tuple(array.shape) for name, array in state.items()}
@@ -120,7 +116,7 @@ class _Dygraph:
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
         logits = self._model(*(tensors[name] for name in self._inputs))
-        return _mean_loss(logits, tensors["box_label"]), logits
+        return log_loss(logits, tensors["box_label"]), logits
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()
@@ -185,7 +181,7 @@ class _Static:
             if not train:
                 model.eval()
             logits = model(*(inputs[name] for name in _model_inputs(config)))
-            loss = _mean_loss(logits, inputs["box_label"])
+            loss = log_loss(logits, inputs["box_label"])
             if train:
                 _create_optimizer(config).minimize(loss)
         return [loss, logits]

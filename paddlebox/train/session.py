@@ -32,7 +32,7 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
