@@ -21,11 +21,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -306,17 +304,8 @@ def main() -> int:
         options.rows, options.turns, options.samples = 400_000, 3, 30_000
     if options.turns < 2 or options.passes_per_turn < 1 or options.rows < 1000:
         parser.error("expected --turns of 2 or more, --passes-per-turn of 1, --rows of 1,000")
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(dir=options.scratch)).resolve()
-    try:
-        figures, goals = measure(options, folder)
-    finally:
-        shutil.rmtree(folder)
-    figures["seconds"] = time.perf_counter() - started
-    hidden = {"out", "work", "take_up", "scratch"}
-    settings = {name: value for name, value in vars(options).items() if name not in hidden}
-    return report.write(options.out, settings, figures, goals)
+    hidden = ("work", "take_up", "scratch")
+    return report.timed(options, lambda folder: measure(options, folder), hidden=hidden)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -196,19 +195,12 @@ def timed(
     options: argparse.Namespace,
     run: Callable[[Path], tuple[dict[str, Any], list[report.Goal]]],
 ) -> int:
-    """Runs in a scratch folder, writes the JSON. 2 and the reason where a peer cannot be had."""
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
+    """As `report.timed`. 2 and the reason where a peer cannot be had."""
     try:
-        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-            figures, goals = run(Path(folder))
+        return report.timed(options, run)
     except UnavailableError as error:
         print(f"not run: {error}; or pass --without-peers", file=sys.stderr)
         return 2
-    figures["seconds"] = time.perf_counter() - started
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    settings["scratch"] = str(options.scratch)
-    return report.write(options.out, settings, figures, goals)
 
 
 if __name__ == "__main__":

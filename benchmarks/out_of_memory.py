@@ -24,12 +24,10 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -520,17 +518,8 @@ def main() -> int:
         options.rows, options.turns = min(options.rows, 1_600_000), min(options.turns, 3)
     if options.turns < 2 or options.passes_per_turn < 1 or options.rows < 1000:
         parser.error("expected --turns of 2 or more, --passes-per-turn of 1, --rows of 1,000")
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(dir=options.scratch)).resolve()
-    try:
-        figures, goals = measure(options, folder)
-    finally:
-        shutil.rmtree(folder)
-    figures["seconds"] = time.perf_counter() - started
-    hidden = {"out", "work", "scratch"}
-    settings = {name: value for name, value in vars(options).items() if name not in hidden}
-    return report.write(options.out, settings, figures, goals)
+    hidden = ("work", "scratch")
+    return report.timed(options, lambda folder: measure(options, folder), hidden=hidden)
 
 
 if __name__ == "__main__":

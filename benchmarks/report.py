@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,3 +72,28 @@ def write(out: Path, settings: Mapping[str, Any], figures: Any, goals: Sequence[
         print(f"{outcome:6} {goal.name}: {goal.value:.4f} (bound {goal.bound:.4f})")
     print(f"written to {out}")
     return 0 if all(goal.ok for goal in goals) else 1
+
+
+def timed(
+    options: argparse.Namespace,
+    measure: Callable[[Path], tuple[dict[str, Any], Sequence[Goal]]],
+    *,
+    hidden: Collection[str] = (),
+) -> int:
+    """Measures in a new folder under options.scratch, which goes away; `write`s what comes of it to
+    options.out, with the seconds it took and the options as settings.
+
+    Args:
+        hidden: options that are no settings.
+    """
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        figures, goals = measure(Path(folder).resolve())
+    figures["seconds"] = time.perf_counter() - started
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(options).items()
+        if name not in {"out", *hidden}
+    }
+    return write(options.out, settings, figures, goals)

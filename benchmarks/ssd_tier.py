@@ -22,7 +22,6 @@ import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -374,14 +373,7 @@ def main() -> int:
         except ModuleNotFoundError:
             print("skipped: rocksdict is not installed (make bench-setup, or --skip-peers)")
             return 0
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        figures, goals = Bench(options, Path(folder)).run()
-    figures["seconds"] = time.perf_counter() - started
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    settings["scratch"] = str(options.scratch)
-    return report.write(options.out, settings, figures, goals)
+    return report.timed(options, lambda folder: Bench(options, folder).run())
 
 
 if __name__ == "__main__":

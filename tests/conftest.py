@@ -66,6 +66,30 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
+    """Runs tools/<name>.py as a shell does; returns its exit code and what it printed."""
+    return subprocess.run(
+        [sys.executable, f"tools/{name}.py", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make_synthetic(folder: Path, *, passes: int, rows: int, test_rows: int = 10) -> Path:
+    """Training files of so many rows each, and test.txt, as datasets/synthetic makes them."""
+    counts = ("--passes", str(passes), "--rows-per-pass", str(rows), "--test-rows", str(test_rows))
+    subprocess.run(
+        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), *counts],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    return folder
+
+
 @pytest.fixture
 def in_new_process() -> Callable[..., Any]:
     return run_python

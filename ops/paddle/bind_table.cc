@@ -113,19 +113,25 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.admission_min_count = admission["min_count"].cast<uint32_t>();
   config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
   config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
-  const std::string on_bad_grad = fields["on_bad_grad"].cast<std::string>();
-  if (on_bad_grad == "skip") {
-    config.on_bad_grad = OnBadGrad::kSkip;
-  } else if (on_bad_grad == "clip") {
-    config.on_bad_grad = OnBadGrad::kClip;
-  } else if (on_bad_grad != "error") {
-    ThrowIfError(Error(Code::kInvalidArgument, "on_bad_grad '%s': expected error, skip or clip",
-                       on_bad_grad.c_str()));
-  }
+  config.on_bad_grad = OnBadGradFrom(fields["on_bad_grad"].cast<std::string>());
   config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
   config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());
   return config;
 }
+
+}  // namespace
+
+OnBadGrad OnBadGradFrom(const std::string& name) {
+  if (name == "skip") return OnBadGrad::kSkip;
+  if (name == "clip") return OnBadGrad::kClip;
+  if (name != "error") {
+    ThrowIfError(Error(Code::kInvalidArgument, "on_bad_grad '%s': expected error, skip or clip",
+                       name.c_str()));
+  }
+  return OnBadGrad::kError;
+}
+
+namespace {
 
 std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::dict>& records) {
   const TableConfig config = ConfigFrom(fields);

@@ -3,10 +3,15 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+#include "table/row_access.h"
+
 namespace pbx {
 
 void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its tiers
 void BindMetric(pybind11::module_& module);   // bind_metric.cc: metrics and their states
+void BindRanks(pybind11::module_& module);    // bind_ranks.cc: batches whose rows other ranks own
 void BindImport(pybind11::module_& module);   // bind_import.cc: rows of one table into another
 void BindMem(pybind11::module_& module);      // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);      // bind_ssd.cc: the SSD tier alone
@@ -16,5 +21,8 @@ void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, i
 void BindParsed(pybind11::module_& module);   // bind_parsed.cc: parsed files, spilled chunks
 void BindSide(pybind11::module_& module);     // bind_side.cc: side tables and their text
 void BindServe(pybind11::module_& module);    // bind_serve.cc: export files
+
+// Of `table.on_bad_grad`. bind_table.cc
+OnBadGrad OnBadGradFrom(const std::string& name);
 
 }  // namespace pbx

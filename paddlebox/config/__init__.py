@@ -1,6 +1,7 @@
 """Configuration: one YAML file, typed and frozen. Imports no Paddle."""
 
 from paddlebox.config.load import load_config
+from paddlebox.config.models import ModelConfig, ModelType
 from paddlebox.config.schema import (
     CheckpointConfig,
     Config,
@@ -12,8 +13,6 @@ from paddlebox.config.schema import (
     KeySpace,
     LifeConfig,
     MemConfig,
-    ModelConfig,
-    ModelType,
     OptimizerConfig,
     OptimizerType,
     OversizePass,
@@ -28,8 +27,10 @@ from paddlebox.config.schema import (
     parse_bytes,
 )
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
+from paddlebox.config.zoo import AnyModelConfig
 
 __all__ = [
+    "AnyModelConfig",
     "CheckpointConfig",
     "Config",
     "DataConfig",

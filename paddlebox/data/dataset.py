@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,8 @@ class InMemoryDataset(Orders):
             worker="pack",
             consumer="train",
         ) as batches:
-            for batch in self._pack_threads.watch(batches):
+            packed = self._pack_threads.watch(batches)
+            for batch in self._table.feeds(staged.pass_table, len(spans), packed, packer.nobody):
                 with times.time("train"):
                     yield batch
         for member, rows in zip(self._table.members, packer.rows_not_pulled, strict=True):
@@ -210,6 +212,20 @@ class InMemoryDataset(Orders):
             spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
             short = count % size > 0
         return spans[:-1] if self._drop_last and short and current.train else spans
+
+    def step(self, feed: Feed) -> AbstractContextManager[int | None]:
+        """Around the run of a batch, for loops of one's own on several ranks. Gives how many of its
+        instances count, or None: all do."""
+        return self._table.step(feed)
+
+    @property
+    def ranks(self) -> int:
+        """How many train this pass together."""
+        return self._table.ranks
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """What each rank gives, in their order."""
+        return self._table.gather(mine)
 
     def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.

@@ -1,8 +1,35 @@
 """Layers over the operators."""
 
 from paddlebox.nn.data_norm import DataNorm
+from paddlebox.nn.fields import (
+    LinearPart,
+    beside_vectors,
+    flat,
+    interactions,
+    vectors_of,
+    weights_of,
+)
+from paddlebox.nn.functional import pairs_of, sigmoid, sum_over, take
 from paddlebox.nn.log_loss import log_loss
-from paddlebox.nn.mlp import MLP
+from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 
-__all__ = ["MLP", "DataNorm", "PooledSlots", "PooledTables", "TableSlots", "log_loss"]
+__all__ = [
+    "MLP",
+    "DataNorm",
+    "LinearPart",
+    "PooledSlots",
+    "PooledTables",
+    "TableSlots",
+    "Tower",
+    "beside_vectors",
+    "flat",
+    "interactions",
+    "log_loss",
+    "pairs_of",
+    "sigmoid",
+    "sum_over",
+    "take",
+    "vectors_of",
+    "weights_of",
+]

@@ -13,10 +13,9 @@ Letters: K = keys of a pass, T = tables, S = sparse slots.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,8 +27,12 @@ import numpy as np
 from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import files
+from paddlebox.store.background import Background
+from paddlebox.store.history import GroupLink
 from paddlebox.store.manifest import VersionRecord
-from paddlebox.store.table import GroupLink, StagedPass, Table
+from paddlebox.store.one_rank import OneRank
+from paddlebox.store.staged import StagedPass
+from paddlebox.store.table import Table
 
 _LEAST_MEM_BYTES = 1 << 20
 
@@ -50,7 +53,7 @@ class StagedGroup(StagedPass):
         return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
 
 
-class TableGroup:
+class TableGroup(OneRank):
     """What datasets and sessions use of a `Table`, over several.
 
     Args:
@@ -89,8 +92,7 @@ class TableGroup:
         self._table_of_slot = slots.tables(self.names)
         self._tables: list[Table] = []
         self._torn = False  # a change of all tables stopped half way
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit-group")
-        self._commit: Future[int] | Future[None] | None = None
+        self._background = Background("paddlebox-commit-group")
         shares = [config.share / sum(config.share for config in configs) for config in configs]
         try:
             for number, (config, share) in enumerate(zip(configs, shares, strict=True)):
@@ -351,22 +353,16 @@ class TableGroup:
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         self.wait_commit()
-        future = self._committer.submit(self._commit_later(**arguments))
-        self._commit = future
-        return future
+        return self._background.start(self._commit_later(**arguments))
 
     def keep_in_background(self, **arguments: Any) -> Future[None]:
         self.wait_commit()
-        future = self._committer.submit(self._keep_later(**arguments))
-        self._commit = future
-        return future
+        return self._background.start(self._keep_later(**arguments))
 
     def commit_ended(self) -> int:
         """As `Table.commit_ended`. 0 also where the tables do not belong together any more: then
         the last commit is what there is."""
-        self.wait_commit()
-        # A signal may have come between the call of `keep` and the noting of it.
-        self._committer.submit(int).result()
+        self._background.settle()
         if self._torn:
             return 0
         with self._whole():
@@ -395,12 +391,7 @@ class TableGroup:
         return self.first.pass_number
 
     def wait_commit(self) -> float:
-        commit, started = self._commit, time.perf_counter()
-        if commit is not None:
-            commit.exception()  # waits; a signal that ends this loses nothing
-            self._commit = None
-            commit.result()
-        return time.perf_counter() - started
+        return self._background.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
         return self.first.load_dense()
@@ -459,7 +450,7 @@ class TableGroup:
         try:
             self.wait_commit()
         finally:
-            self._committer.shutdown()
+            self._background.close()
             with ExitStack() as closing:  # the first one last: merges of the others ask it
                 for table in self._tables:
                     closing.callback(table.close)

@@ -74,7 +74,7 @@ def import_rows(
     native = target._native
     moves = keyed_by_slot and any(new not in (-1, old) for old, new in enumerate(slots))
     needed = source.head.live_rows * (native.stored_row_bytes + 8) * 11 // 10 * (2 if moves else 1)
-    free = target._free_bytes()
+    free = target.free_bytes()
     if needed > free:
         raise OutOfSpaceError(
             f"{target.folder}: {source.head.live_rows} rows of {source.folder} need {needed} "

@@ -46,15 +46,30 @@ def delta_filter(config: LifeConfig, day: int) -> SaveFilter:
 
 def end_of_day(config: LifeConfig, day: int) -> list[dict[str, Any]]:
     """The events of a day's end, in PaddleBox's order: rows are judged by what the decay left."""
-    return [
-        {"kind": DECAY, "day": day, "decay": config.show_click_decay_rate},
-        {
-            "kind": SHRINK,
-            "day": day,
-            "min_score": config.delete_threshold,
-            "max_unseen_days": config.delete_after_unseen_days,
-        },
-    ]
+    return [decay(config, day), shrink(config, day)]
+
+
+def decay(config: LifeConfig, day: int, rate: float | None = None) -> dict[str, Any]:
+    """Shows and clicks fade by the rate, or the config's."""
+    rate = config.show_click_decay_rate if rate is None else rate
+    return {"kind": DECAY, "day": day, "decay": rate}
+
+
+def shrink(
+    config: LifeConfig,
+    day: int,
+    min_score: float | None = None,
+    max_unseen_days: int | None = None,
+) -> dict[str, Any]:
+    """Rows of a low score or long unseen go; bounds that are None are the config's."""
+    return {
+        "kind": SHRINK,
+        "day": day,
+        "min_score": config.delete_threshold if min_score is None else min_score,
+        "max_unseen_days": (
+            config.delete_after_unseen_days if max_unseen_days is None else max_unseen_days
+        ),
+    }
 
 
 def after_save(saved: SaveFilter) -> dict[str, Any]:

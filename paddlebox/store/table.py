@@ -7,13 +7,10 @@ A store folder holds the manifest, the SSD tier's segments and the dense state o
 from __future__ import annotations
 
 import logging
-import os
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,60 +19,30 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
-from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
-from paddlebox.store import compaction, files, life
-from paddlebox.store.compaction import Merge, Policy
-from paddlebox.store.compactor import Compactor
-from paddlebox.store.dense import read_dense, write_dense
+from paddlebox.errors import PassError, StoreError
+from paddlebox.store import life
+from paddlebox.store.background import Background
+from paddlebox.store.compaction import Policy
+from paddlebox.store.ended import EndedPasses
+from paddlebox.store.history import ADMISSION, OWN, GroupLink, History
+from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.merging import Merging
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.parity import Keeper
-from paddlebox.store.record import newly_written
+from paddlebox.store.room import Room
+from paddlebox.store.staged import StagedPass, sorted_unique_keys
+
+__all__ = ["PassError", "StagedPass", "Table", "sorted_unique_keys"]
 
 log = logging.getLogger("paddlebox")
 core = _native.core
 _MIB = 1 << 20
-# Of the arrays of a version's dense state those that are the table's own, not the program's.
-_OWN = "paddlebox."
-_ADMISSION = _OWN + "admission"
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
-@dataclass(frozen=True)
-class StagedPass:
-    """A pass whose rows are up. K = keys it was staged with."""
-
-    stamp: int  # names the pass; batches carry it
-    rows: int
-    row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
-    hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
-    train: bool = True
-    refused: int = 0  # keys that get no row yet: see Table.count_keys
-
-    @property
-    def stamps(self) -> tuple[int, ...]:
-        """Of each table that the pass has rows in."""
-        return (self.stamp,)
-
-    @property
-    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
-        """`hits` by the name of the table, where there are several."""
-        return {}
-
-
-@dataclass(frozen=True)
-class GroupLink:
-    """What ties a table to the others of its `TableGroup` (store/group.py)."""
-
-    #: Of the first table: the versions of the others that its next version names.
-    others: Callable[[], Mapping[str, int]] | None = None
-    #: Of another: its versions that kept versions of the first one name.
-    named: Callable[[], Collection[int]] | None = None
-    #: Of another that is opened for training: the version to go back to; 0: an empty table.
-    version: int | None = None
-
-
-class Table:
+class Table(OneRank):
     """Opens a table, and the store in ``folder`` with it.
 
     Args:
@@ -124,100 +91,63 @@ class Table:
         self.config = config
         self.folder = Path(folder) if folder is not None else None
         self.read_only = read_only
-        self.keep_versions = keep_versions
-        self.keep_daily = keep_daily
-        self.disk_budget_bytes = disk_budget_bytes
-        self.policy = compaction
-        self._link = link or GroupLink()
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
-        # Goes into each version: tools open the store with it, and whoever trains it on must agree
-        # on what of it gives the rows' bytes their meaning.
-        self._layout: dict[str, Any] = {"seed": seed, **config.model_dump(mode="json")}
-        self._manifest: Manifest | None = None
-        self._abandoned = False
-        self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
-        self._ended: list[dict[str, Any]] = []  # of passes that `keep` took, and what the last said
-        self._ended_fields: dict[str, Any] | None = None
         #: Called after each commit of a pass, on its thread, with the version's record.
         self.after_commit: Callable[[VersionRecord], None] | None = None
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-commit")
-        self._commit: Future[int] | Future[None] | None = None
-        self._counting = threading.Lock()
-        self._counted = 0  # calls of count_keys
-        self._counts_before: dict[int, bytes] = {}  # the filter before each that no commit has
-        self._events: list[dict[str, Any]] = []  # of a table without a folder; and its day:
-        self._day = 0
+        self._abandoned = False
+        self._background = Background("paddlebox-commit")
         self._native: Any = None
-        self._compactor: Compactor | None = None
+        self._room: Room | None = None
+        self._merging: Merging | None = None
         self._parity: Keeper | None = None
-        self._committing = threading.RLock()  # one writer of versions at a time
-        self._head: VersionRecord | None = None  # as committed or read by this table
+        described = config.model_dump(mode="json")
+        self._history = History(
+            self.folder,
+            {"seed": seed, **described},
+            read_only=read_only,
+            version=version,
+            keep_versions=keep_versions,
+            keep_daily=keep_daily,
+            link=link or GroupLink(),
+        )
         try:
-            ssd_folder = ""
-            if self.folder is not None:
-                self._open_store(version)
-                ssd_folder = str(self.folder / "ssd")
-            head = self._head or self._empty_record()
+            last = self._history.last
             self._native = core.Table(
                 {
-                    **config.model_dump(mode="json"),
+                    **described,
                     "seed": seed,
                     "slot_rates": list(slot_rates),
                     "hbm_budget_bytes": hbm_budget_bytes,
                     "mem_budget_bytes": mem_budget_bytes,
-                    "ssd_folder": ssd_folder,
+                    "ssd_folder": str(self.folder / "ssd") if self.folder is not None else "",
                     "max_segment_bytes": max_segment_bytes,
                     "threads": threads,
                     "read_only": read_only,
-                    "events": head.events,
+                    "events": last.events,
                 },
-                head.segments,
+                last.segments,
             )
-            if self._head is not None and config.admission.min_count > 1:
-                counters = self._read_dense(self._head).get(_ADMISSION)
-                if counters is not None:
-                    self._native.set_admission_state(counters.tobytes())
-            if self.folder is not None and not read_only and parity is not None:
-                self._parity = Keeper(
-                    self.folder, parity, lambda: self._head.segments if self._head else []
-                )
+            self._counts = KeyCounts(self._native)
+            counted = self._history.read_dense().get(ADMISSION) if self.counts_keys else None
+            if counted is not None:
+                self._native.set_admission_state(counted.tobytes())
+            self._ended = EndedPasses(
+                self._native, self._history, self._counts if self.counts_keys else None
+            )
+            if self.folder is None:
+                return
+            self._room = Room(self.folder, disk_budget_bytes)
+            if read_only:
+                return
+            if parity is not None:
+                self._parity = Keeper(self.folder, parity, lambda: self._history.last.segments)
                 self._parity.wake()
-            if self.policy is not None and self._manifest is not None and not read_only:
-                self._compactor = Compactor(
-                    self._plan_merges, self._merge, self._commit_merges, self._native.cancel_merges
-                )
-                self._compactor.wake()
+            self._merging = Merging(
+                self._native, self._history, self._room, compaction, self._wake_parity
+            )
         except BaseException:
             self.close()
             raise
-
-    def _open_store(self, version: int | None) -> None:
-        assert self.folder is not None
-        if self.read_only:
-            self._manifest = Manifest.open_reader(self.folder)
-            head = self._manifest.pin(version)
-        else:
-            self._manifest = Manifest.open_writer(self.folder)
-            if self._link.version is not None:
-                forgotten = self._manifest.rewind(self._link.version)
-                if forgotten:
-                    log.info("%s: versions %s belong to no commit", self.folder, forgotten)
-            self._manifest.remove_unreferenced()
-            head = self._manifest.head()
-        if head is None:
-            if self.read_only:
-                raise StoreError(f"{self.folder}: no version has been committed yet")
-            return
-        stored, wanted = _meaning(head.layout), _meaning(self._layout)
-        differing = sorted(key for key in stored if stored[key] != wanted[key])
-        if differing:
-            raise ConfigError(
-                f"{self.folder}: version {head.version} was written with "
-                f"{ {key: stored[key] for key in differing} }, the config says "
-                f"{ {key: wanted[key] for key in differing} }: rows of one would be misread by the "
-                "other"
-            )
-        self._head = head
 
     # ---- life of a pass
 
@@ -303,35 +233,11 @@ class Table:
             pass, however many passes were counted since.
         """
         del slots
-        with self._counting:
-            self._counts_before[self._counted + 1] = self._native.admission_state()
-            self._native.count_keys(
-                np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(counts, np.uint32)
-            )
-            self._counted += 1
-            return self._counted
+        return self._counts.count(keys, counts)
 
     def uncount_keys(self, counted: int) -> None:
         """Takes back the last `count_keys`, of a pass that is given up before it began."""
-        with self._counting:
-            if counted != self._counted:
-                raise PassError(
-                    f"count {counted} is not the last one, {self._counted}: passes are given up in "
-                    "the reverse order"
-                )
-            self._native.set_admission_state(self._counts_before.pop(counted))
-            self._counted -= 1
-
-    def _counts_after(self, counted: int | None) -> np.ndarray:
-        """The filter as of a `count_keys`; None: the last."""
-        with self._counting:
-            following = (self._counted if counted is None else counted) + 1
-            state = self._counts_before.get(following)
-            if state is None:
-                state = self._native.admission_state()
-            for done in [number for number in self._counts_before if number < following]:
-                del self._counts_before[done]
-            return np.frombuffer(state, np.uint8)
+        self._counts.take_back(counted)
 
     def drop_staged(self, staged: StagedPass) -> None:
         self._native.drop_staged(staged.stamp)
@@ -348,13 +254,10 @@ class Table:
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
         """
-        if self._compactor is not None and staged.train:
-            self._compactor.raise_error()
-            self.compaction_wait_s += self._compactor.wait_until(
-                lambda: not self._over_ceiling(), self._describe
-            )
-        if self._manifest is not None and staged.train:
-            self._check_room(staged.rows)
+        if self._merging is not None and self._room is not None and staged.train:
+            self.compaction_wait_s += self._merging.make_room()
+            stored = sum(segment["bytes"] for segment in self._history.last.segments)
+            self._room.check_pass(staged.rows, self._native.stored_row_bytes, stored)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
@@ -368,7 +271,7 @@ class Table:
         training: open it again."""
         self._abandoned = self._abandoned or not evaluation
         if not evaluation:
-            self._unnamed = []  # of the pass's earlier parts: no later commit may name them
+            self._ended.forget_parts()
         if self._native.training:
             self._native.abandon()
 
@@ -387,59 +290,7 @@ class Table:
         that was split. The next `commit` names them; after a crash they are dropped with the
         pass."""
         self._check_not_abandoned()
-        written = self._native.write_frozen()
-        self._native.publish(written["segments"])
-        self._unnamed.append(written)
-
-    def keep(self, **fields: Any) -> None:
-        """Takes the ended pass without a commit: its rows go to the SSD tier, and the next `commit`
-        names them, or `commit_ended` with these fields. After a crash the pass is lost.
-
-        Args: those of `commit`.
-        """
-        self._keep(self._take_parts(), fields)
-
-    def _keep(self, parts: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-        fields = dict(fields)
-        counted, dense = fields.pop("counted", None), dict(fields.pop("dense", None) or {})
-        if self.config.admission.min_count > 1:
-            dense[_ADMISSION] = self._counts_after(counted)
-        with self._given_back(parts):
-            written = self._native.write_frozen()
-            self._native.publish(written["segments"])
-        self._ended += [*parts, written]
-        self._ended_fields = {**fields, "dense": dense}
-
-    def _take_parts(self) -> list[dict[str, Any]]:
-        """The parts of the pass that has ended: whoever commits it holds them, so that a later pass
-        which is abandoned meanwhile forgets only its own."""
-        parts, self._unnamed = self._unnamed, []
-        return parts
-
-    @contextmanager
-    def _given_back(self, parts: list[dict[str, Any]]) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._unnamed = [*parts, *self._unnamed]  # the commit may be tried again
-            raise
-
-    def commit_ended(self) -> int:
-        """Commits the passes that `keep` took, also after `abandon`: they had ended. Returns the
-        version; 0 where there is nothing to commit.
-
-        Raises: as `commit`.
-        """
-        self.wait_commit()
-        # A signal may have come between the call of `keep` and the noting of it.
-        self._committer.submit(int).result()
-        fields = self._ended_fields
-        if fields is None or self._manifest is None:
-            return 0
-        with self._committing:
-            version = self._commit_pass([], **fields)
-        self._after_commit()
-        return version
+        self._ended.spill()
 
     # ---- commit
 
@@ -460,106 +311,61 @@ class Table:
 
         Raises: OutOfSpaceError, StoreError: the last version is untouched.
         """
-        fields: dict[str, Any] = {"day": day, "pass_number": pass_number, "cursor": cursor}
-        fields |= {"config_hash": config_hash, "config": config}
-        return self.commit_later(dense=dense, counted=counted, **fields)()
+        return self.commit_later(
+            dense=dense,
+            day=day,
+            pass_number=pass_number,
+            cursor=cursor,
+            config_hash=config_hash,
+            config=config,
+            counted=counted,
+        )()
 
-    def _commit_frozen(
-        self,
-        parts: list[dict[str, Any]],
-        dense: Mapping[str, np.ndarray] | None,
-        counted: int | None,
-        fields: Mapping[str, Any],
-    ) -> int:
-        with self._given_back(parts):
-            written = self._native.write_frozen()
-        if self.config.admission.min_count > 1:
-            dense = {**(dense or {}), _ADMISSION: self._counts_after(counted)}
-        version = 0
-        if self._manifest is not None and self.folder is not None:
-            with self._committing:  # until published: no merge may be planned of what is not there
-                with self._given_back(parts):
-                    version = self._commit_pass([*parts, written], dense or {}, **fields)
-                self._native.publish(written["segments"])
-        else:
-            self._day = fields["day"]
-            self._native.publish(written["segments"])
-        self._after_commit()
+    def keep(self, **fields: Any) -> None:
+        """Takes the ended pass without a commit: its rows go to the SSD tier, and the next `commit`
+        names them, or `commit_ended` with these fields. After a crash the pass is lost.
+
+        Args: those of `commit`.
+        """
+        self.keep_later(**fields)()
+
+    def commit_ended(self) -> int:
+        """Commits the passes that `keep` took, also after `abandon`: they had ended. Returns the
+        version; 0 where there is nothing to commit.
+
+        Raises: as `commit`.
+        """
+        self._background.settle()
+        version = self._ended.commit_kept()
+        if version:
+            self._after_commit()
         return version
 
     def _after_commit(self) -> None:
-        if self._manifest is not None:
-            with self._committing:
-                assert self._head is not None
-                if self.after_commit is not None:
-                    self.after_commit(self._head)
-                self.prune()
+        with self._history.committing:
+            head = self._history.head
+            if head is not None and self.after_commit is not None:
+                self.after_commit(head)
+            self.prune()
+        self._wake_parity()
+        if self._merging is not None:
+            self._merging.wake()
+
+    def _wake_parity(self) -> None:
         if self._parity is not None:
             self._parity.wake()
-        if self._compactor is not None:
-            self._compactor.wake()
 
     def prune(self) -> None:
         """Forgets versions, and their files, that are no longer to be kept."""
-        if self._manifest is None or self.folder is None:
-            return
-        with self._committing:
-            if self._link.named is not None:
-                self._manifest.prune(self.keep_versions, named=self._link.named())
-            elif not files.is_of_group(str(self.folder)):  # else nobody says which are named
-                self._manifest.prune(self.keep_versions, self.keep_daily)
+        self._history.prune()
 
     def committing(self) -> AbstractContextManager[Any]:
         """While it is held no version is made or forgotten but by this thread."""
-        return self._committing
-
-    def _others(self) -> dict[str, int]:
-        """What the next version names of the other tables."""
-        if self._link.others is not None:
-            return dict(self._link.others())
-        return self._head.tables if self._head is not None else {}
+        return self._history.committing
 
     def named_versions(self, table: str) -> set[int]:
         """Versions of another table of the group that kept versions of this one name."""
-        if self._manifest is None:
-            return set()
-        kept = [self._manifest.version(number) for number in self._manifest.versions()]
-        return {record.tables[table] for record in kept if table in record.tables}
-
-    def _commit_pass(
-        self,
-        parts: Sequence[Mapping[str, Any]],
-        dense: Mapping[str, np.ndarray],
-        *,
-        cursor: Mapping[str, Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        **fields: Any,
-    ) -> int:
-        """Names these parts, and those of the passes that `keep` took."""
-        assert self._manifest is not None
-        assert self.folder is not None
-        head = self._head or self._empty_record()
-        parts = [*self._ended, *parts]
-        written = newly_written(segment for part in parts for segment in part["segments"])
-        version = head.version + 1
-        names = write_dense(Path(files.dense_folder(str(self.folder), version)), dense)
-        record = head.following(
-            "pass",
-            segments=[*head.segments, *written],
-            live_rows=head.live_rows + sum(part["new_rows"] for part in parts),
-            bytes_written=_add(head.bytes_written, "pass", sum(s["bytes"] for s in written)),
-            dense=names,
-            dense_version=version,
-            digest=None,
-            cursor=dict(cursor or {}),
-            config=dict(config or {}),
-            tables=self._others(),
-            **fields,
-        )
-        self._manifest.commit(record)
-        self._head = record
-        self._ended, self._ended_fields = [], None
-        return version
+        return self._history.named_versions(table)
 
     def commit_initial(
         self,
@@ -581,88 +387,55 @@ class Table:
 
         Raises: StoreError, OutOfSpaceError: the store is as empty as before.
         """
-        assert self._manifest is not None
-        assert self.folder is not None
-        if admission is not None:
-            self._native.set_admission_state(admission)
-        if self.config.admission.min_count > 1:
-            dense = {**dense, _ADMISSION: self._counts_after(None)}
-        with self._committing:
-            record = self._empty_record()
-            record = record.following(
-                "init",
-                segments=newly_written(segments),
-                live_rows=sum(s["rows"] for s in segments),
-                bytes_written={"init": sum(s["bytes"] for s in segments)},
-                dense=write_dense(Path(files.dense_folder(str(self.folder), 1)), dense),
-                dense_version=1,
-                day=day,
-                events=list(events),
-                cursor=dict(cursor),
-                config_hash=config_hash,
-                config=dict(config or {}),
-            )
-            self._manifest.commit(record)
-            self._head = record
-            self._native.append_events(list(events))
-            self._native.replace_segments([], list(segments))
-        return record.version
-
-    def _empty_record(self) -> VersionRecord:
-        return VersionRecord(version=0, parent=0, segments=[], layout=self._layout, pass_number=0)
+        return self._ended.commit_initial(
+            segments,
+            dense=dense,
+            admission=admission,
+            events=events,
+            day=day,
+            cursor=cursor,
+            config_hash=config_hash,
+            config=config,
+        )
 
     def commit_later(self, **arguments: Any) -> Callable[[], int]:
         """`commit` of the pass that has ended now, to be called while the next one trains."""
-        parts, dense = self._take_parts(), arguments.pop("dense", None)
-        counted = arguments.pop("counted", None)
-        fields = {"day": 0, "pass_number": 0, **arguments}
-        return lambda: self._commit_frozen(parts, dense, counted, fields)
+        commit_ended_pass = self._ended.commit_later(**arguments)
+
+        def commit() -> int:
+            version = commit_ended_pass()
+            self._after_commit()
+            return version
+
+        return commit
 
     def keep_later(self, **fields: Any) -> Callable[[], None]:
         """`keep` of the pass that has ended now, to be called while the next one trains."""
-        parts = self._take_parts()
-        return lambda: self._keep(parts, fields)
+        return self._ended.keep_later(**fields)
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """`commit`, while the next pass trains. `wait_commit` raises what went wrong."""
         self.wait_commit()
-        future = self._committer.submit(self.commit_later(**arguments))
-        self._commit = future
-        return future
+        return self._background.start(self.commit_later(**arguments))
 
     def keep_in_background(self, **fields: Any) -> Future[None]:
         """`keep`, while the next pass trains."""
         self.wait_commit()
-        future = self._committer.submit(self.keep_later(**fields))
-        self._commit = future
-        return future
+        return self._background.start(self.keep_later(**fields))
 
     def wait_commit(self) -> float:
         """Waits for the commit in the background; returns the seconds that took."""
-        commit, started = self._commit, time.perf_counter()
-        if commit is not None:
-            commit.exception()  # waits; a signal that ends this loses nothing
-            self._commit = None
-            commit.result()
-        return time.perf_counter() - started
+        return self._background.wait()
 
     @property
     def head(self) -> VersionRecord | None:
         """The newest committed version, or the one that a read-only table reads; None without."""
-        return self._head
+        return self._history.head
 
     def load_dense(self) -> dict[str, np.ndarray]:
         """Dense state of the newest version; empty without one."""
-        head = self.head
-        if head is None or self.folder is None:
-            return {}
-        arrays = self._read_dense(head)
-        return {name: array for name, array in arrays.items() if not name.startswith(_OWN)}
-
-    def _read_dense(self, head: VersionRecord) -> dict[str, np.ndarray]:
-        return read_dense(
-            Path(files.dense_folder(str(self.folder), head.dense_version)), head.dense
-        )
+        arrays = self._history.read_dense()
+        return {name: array for name, array in arrays.items() if not name.startswith(OWN)}
 
     # ---- life of the table
 
@@ -681,39 +454,28 @@ class Table:
             raise PassError(f"table '{self.name}': a pass is open; end_pass it before a day ends")
         # A day's end without its passes would, after a crash, come before them.
         self.commit_ended()
-        with self._committing:
-            known = self.events
-            added = life.numbered(events, len(known))
-            if self._manifest is not None:
-                record = (self._head or self._empty_record()).following(
-                    "life", events=[*known, *added], tables=self._others()
-                )
-                self._manifest.commit(record)
-                self._head = record
-                self.prune()
-            else:
-                self._events = [*known, *added]
+        with self._history.committing:
+            added = life.numbered(events, len(self.events))
+            self._history.add_events(added)
             self._native.append_events(added)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """Life events so far, in order (docs/formats/manifest.md)."""
-        return self._head.events if self._head is not None else self._events
+        return self._history.events
 
     @property
     def day(self) -> int:
         """Of the training pass that was committed, or kept, last, in days since 1970-01-01; 0: no
         date."""
-        if self._ended_fields is not None:
-            return int(self._ended_fields.get("day", 0))
-        return self._head.day if self._head is not None else self._day
+        kept = self._ended.kept_fields
+        return self._history.day if kept is None else int(kept.get("day", 0))
 
     @property
     def pass_number(self) -> int:
         """Of the same pass; 0: none."""
-        if self._ended_fields is not None:
-            return int(self._ended_fields.get("pass_number", 0))
-        return self._head.pass_number if self._head is not None else 0
+        kept = self._ended.kept_fields
+        return self._history.last.pass_number if kept is None else int(kept.get("pass_number", 0))
 
     def begin_day(self, day: int) -> bool:
         """Says that training goes on with this day: where it is a later one than before, the day
@@ -746,30 +508,14 @@ class Table:
         Args:
             day: since 1970-01-01. It counts as ended from here on.
         """
-        if decay is None:
-            decay = self.config.life.show_click_decay_rate
-        self.append_events([{"kind": life.DECAY, "day": day, "decay": decay}])
+        self.append_events([life.decay(self.config.life, day, decay)])
 
     def shrink(
         self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
     ) -> None:
         """Deletes rows whose score is below min_score or that no push touched for more than
         max_unseen_days days; defaults: as ``table.life`` says."""
-        settings = self.config.life
-        if min_score is None:
-            min_score = settings.delete_threshold
-        if max_unseen_days is None:
-            max_unseen_days = settings.delete_after_unseen_days
-        self.append_events(
-            [
-                {
-                    "kind": life.SHRINK,
-                    "day": day,
-                    "min_score": min_score,
-                    "max_unseen_days": max_unseen_days,
-                }
-            ]
-        )
+        self.append_events([life.shrink(self.config.life, day, min_score, max_unseen_days)])
 
     # ---- what a save for serving holds
 
@@ -803,7 +549,7 @@ class Table:
     ) -> SaveFilter:
         """As `rows_of_base`, of any filter."""
         self._save_day(None)
-        if self._unnamed:
+        if self._ended.has_parts:
             raise PassError(f"table '{self.name}': a pass that was split is open")
         self._native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
         return chosen
@@ -834,15 +580,15 @@ class Table:
 
     def journal(self) -> list[dict[str, Any]]:
         """The latest commits, oldest first (docs/formats/manifest.md); none without a folder."""
-        return self._manifest.journal() if self._manifest is not None else []
+        return self._history.journal()
 
     def open_segments(self, *, after: int) -> list[Any]:
         """The newest version's segments of a higher sequence, open: whatever a merge removes
         meanwhile, they can be read."""
-        with self._committing:
+        with self._history.committing:
             return [
                 core.SegmentFile(str(self.folder / "ssd" / segment["file"]), segment)
-                for segment in (self._head.segments if self._head is not None else ())
+                for segment in self._history.last.segments
                 if self.folder is not None and segment["sequence"] > after
             ]
 
@@ -853,119 +599,22 @@ class Table:
 
         Raises: StoreError for a table that is read-only or has no folder; OutOfSpaceError.
         """
-        if self._manifest is None or self.read_only:
-            raise StoreError(f"table '{self.name}' has no store of its own to compact")
         self.wait_commit()
-        if self._compactor is not None:
-            self._compactor.wait_idle()  # it looks at nothing before the next commit
-        while merges := self._plan_merges(1 << 62):
-            self._commit_merges([(merge, self._merge(merge, True)) for merge in merges])
-        if full and self._head is not None:
-            for merge in compaction.plan_all(self._head.segments):
-                self._commit_merges([(merge, self._merge(merge, True))])
+        self._own_merging().compact(full=full)
 
     def rewrite_old_formats(self) -> int:
         """Rewrites segments of earlier formats; returns how many there were."""
-        assert self._head is not None
-        assert self.folder is not None
-        old = []
-        for segment in self._head.segments:
-            path = self.folder / "ssd" / segment["file"]
-            if core.SegmentFile(str(path), segment).shape["version"] < core.SEGMENT_VERSION:
-                old.append(Merge((segment["id"],), segment["bytes"], "format"))
-        for merge in old:
-            self._commit_merges([(merge, self._merge(merge, True))])
-        return len(old)
+        return self._own_merging().rewrite_old_formats()
 
-    def _plan_merges(self, limit: int) -> list[Merge]:
-        with self._committing:
-            head = self._head
-        if head is None:
-            return []
-        return compaction.plan(head.segments, head.live_rows, self.policy or Policy(), limit)
+    def _own_merging(self) -> Merging:
+        if self._merging is None:
+            raise StoreError(f"table '{self.name}' has no store of its own to compact")
+        return self._merging
 
-    def _merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
-        free = self._free_bytes()
-        if merge.bytes > free:
-            raise OutOfSpaceError(
-                f"{self.folder}: a merge of {len(merge.inputs)} segments needs {merge.bytes} "
-                f"bytes, {free} are free"
-            )
-        return dict(self._native.merge(list(merge.inputs), urgent))
-
-    def _commit_merges(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
-        assert self._manifest is not None
-        gone = {id_ for merge, _ in finished for id_ in merge.inputs}
-        made = newly_written(s for _, result in finished for s in result["segments"])
-        with self._committing:
-            head = self._head
-            assert head is not None
-            segments = [*(s for s in head.segments if s["id"] not in gone), *made]
-            live_rows = head.live_rows - sum(r["keys_gone"] for _, r in finished)
-            record = head.following(
-                "compaction",
-                segments=segments,
-                live_rows=compaction.live_rows_within(segments, live_rows),
-                bytes_written=_add(head.bytes_written, "compaction", sum(s["bytes"] for s in made)),
-            )
-            self._manifest.commit(record)
-            self._head = record
-            self._native.replace_segments(sorted(gone), made)
-            self.prune()
-        if self._parity is not None:
-            self._parity.wake()
-
-    def _shape(self) -> compaction.Shape:
-        if self._head is None:
-            return compaction.Shape(0, 0, 0)
-        return compaction.shape(self._head.segments, self._head.live_rows)
-
-    def _over_ceiling(self) -> bool:
-        policy = self.policy
-        shape = self._shape()
-        return policy is not None and (
-            shape.depth > policy.max_depth
-            or (shape.bytes >= policy.min_bytes and shape.space_ratio > policy.space_ceiling)
-        )
-
-    def _describe(self) -> str:
-        shape = self._shape()
-        policy = self.policy or Policy()
-        return (
-            f"{self.folder}: {shape.bytes} bytes for {shape.live_bytes} of live rows (ceiling "
-            f"{policy.space_ceiling:g} times), up to {shape.depth} segments over a key (ceiling "
-            f"{policy.max_depth})"
-        )
-
-    def _free_bytes(self) -> int:
-        """What the disk and the budget leave for new files."""
-        assert self.folder is not None
-        stat = os.statvfs(self.folder)
-        free = stat.f_bavail * stat.f_frsize
-        if self.disk_budget_bytes:
-            free = min(free, self.disk_budget_bytes - files.used_bytes(str(self.folder)))
-        return max(0, free)
-
-    def _check_room(self, rows: int) -> None:
-        """A pass of so many rows can be committed, and a merge made beside it."""
-        stored = rows * (self._native.stored_row_bytes + 8) * 11 // 10  # keys, filters, fences
-        reserve = self._shape().bytes // 64  # a merge of one range
-        free = self._free_bytes()
-        if stored + reserve > free:
-            budget = f", disk_budget_bytes {self.disk_budget_bytes}" * bool(self.disk_budget_bytes)
-            raise OutOfSpaceError(
-                f"{self.folder}: a pass of {rows} rows needs {stored} bytes to be committed and a "
-                f"merge {reserve}, {free} are free{budget}; the pass is not begun. Make room"
-                f"{' or raise ssd.disk_budget_bytes' * bool(budget)}, and start again: the last "
-                "commit stands"
-            )
-        if self.disk_budget_bytes and free < self.disk_budget_bytes // 5:
-            log.warning(
-                "%s: %d of disk_budget_bytes %d are left",
-                self.folder,
-                free,
-                self.disk_budget_bytes,
-            )
+    def free_bytes(self) -> int:
+        """What the disk and disk_budget_bytes leave for new files of the store."""
+        assert self._room is not None
+        return self._room.free_bytes()
 
     # ---- the whole table
 
@@ -997,7 +646,7 @@ class Table:
     @property
     def layout(self) -> dict[str, Any]:
         """What the rows mean, as a version's record has it."""
-        return dict(self._layout)
+        return dict(self._history.layout)
 
     @property
     def row_layout(self) -> dict[str, int]:
@@ -1009,51 +658,20 @@ class Table:
         try:
             self.wait_commit()
         finally:
-            self._committer.shutdown()
-            if self._compactor is not None:
-                self._compactor.close()
-                self._compactor = None
+            self._background.close()
+            if self._merging is not None:
+                self._merging.close()
+                self._merging = None
             if self._parity is not None:
                 self._parity.close()
                 self._parity = None
             if self._native is not None:
                 self._native.unregister()
                 self._native = None
-            if self._manifest is not None:
-                self._manifest.close()
-                self._manifest = None
+            self._history.close()
 
     def __enter__(self) -> Table:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _add(sums: Mapping[str, int], kind: str, count: int) -> dict[str, int]:
-    return {**sums, kind: sums.get(kind, 0) + count}
-
-
-def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
-    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits), padding left
-    out."""
-    flat = np.ascontiguousarray(feasigns).reshape(-1)
-    if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
-        raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")
-    return np.asarray(core.sorted_unique_keys(flat.view(np.uint64)))
-
-
-__all__ = ["PassError", "StagedPass", "Table", "sorted_unique_keys"]
-
-
-def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a table's config a row's bytes depend on; rates and thresholds may change."""
-    return {
-        "seed": layout.get("seed"),
-        "embedx_dim": layout.get("embedx_dim"),
-        "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
-        "embed.rule": layout.get("embed", {}).get("rule"),
-        "embedx.rule": layout.get("embedx", {}).get("rule"),
-        "expand_dim": layout.get("expand_dim", 0),
-        "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
-    }

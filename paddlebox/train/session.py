@@ -7,6 +7,7 @@ RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
 RUN_DIR/summary.json    written at the end
 RUN_DIR/evaluate-<version>.json
+RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from paddlebox.data.reader import expand
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
+from paddlebox.ranks import ShardedTable, World
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import save_due
 from paddlebox.store.compaction import Policy
@@ -40,7 +42,7 @@ from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import TableGroup, Tables, only_table
 from paddlebox.store.table import Table
-from paddlebox.train import interrupt, resume
+from paddlebox.train import interrupt, on_ranks, resume
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.loop import PassResult, run_pass
@@ -50,6 +52,7 @@ from paddlebox.train.program import Runner, build_runner, seed_pass
 
 log = logging.getLogger("paddlebox")
 
+_ALONE = World()
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
 
 
@@ -97,10 +100,15 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 
 def open_table(
-    config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
+    config: Config,
+    folder: Path,
+    *,
+    slots: Slots | None = None,
+    read_only: bool = False,
+    world: World | None = None,
 ) -> Tables:
     """The table that the config describes, or all of them where it has `extra_tables`, over the
-    store in folder.
+    store in folder; with several ranks in world this rank's part of it.
 
     Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
         table; when a slot's table is not there; when the store has tables that the config lacks.
@@ -128,7 +136,10 @@ def open_table(
         rates = [_slot_rates(config, table, slots) for table in config.tables]
         return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
-    table = Table(config.table, slot_rates=rates_of_one, **arguments)
+    arguments["slot_rates"] = rates_of_one
+    if world is not None and not world.alone:
+        return ShardedTable(config.table, world=world, **arguments)
+    table = Table(config.table, **arguments)
     if table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
         table.close()
@@ -178,6 +189,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
+        sequences=config.model.sequences,
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
@@ -189,7 +201,13 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
 
 
 def train(
-    config: Config, run_dir: Path, *, source: str = "", back_to: str = "", fresh: bool = False
+    config: Config,
+    run_dir: Path,
+    *,
+    source: str = "",
+    back_to: str = "",
+    fresh: bool = False,
+    world: World = _ALONE,
 ) -> dict[str, Any]:
     """Trains the passes of the config that the run dir has not committed yet, and commits them as
     `checkpoint.every` says. Returns what summary.json holds.
@@ -198,9 +216,11 @@ def train(
         source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
             from (docs/warm_start.md).
         back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
+        world: of the ranks that train together (train/on_ranks.py); each calls it.
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
+    on_ranks.check_config(config, world, source, back_to)
     for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
         if wanted and config.extra_tables:
             raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
@@ -208,9 +228,14 @@ def train(
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
     start = find_source(source, run_dir) if source else None
-    if fresh:
+    if fresh and world.rank == 0:
         resume.move_aside(run_dir)
+    world.wait("fresh")
+    run_dir = on_ranks.own_dir(run_dir, world)
     begun = resume.take_up(run_dir, config, slots, hashes, back_to)
+    on_ranks.check_same_ranks(run_dir, begun.record, world)
+    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
+        begun = resume.take_up(run_dir, config, slots, hashes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
     if begun.passes == len(passes) and (summary := _summary_of(run_dir, begun.passes)):
@@ -225,11 +250,11 @@ def train(
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
-        open_table(config, run_dir / "store", slots=slots) as table,
+        open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
     ):
-        runner = build_runner(config, slots)
+        runner = build_runner(config, slots, world.size)
         if start is not None and table.head is None:
             only = only_table(table, "--init-from")
             init_from(start, config, slots, only, runner, run_dir)
@@ -256,13 +281,15 @@ def train(
                 if saver is not None:
                     lines[-1]["save"] = save_due(saver, config.save)
                 if tests:
-                    lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
+                    lines[-1]["test"] = _evaluate_files(
+                        config, slots, table, runner, on_ranks.share_files(tests, world)
+                    )
                 _append_json(run_dir / "metrics.jsonl", lines[-1])
 
             if begun.line_missing:
                 write_line()
             if left:
-                _preload(dataset, left[0])
+                _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):
                 begin = _begun(table)
                 dataset.begin_pass()
@@ -277,6 +304,7 @@ def train(
                             begin,
                             hashes[planned.number - 1],
                             lines[-1].get("metrics", {}) if lines else {},
+                            world,
                         )
                     )
                     write_line()
@@ -321,8 +349,9 @@ def _saver(config: Config, table: Tables) -> Saver | None:
     return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
 
 
-def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
-    """Evaluates the newest commit on data.test_files. Changes no byte of the store.
+def evaluate(config: Config, run_dir: Path, world: World = _ALONE) -> dict[str, Any]:
+    """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
+    several ranks is evaluated by as many.
 
     Returns: metrics, with the version and the files; also written to
     RUN_DIR/evaluate-<version>.json.
@@ -331,16 +360,18 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = _slots(config)
     tests = expand(config.data.test_files, config.data.retries)
+    run_dir = on_ranks.own_dir(run_dir, world)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
+    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
         assert table.head is not None
+        on_ranks.check_same_ranks(run_dir, table.head, world)
         version = table.head.version
         resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots)
+        runner = build_runner(config, slots, world.size)
         runner.load_dense_state(table.load_dense())
         result = {
-            **_evaluate_files(config, slots, table, runner, tests),
+            **_evaluate_files(config, slots, table, runner, on_ranks.share_files(tests, world)),
             "version": version,
             "files": tests,
         }
@@ -357,16 +388,23 @@ def _train_pass(
     begin: _Started,
     plan: str,
     metrics_before: dict[str, float],
+    world: World,
 ) -> dict[str, Any]:
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""
     planned, following = passes
     before, before_of = begin.counters, begin.counters_of
     if following is not None:
-        _preload(dataset, following)
+        _preload(dataset, following, world)
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with _progress(config, planned, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
+        result = run_pass(
+            dataset,
+            runner.train_step,
+            watch,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+        )
     interrupt.no_deadline()
     dense = runner.dense_state()
     try:
@@ -384,7 +422,7 @@ def _train_pass(
         "loss": result.mean_loss,
         "metrics": result.metrics,
     }
-    dataset.cursor = resume.cursor(plan, outcome)
+    dataset.cursor = resume.cursor(plan, outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
     dataset.end_pass(commit=_is_due(config, planned, following))
     dataset.release_memory()
@@ -566,7 +604,9 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(
+            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+        )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}
@@ -596,10 +636,10 @@ def _feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
         dataset.close()
 
 
-def _preload(dataset: InMemoryDataset, planned: PlannedPass) -> None:
+def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> None:
     if planned.date:
         dataset.set_date(planned.date)
-    dataset.set_filelist(planned.files)
+    dataset.set_filelist(on_ranks.share_files(planned.files, world))
     dataset.preload_into_memory()
 
 
@@ -608,6 +648,7 @@ def _slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    slots.positions(config.model.sequences)
     check_columns(config.metrics, slots)
     return slots
 

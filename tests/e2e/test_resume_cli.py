@@ -14,20 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_tools import CONFIG, ROOT, tool
+from tests.conftest import ROOT, make_synthetic, tool
+from tests.e2e.test_tools import CONFIG
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
-        + ["--passes", "4", "--rows-per-pass", "3000", "--test-rows", "10"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-    return folder
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=4, rows=3000)
 
 
 def arguments(data: Path, run_dir: Path, *more: str, files: str = "train-*") -> list[str]:

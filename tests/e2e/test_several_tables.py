@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.test_tools import ROOT, tool
+from tests.conftest import ROOT, make_synthetic, tool
 
 CONFIG = "configs/dnn_synthetic.yaml"
 LAST = ("tags", "publisher", "category", "region", "device")
@@ -20,14 +18,7 @@ LAST = ("tags", "publisher", "category", "region", "device")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three passes, and slots.yaml files in which the last five slots are of the table wide."""
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
-        + ["--passes", "3", "--rows-per-pass", "5000", "--test-rows", "2000"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
+    folder = make_synthetic(tmp_path_factory.mktemp("data"), passes=3, rows=5000, test_rows=2000)
     text = (ROOT / "datasets/synthetic/slots.yaml").read_text()
     for name in LAST:
         found = f"{{name: {name}, type: sparse}}"

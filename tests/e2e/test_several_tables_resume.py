@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT, tool
 from tests.e2e.test_resume_cli import digests, passes
 from tests.e2e.test_several_tables import CONFIG, data, overrides  # noqa: F401  # a fixture
-from tests.e2e.test_tools import ROOT, tool
 
 
 def arguments(data: Path, run_dir: Path, *more: str) -> list[str]:  # noqa: F811

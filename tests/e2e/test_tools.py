@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT, make_synthetic, tool
+
 CONFIG = "configs/deepfm_synthetic.yaml"
 FIELDS = {
     "pass", "samples", "loss", "metrics", "seconds", "samples_per_s",
@@ -31,28 +32,9 @@ METRICS = {
 }
 
 
-def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
-    return subprocess.run(
-        [sys.executable, f"tools/{name}.py", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
-        + ["--passes", "2", "--rows-per-pass", "5000", "--test-rows", "2000"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-    return folder
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=2, rows=5000, test_rows=2000)
 
 
 def overrides(data: Path, *more: str) -> list[str]:

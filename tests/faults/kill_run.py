@@ -41,9 +41,9 @@ from paddlebox.errors import StoreError
 from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.store.manifest import Manifest
 from paddlebox.upkeep.verify import verify
+from tests.conftest import ROOT, make_synthetic
 from tests.faults.crash_images import build_preloaded
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/deepfm_synthetic.yaml"
 PASSES = 24  # of two files each, three a day
 # Small budgets: every pass is split and spilled, rows go through all tiers, merges are due.
@@ -72,9 +72,7 @@ _LOOK_S = 0.02  # between two looks at a store
 
 def prepare(folder: Path) -> None:
     """Training files."""
-    command = [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
-    command += ["--passes", str(2 * PASSES), "--rows-per-pass", "500", "--test-rows", "10"]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    make_synthetic(folder, passes=2 * PASSES, rows=500)
 
 
 @dataclass

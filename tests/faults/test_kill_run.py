@@ -18,7 +18,7 @@ import pytest
 from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
 from paddlebox.store.manifest import Manifest
-from tests.e2e.test_tools import tool
+from tests.conftest import tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import ROOT, Run, kill_runs, prepare
 

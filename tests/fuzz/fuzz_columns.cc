@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "feed/columns.h"
+#include "require.h"
 #include "seeds.h"
 
 namespace {
@@ -22,14 +23,6 @@ using pbx::FeedSchema;
 using pbx::ParsedChunk;
 using pbx::SlotKind;
 using pbx::Status;
-
-#define REQUIRE(condition)                                             \
-  do {                                                                 \
-    if (!(condition)) {                                                \
-      std::fprintf(stderr, "%d: %s is false\n", __LINE__, #condition); \
-      std::abort();                                                    \
-    }                                                                  \
-  } while (0)
 
 // The input, and zeros behind it.
 class Input {

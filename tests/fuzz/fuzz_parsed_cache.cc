@@ -2,18 +2,14 @@
 // written, never in a read outside the memory. The first byte chooses whether the checksums are
 // made right, so that mutations get past them; then the pieces need only be such that Instances
 // takes or refuses them.
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "../ops/store/scratch.h"
 #include "base/crc32c.h"
 #include "feed/instances.h"
 #include "feed/parsed_file.h"
@@ -21,22 +17,10 @@
 
 namespace {
 
+using pbx::test::Scratch;
+
 constexpr size_t kHead = 16, kFoot = 48, kSpan = 16, kPieceHead = 40, kColumn = 40;
 constexpr size_t kSlots = 2, kWidth = 2;
-
-// Folder of this process, removed when it ends.
-struct Folder {
-  std::string path;
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "pbx-fuzz-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-};
 
 // Pieces as they were written into the seeds.
 std::set<std::string>& Written() {
@@ -118,9 +102,9 @@ std::string Encoded(const pbx::ParsedChunk& chunk) {
 
 // Files of no, one and three pieces, each with and without the repair of checksums.
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
-  const Folder folder;
+  const Scratch folder;
   for (const size_t pieces : {0, 1, 3}) {
-    const std::string path = folder.path + "/file";
+    const std::string path = folder / "file";
     auto writer = pbx::ParsedFileWriter::Create(path);
     if (!writer.ok()) std::abort();
     for (size_t i = 0; i < pieces; ++i) {
@@ -129,22 +113,20 @@ void AddFuzzSeeds(std::vector<std::string>* seeds) {
       if (!writer.value()->Add(i, chunk).ok()) std::abort();
     }
     if (!writer.value()->Commit("key").ok()) std::abort();
-    std::ifstream in(path, std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(in), {});
+    const std::string bytes = pbx::test::ReadAll(path);
     seeds->push_back('\0' + bytes);
     seeds->push_back('\1' + bytes);
   }
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Folder folder;
+  static const Scratch folder;
   if (size == 0) return 0;
   const bool sealed = (data[0] & 1) != 0;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (sealed) Seal(&bytes);
-  const std::string path = folder.path + "/file";
-  std::ofstream(path, std::ios::binary | std::ios::trunc)
-      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const std::string path = folder / "file";
+  pbx::test::WriteAll(path, bytes);
 
   auto opened = pbx::ParsedFileReader::Open(path, "key");
   if (!opened.ok()) return 0;

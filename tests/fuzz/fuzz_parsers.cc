@@ -15,6 +15,7 @@
 #include "feed/instances.h"
 #include "feed/parser.h"
 #include "feed/tokens.h"
+#include "require.h"
 #include "row/plan.h"
 #include "seeds.h"
 
@@ -28,14 +29,6 @@ using pbx::ParsedChunk;
 using pbx::SlotKind;
 
 constexpr size_t kWidth = 3;
-
-#define REQUIRE(condition)                                             \
-  do {                                                                 \
-    if (!(condition)) {                                                \
-      std::fprintf(stderr, "%d: %s is false\n", __LINE__, #condition); \
-      std::abort();                                                    \
-    }                                                                  \
-  } while (0)
 
 void AddTransforms(FeedSchema* schema) {
   const bool lists = schema->format != Format::kCriteoTsv;

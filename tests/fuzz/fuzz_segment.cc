@@ -4,14 +4,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
+#include "../ops/store/scratch.h"
 #include "base/crc32c.h"
 #include "seeds.h"
 #include "store/batch_read.h"
@@ -20,22 +16,10 @@
 
 namespace {
 
+using pbx::test::Scratch;
+
 constexpr uint32_t kVersion = pbx::SegmentShape::kVersion;
 constexpr size_t kFooter = pbx::SegmentShape::FooterBytes(kVersion);
-
-// Folder of this process, removed when it ends.
-struct Folder {
-  std::string path;
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "pbx-fuzz-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    path = pattern;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-};
 
 void PutCrc(char* at, const char* data, size_t size) {
   const uint32_t crc = pbx::Crc32c(data, size);
@@ -66,31 +50,29 @@ void Seal(std::string* bytes) {
 
 // Sound segments of one and of two blocks, each with and without the repair of checksums.
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
-  const Folder folder;
+  const Scratch folder;
   for (const uint64_t rows : {3, 20}) {
     auto writer =
-        pbx::SegmentWriter::Create(folder.path, {rows, rows, 300, 42, rows == 3 ? 8u : 12u});
+        pbx::SegmentWriter::Create(folder.path(), {rows, rows, 300, 42, rows == 3 ? 8u : 12u});
     if (!writer.ok()) std::abort();
     const std::string row(300, 'r');
     for (uint64_t key = 1; key <= rows; ++key) {
       if (!writer.value()->Append(key << 50, row.data()).ok()) std::abort();
     }
     if (!writer.value()->Finish().ok()) std::abort();
-    std::ifstream in(folder.path + "/" + pbx::SegmentFileName(rows), std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(in), {});
+    const std::string bytes = pbx::test::ReadAll(folder / pbx::SegmentFileName(rows));
     seeds->push_back('\0' + bytes);
     seeds->push_back('\1' + bytes);
   }
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Folder folder;
+  static const Scratch folder;
   if (size == 0) return 0;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if ((data[0] & 1) != 0) Seal(&bytes);
-  const std::string path = folder.path + "/segment";
-  std::ofstream(path, std::ios::binary | std::ios::trunc)
-      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const std::string path = folder / "segment";
+  pbx::test::WriteAll(path, bytes);
 
   auto opened = pbx::SegmentReader::OpenAnyLayout(path, nullptr);
   if (!opened.ok()) return 0;

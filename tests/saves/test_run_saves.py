@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from paddlebox.config import load_config
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
 from paddlebox.upkeep.store_files import newest, reading, table_of
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 
 SCRIPT = (ROOT / "tests" / "train" / "train_small.py").read_text()
@@ -22,15 +20,7 @@ SCRIPT = (ROOT / "tests" / "train" / "train_small.py").read_text()
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "4"]
-        + ["--rows-per-pass", "5000", "--test-rows", "10"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-    return folder
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=4, rows=5000)
 
 
 def train(data: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:

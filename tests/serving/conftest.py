@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,33 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import make_synthetic, tool
+
 FEATURES = ["dense", "user", "item", "query", "history", "words", "tags", "publisher", "category",
             "region", "device"]  # fmt: skip
 
 
-def tool(name: str, *arguments: Any) -> Any:
-    return subprocess.run(
-        [sys.executable, f"tools/{name}.py", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serving-data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder)]
-        + ["--passes", "3", "--rows-per-pass", "4000", "--test-rows", "1000"],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
+    return make_synthetic(
+        tmp_path_factory.mktemp("serving-data"), passes=3, rows=4000, test_rows=1000
     )
-    return folder
 
 
 @pytest.fixture(scope="session")

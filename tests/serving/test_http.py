@@ -32,7 +32,8 @@ from paddlebox.serving.counters import Counters
 from paddlebox.serving.http import ServeOptions, Server
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import Writer, export
-from tests.serving.conftest import ROOT, Rows, instances_of, tool
+from tests.conftest import ROOT, tool
+from tests.serving.conftest import Rows, instances_of
 from tests.serving.json_schema import ANYTHING, bent, fitting, problem
 from tests.serving.test_predictor import evaluation
 

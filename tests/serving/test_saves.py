@@ -17,9 +17,9 @@ from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.writer import Writer, export
 from paddlebox.store.table import Table
+from tests.conftest import ROOT, tool
 from tests.saves.common import FIRST_DAY, feasigns, open_table, train
 from tests.saves.common import config as small_table
-from tests.serving.conftest import ROOT, tool
 
 PROBE = np.arange(1, 400, dtype=np.uint64)
 DIM = 4

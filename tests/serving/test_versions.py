@@ -22,7 +22,8 @@ from paddlebox.serving.file import ExportFile
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.writer import KEPT, MAX_LAYERS, Writer, export
-from tests.serving.conftest import ROOT, Rows, tool
+from tests.conftest import ROOT, tool
+from tests.serving.conftest import Rows
 
 
 @pytest.fixture(autouse=True)

@@ -268,7 +268,7 @@ class TestKept:
 
         with open_store(tmp_path / "a") as table:
             parts(table)
-            with table._committing:  # held up, as by a slow disk
+            with table.committing():  # held up, as by a slow disk
                 future = table.commit_in_background(**fields(2))
                 table.begin(table.stage(sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))))
                 table.abandon()
@@ -408,10 +408,10 @@ def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
                 native.publish(segments)
                 self.published = True
 
-        held = table._native = Publishing()
+        held = table._ended.native = Publishing()
 
         def plan() -> None:
-            table._plan_merges(1 << 62)
+            table._merging.plan(1 << 62)
             seen.append(held.published)
 
         planner = threading.Thread(target=plan)

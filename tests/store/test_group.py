@@ -187,7 +187,7 @@ def test_a_disk_full_in_the_first_table_stops_all(tmp_path, monkeypatch):
         def full(*_: Any, **__: Any) -> None:
             raise OutOfSpaceError("no space")
 
-        monkeypatch.setattr(group.first._manifest, "commit", full)
+        monkeypatch.setattr(group.first._history.manifest, "commit", full)
         with pytest.raises(OutOfSpaceError):
             train(group, THIRD, 3)
         with pytest.raises(PassError, match="reopen"):
@@ -206,7 +206,7 @@ def test_merges_never_drop_what_the_first_table_names(tmp_path):
         named = group.head.tables["wide"]
         merged = group.members[1].head.version
         assert merged > named
-        assert {named, merged} <= set(group.members[1]._manifest.versions())
+        assert {named, merged} <= set(group.members[1]._history.manifest.versions())
         with opened_elsewhere(tmp_path) as found:
             assert found == digest
     with opened(tmp_path) as group:
@@ -243,14 +243,14 @@ def test_a_reader_keeps_the_versions_of_all_tables(tmp_path, monkeypatch):
     with opened(tmp_path, keep_versions=1) as group:
         for number in (3, 4, 5):
             train(group, THIRD, number)
-        assert set(group.first._manifest.versions()) == {2, 5}
-        assert set(group.members[1]._manifest.versions()) == {2, 5}
+        assert set(group.first._history.manifest.versions()) == {2, 5}
+        assert set(group.members[1]._history.manifest.versions()) == {2, 5}
     with opened(tmp_path, read_only=True, version=2) as group:
         assert group.digest() == digest
     lease.release()
     with opened(tmp_path, keep_versions=1) as group:
         train(group, THIRD, 6)
-        assert group.members[1]._manifest.versions() == [6]
+        assert group.members[1]._history.manifest.versions() == [6]
 
 
 def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
@@ -260,7 +260,7 @@ def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
         digest = group.digest()
     with Table(CONFIGS[1], folder=tmp_path / "tables" / "wide", keep_versions=1) as alone:
         alone.compact(full=True)
-        assert 2 in alone._manifest.versions()
+        assert 2 in alone._history.manifest.versions()
     with opened(tmp_path) as group:
         assert group.digest() == digest
 

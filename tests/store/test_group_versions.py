@@ -105,7 +105,7 @@ def test_where_keeping_stops_half_way_the_last_commit_stands(tmp_path, monkeypat
         def full(*_: Any) -> None:
             raise OutOfSpaceError("no space")
 
-        monkeypatch.setattr(group.first, "_keep", full)
+        monkeypatch.setattr(group.first._ended, "_keep", full)
         with pytest.raises(OutOfSpaceError):
             group.keep(**fields)
         assert group.commit_ended() == 0  # one table has pass 4, the other has not
@@ -122,13 +122,14 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
         push(group, 1)
         group.spill()
         fields = push(group, 2)
-        go_on, commit_wide = threading.Event(), group.members[1]._commit_frozen
+        go_on, wide = threading.Event(), group.members[1]._ended
+        commit_wide = wide._commit
 
         def slow(*arguments: Any) -> int:
             go_on.wait()
             return commit_wide(*arguments)
 
-        group.members[1]._commit_frozen = slow  # type: ignore[method-assign]
+        wide._commit = slow  # type: ignore[method-assign]
         commit = group.commit_in_background(**fields)
         group.begin(group.stage(*_some(group)))
         group.abandon()

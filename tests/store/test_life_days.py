@@ -455,7 +455,7 @@ def merge_sequence(table: Table, sequence: int) -> None:
     assert table.head is not None
     ids = tuple(s["id"] for s in table.head.segments if s["sequence"] == sequence)
     merge = Merge(ids, 0, "test")
-    table._commit_merges([(merge, table._merge(merge, True))])
+    table._merging.commit([(merge, table._merging.merge(merge, True))])
 
 
 def test_a_row_counts_once_however_often_it_died(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ run."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import make_synthetic
 
 SCRIPT = (Path(__file__).parent / "train_small.py").read_text()
 
@@ -17,15 +17,7 @@ SCRIPT = (Path(__file__).parent / "train_small.py").read_text()
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four passes of which the model is several times the smallest MEM budget."""
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "4"]
-        + ["--rows-per-pass", "20000", "--test-rows", "10"],
-        check=True,
-        capture_output=True,
-        cwd=Path(__file__).parents[2],
-    )
-    return folder
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=4, rows=20000)
 
 
 @pytest.fixture

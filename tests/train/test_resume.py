@@ -4,27 +4,19 @@ metrics to the bit."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import make_synthetic
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), "--passes", "6"]
-        + ["--rows-per-pass", "2000", "--test-rows", "1000"],
-        check=True,
-        capture_output=True,
-        cwd=Path(__file__).parents[2],
-    )
-    return folder
+    return make_synthetic(tmp_path_factory.mktemp("data"), passes=6, rows=2000, test_rows=1000)
 
 
 @pytest.fixture

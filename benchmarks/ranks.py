@@ -1,0 +1,176 @@
+"""What do ranks cost? Samples a second of R ranks in step, beside R copies that know of no other.
+
+    python benchmarks/ranks.py
+
+Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is. 26
+slots of one id, 13 dense features, D = 16, MLP 400-400-400. A job has as many cores as ranks, a
+copy one; each process has one thread. For each R the job and its copies take turns; a figure is the
+median over turns of the samples a second inside passes, the first pass left out. The copies are R
+separate runs at the same time: they share the machine's memory and caches as ranks do, but nothing
+is exchanged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+
+SLOTS, DENSE, DIM = 26, 13, 16
+SHARE_OF_COPIES = 0.9
+PASSES = 4
+
+CONFIG = f"""
+name: ranks
+table: {{embedx_dim: {DIM}, embedx_threshold: 0}}
+data: {{format: multislot, slots: SLOTS_FILE, train_files: [unused], files_per_pass: 1}}
+model: {{type: dnn, hidden: [400, 400, 400]}}
+trainer: {{dense_threads: 1}}
+store: {{threads: 1}}
+"""
+
+
+def write_data(folder: Path, ranks: int, rows: int, keys: int, seed: int) -> None:
+    """PASSES files a rank, of slot text."""
+    slots = ["slots:", "  - {name: click, type: label}"]
+    slots += [f"  - {{name: s{i}, type: sparse}}" for i in range(SLOTS)]
+    slots += [f"  - {{name: values, type: dense, dim: {DENSE}}}"]
+    (folder / "slots.yaml").write_text("\n".join(slots) + "\n")
+    (folder / "config.yaml").write_text(CONFIG.replace("SLOTS_FILE", str(folder / "slots.yaml")))
+    rng = np.random.default_rng(seed)
+    for number in range(PASSES * ranks):
+        ids = (rng.zipf(1.05, (rows, SLOTS)) % (keys // SLOTS)) * SLOTS + np.arange(SLOTS) + 1
+        values = rng.normal(size=(rows, DENSE)).round(3)
+        labels = (rng.random(rows) < 0.25).astype(int)
+        lines = []
+        for i in range(rows):
+            sparse = " ".join(f"1 {feasign}" for feasign in ids[i])
+            dense = " ".join(map(str, values[i]))
+            lines.append(f"1 {labels[i]} {sparse} {DENSE} {dense}\n")
+        (folder / f"part-{number:03d}.txt").write_text("".join(lines))
+
+
+def overrides(files: list[Path], files_per_pass: int, batch: int) -> list[str]:
+    names = ",".join(map(str, files))
+    return [
+        "-o", f"data.train_files=[{names}]",
+        f"data.files_per_pass={files_per_pass}", f"data.batch_size={batch}",
+    ]  # fmt: skip
+
+
+def samples_per_s(run_dir: Path) -> float:
+    """Of the passes after the first."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    samples = sum(int(line["samples"]) for line in lines[1:])
+    return samples / sum(float(line["seconds"]) for line in lines[1:])
+
+
+def start(command: list[str], cores: list[int], log: Path) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with open(log, "w") as file:
+        return subprocess.Popen(
+            command, cwd=report.ROOT, env=env, stdout=file, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
+
+
+def wait(jobs: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
+    for job, log in jobs:
+        if job.wait(1800) != 0:
+            raise RuntimeError(f"a job failed with {job.returncode}:\n{log.read_text()[-3000:]}")
+
+
+def together(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
+    files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks]
+    run_dir = folder / "together"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    train = [
+        "tools/train.py", "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
+        *overrides(files, ranks, batch),
+    ]  # fmt: skip
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    launch += ["--log_dir", str(folder / "log")]
+    command = [sys.executable, *(launch if ranks > 1 else []), *train]
+    job = start(command, cores[:ranks], folder / "together.log")
+    wait([(job, folder / "together.log")])
+    return samples_per_s(run_dir)
+
+
+def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
+    files = sorted(folder.glob("part-*.txt"))
+    jobs, runs = [], []
+    for rank in range(ranks):
+        run_dir = folder / f"apart-{rank}"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        own = files[rank : PASSES * ranks : ranks]
+        command = [
+            sys.executable, "tools/train.py", "-c", str(folder / "config.yaml"),
+            "--run-dir", str(run_dir), *overrides(own, 1, batch),
+        ]  # fmt: skip
+        log = folder / f"apart-{rank}.log"
+        jobs.append((start(command, [cores[rank]], log), log))
+        runs.append(run_dir)
+    wait(jobs)
+    return sum(samples_per_s(run_dir) for run_dir in runs)
+
+
+def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    cores = sorted(os.sched_getaffinity(0))
+    sizes = [ranks for ranks in options.ranks if ranks <= len(cores)]
+    write_data(folder, max(sizes), options.rows, options.keys, options.seed)
+    figures: dict[str, Any] = {}
+    goals = []
+    for ranks in sizes:
+        turns = [
+            (
+                together(folder, ranks, options.batch, cores),
+                apart(folder, ranks, options.batch, cores),
+            )
+            for _ in range(options.turns)
+        ]
+        share = report.spread([mine / copies for mine, copies in turns])
+        figures[str(ranks)] = {
+            "samples_per_s": report.spread([mine for mine, _ in turns]),
+            "of_copies": report.spread([copies for _, copies in turns]),
+            "share": share,
+        }
+        print(
+            f"{ranks} ranks: {figures[str(ranks)]['samples_per_s']['median']:,.0f} samples/s, "
+            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share {share['median']:.3f}"
+        )
+        if ranks > 1:
+            goals.append(
+                report.Goal(
+                    f"{ranks} ranks, samples/s of as many copies",
+                    share["median"],
+                    SHARE_OF_COPIES,
+                    share["median"] >= SHARE_OF_COPIES,
+                )
+            )
+    return figures, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rows", type=int, default=100_000, help="of a rank in a pass")
+    parser.add_argument("--keys", type=int, default=2_000_000)
+    parser.add_argument("--batch", type=int, default=2048, help="of a rank")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
+    parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks/results/ranks.json")
+    options = parser.parse_args()
+    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

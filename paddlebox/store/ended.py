@@ -1,0 +1,178 @@
+"""EndedPasses: what passes that have ended wrote, until a version names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from paddlebox.store.history import ADMISSION, History, added_bytes
+from paddlebox.store.key_counts import KeyCounts
+from paddlebox.store.record import newly_written
+
+
+class EndedPasses:
+    """Args:
+    native: the core's table, in which a pass is frozen.
+    counts: None for a table that admits every feasign.
+    """
+
+    def __init__(self, native: Any, history: History, counts: KeyCounts | None) -> None:
+        self.native = native
+        self._history = history
+        self._counts = counts
+        self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
+        self._kept: list[dict[str, Any]] = []  # of passes that `keep` took, and what the last said
+        self._kept_fields: dict[str, Any] | None = None
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a pass that was split has written parts and not ended."""
+        return bool(self._unnamed)
+
+    @property
+    def kept_fields(self) -> Mapping[str, Any] | None:
+        """Of the last pass that was kept and that no version names; None without one."""
+        return self._kept_fields
+
+    def forget_parts(self) -> None:
+        """Of a pass that is given up: no later commit may name them."""
+        self._unnamed = []
+
+    def spill(self) -> None:
+        """Writes the frozen part of a pass that was split."""
+        written = self.native.write_frozen()
+        self.native.publish(written["segments"])
+        self._unnamed.append(written)
+
+    def keep_later(self, **fields: Any) -> Callable[[], None]:
+        """Writes the pass that has ended now, when it is called."""
+        parts = self._take_parts()
+        return lambda: self._keep(parts, fields)
+
+    def commit_later(
+        self,
+        *,
+        dense: Mapping[str, np.ndarray] | None = None,
+        counted: int | None = None,
+        **fields: Any,
+    ) -> Callable[[], int]:
+        """Writes and names the pass that has ended now, and those that were kept, when it is
+        called. Returns the version; 0 without a folder."""
+        parts, fields = self._take_parts(), {"day": 0, "pass_number": 0, **fields}
+        return lambda: self._commit(parts, dense or {}, counted, fields)
+
+    def commit_kept(self) -> int:
+        """Names the passes that were kept; 0 where there is nothing to name."""
+        if self._kept_fields is None or self._history.manifest is None:
+            return 0
+        with self._history.committing:
+            return self._name([], **self._kept_fields)
+
+    def commit_initial(
+        self,
+        segments: Sequence[Mapping[str, Any]],
+        *,
+        dense: Mapping[str, np.ndarray],
+        admission: bytes | None,
+        events: Sequence[Mapping[str, Any]],
+        **fields: Any,
+    ) -> int:
+        """Makes segments that were imported the first version."""
+        if admission is not None:
+            self.native.set_admission_state(admission)
+        with self._history.committing:
+            record = self._history.commit(
+                "init",
+                segments=newly_written(segments),
+                live_rows=sum(s["rows"] for s in segments),
+                bytes_written={"init": sum(s["bytes"] for s in segments)},
+                dense=self._with_counts(dense, None),
+                events=list(events),
+                tables=self._history.others(),
+                **_plain(fields),
+            )
+            self.native.append_events(list(events))
+            self.native.replace_segments([], list(segments))
+        return record.version
+
+    def _take_parts(self) -> list[dict[str, Any]]:
+        """The parts of the pass that has ended: whoever commits it holds them, so that a later pass
+        which is abandoned meanwhile forgets only its own."""
+        parts, self._unnamed = self._unnamed, []
+        return parts
+
+    @contextmanager
+    def _given_back(self, parts: list[dict[str, Any]]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._unnamed = [*parts, *self._unnamed]  # the commit may be tried again
+            raise
+
+    def _with_counts(
+        self, dense: Mapping[str, np.ndarray], counted: int | None
+    ) -> dict[str, np.ndarray]:
+        own = {ADMISSION: self._counts.after(counted)} if self._counts is not None else {}
+        return {**dense, **own}
+
+    def _keep(self, parts: list[dict[str, Any]], fields: Mapping[str, Any]) -> None:
+        fields = dict(fields)
+        counted = fields.pop("counted", None)
+        dense = self._with_counts(fields.pop("dense", None) or {}, counted)
+        with self._given_back(parts):
+            written = self.native.write_frozen()
+            self.native.publish(written["segments"])
+        self._kept += [*parts, written]
+        self._kept_fields = {**fields, "dense": dense}
+
+    def _commit(
+        self,
+        parts: list[dict[str, Any]],
+        dense: Mapping[str, np.ndarray],
+        counted: int | None,
+        fields: Mapping[str, Any],
+    ) -> int:
+        with self._given_back(parts):
+            written = self.native.write_frozen()
+        dense = self._with_counts(dense, counted)
+        if self._history.manifest is None:
+            self._history.pass_without_folder(fields["day"])
+            self.native.publish(written["segments"])
+            return 0
+        with self._history.committing:  # until published: no merge of what is not there is planned
+            with self._given_back(parts):
+                version = self._name([*parts, written], dense=dense, **fields)
+            self.native.publish(written["segments"])
+        return version
+
+    def _name(
+        self,
+        parts: Sequence[Mapping[str, Any]],
+        *,
+        dense: Mapping[str, np.ndarray],
+        **fields: Any,
+    ) -> int:
+        """Names these parts, and those of the passes that were kept."""
+        last, parts = self._history.last, [*self._kept, *parts]
+        written = newly_written(segment for part in parts for segment in part["segments"])
+        record = self._history.commit(
+            "pass",
+            segments=[*last.segments, *written],
+            live_rows=last.live_rows + sum(part["new_rows"] for part in parts),
+            bytes_written=added_bytes(last, "pass", written),
+            dense=dense,
+            digest=None,
+            tables=self._history.others(),
+            **_plain(fields),
+        )
+        self._kept, self._kept_fields = [], None
+        return record.version
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's fields, with copies of the mappings that a caller may go on changing."""
+    copies = {name: dict(fields.get(name) or {}) for name in ("cursor", "config")}
+    return {**fields, **copies}

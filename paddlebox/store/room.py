@@ -1,0 +1,60 @@
+"""Room: what the disk, and the budget of a store, leave for new files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from paddlebox.errors import OutOfSpaceError
+from paddlebox.store import files
+
+log = logging.getLogger("paddlebox")
+
+
+class Room:
+    """Args:
+    folder: of the store. budget_bytes: of all its files; 0: no limit but the disk's.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        self.folder = folder
+        self.budget_bytes = budget_bytes
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.folder)
+        free = stat.f_bavail * stat.f_frsize
+        if self.budget_bytes:
+            free = min(free, self.budget_bytes - files.used_bytes(str(self.folder)))
+        return max(0, free)
+
+    def check_merge(self, segments: int, needed: int) -> None:
+        """Raises: OutOfSpaceError when so many segments, of so many bytes, cannot be merged."""
+        free = self.free_bytes()
+        if needed > free:
+            raise OutOfSpaceError(
+                f"{self.folder}: a merge of {segments} segments needs {needed} bytes, {free} are "
+                "free"
+            )
+
+    def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
+        """A pass of so many rows can be committed to a store of so many bytes, and a merge made
+        beside it. row_bytes: as stored.
+
+        Raises: OutOfSpaceError.
+        """
+        needed = rows * (row_bytes + 8) * 11 // 10  # keys, filters, fences
+        reserve = stored // 64  # a merge of one range
+        free = self.free_bytes()
+        if needed + reserve > free:
+            budget = f", disk_budget_bytes {self.budget_bytes}" * bool(self.budget_bytes)
+            raise OutOfSpaceError(
+                f"{self.folder}: a pass of {rows} rows needs {needed} bytes to be committed and a "
+                f"merge {reserve}, {free} are free{budget}; the pass is not begun. Make room"
+                f"{' or raise ssd.disk_budget_bytes' * bool(budget)}, and start again: the last "
+                "commit stands"
+            )
+        if self.budget_bytes and free < self.budget_bytes // 5:
+            log.warning(
+                "%s: %d of disk_budget_bytes %d are left", self.folder, free, self.budget_bytes
+            )

@@ -1,0 +1,41 @@
+"""What a pass is staged with, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from paddlebox import _native
+
+
+@dataclass(frozen=True)
+class StagedPass:
+    """A pass whose rows are up. K = keys it was staged with."""
+
+    stamp: int  # names the pass; batches carry it
+    rows: int
+    row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
+    hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
+    train: bool = True
+    refused: int = 0  # keys that get no row yet: see Table.count_keys
+
+    @property
+    def stamps(self) -> tuple[int, ...]:
+        """Of each table that the pass has rows in."""
+        return (self.stamp,)
+
+    @property
+    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
+        """`hits` by the name of the table, where there are several."""
+        return {}
+
+
+def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
+    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits), padding left
+    out."""
+    flat = np.ascontiguousarray(feasigns).reshape(-1)
+    if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
+        raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")
+    return np.asarray(_native.core.sorted_unique_keys(flat.view(np.uint64)))

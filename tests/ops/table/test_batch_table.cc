@@ -1,0 +1,173 @@
+// A batch on another rank than its rows: pooled and merged there, applied by the owner.
+#include "table/batch_table.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "every_path.h"
+#include "pass_model.h"
+#include "row/compact.h"
+#include "row/plan.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+
+using test::Floats;
+using test::Ints;
+using test::Keys;
+
+constexpr size_t kColumns = 3 + 5;
+
+BatchTableConfig SmallBatch(int threads = 1) {
+  BatchTableConfig config;
+  config.embedx_dim = 5;
+  config.threads = threads;
+  return config;
+}
+
+// One step as ranks make it, with one rank: rows to the batch, what it merged back to the owner.
+Floats StepThrough(BatchTable* batch_table, Table* owner, const test::Pass& pass,
+                   const test::Batch& batch, int32_t stamp) {
+  Ints ids = test::Translated(owner, batch.feasigns), plan, rows;
+  const size_t segments = batch.instances * batch.slots;
+  BuildPlan(ids.data(), batch.offsets.data(), segments, stamp, &plan);
+  CHECK_OK(CompactBatch(ids.data(), ids.size(), plan.data(), plan.size(), pass.keys.size(), &rows));
+  Keys keys;
+  for (const int32_t row : rows) keys.push_back(pass.keys[static_cast<size_t>(row)]);
+  Floats values(rows.size() * kColumns);
+  CHECK_OK(owner->Pull(rows.data(), rows.size(), values.data()));
+  CHECK_OK(batch_table->Prepare(stamp, keys.data(), keys.size(), false));
+  CHECK_OK(batch_table->Fill(0, nullptr, rows.size(), values.data()));
+  CHECK_OK(batch_table->Open());
+  Floats pooled(segments * (batch.use_cvm ? kColumns : kColumns - 2));
+  CHECK_OK(batch_table->PullPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                   batch.slots, batch.use_cvm, pooled.data()));
+  CHECK_OK(batch_table->PushPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                   batch.slots, batch.use_cvm, batch.show_click.data(), plan.data(),
+                                   plan.size(), batch.grad.data()));
+  Ints offsets(rows.size() + 1), owners_plan;
+  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int32_t>(i);
+  BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &owners_plan);
+  CHECK_OK(owner->PushPlanned(owners_plan.data(), owners_plan.size(), rows.size(),
+                              batch_table->merged(), 1.0f));
+  return pooled;
+}
+
+TEST(one_rank_through_a_batch_table_ends_with_the_bits_of_a_table_alone) {
+  const test::Pass pass = test::MakePass(3, 5000, 3000, 5);
+  for (const Kernels* path : test::Paths()) {
+    CHECK_OK(SelectKernels(path->name));
+    for (const int threads : {1, 4}) {
+      const auto alone = test::OpenTable(test::SmallConfig());
+      const auto owner = test::OpenTable(test::SmallConfig());
+      const int32_t stamp = test::StageTrain(alone.get(), pass).stamp;
+      CHECK_EQ(test::StageTrain(owner.get(), pass).stamp, stamp);
+      CHECK_OK(alone->Begin(stamp));
+      CHECK_OK(owner->Begin(stamp));
+      BatchTable batch_table(SmallBatch(threads));
+      for (const test::Batch& batch : pass.batches) {
+        const Ints ids = test::Translated(alone.get(), batch.feasigns);
+        Floats pooled(batch.instances * batch.slots * (batch.use_cvm ? kColumns : kColumns - 2));
+        CHECK_OK(alone->PullPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                   batch.slots, batch.use_cvm, pooled.data()));
+        CHECK_OK(alone->PushPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                   batch.slots, batch.use_cvm, batch.show_click.data(), nullptr, 0,
+                                   batch.grad.data()));
+        CHECK(StepThrough(&batch_table, owner.get(), pass, batch, stamp) == pooled);
+      }
+      for (Table* table : {alone.get(), owner.get()}) {
+        CHECK_OK(table->End(1));
+        CHECK_OK(table->WriteFrozen().status());
+        CHECK_OK(table->Publish({}));
+      }
+      CHECK_EQ(owner->Digest().value(), alone->Digest().value());
+    }
+  }
+  CHECK_OK(SelectKernels("auto"));
+}
+
+TEST(feasigns_are_found_among_those_of_the_batch) {
+  const Keys feasigns = {7, 8, 9};
+  Keys keys;
+  for (const uint64_t feasign : feasigns) keys.push_back(KeyOf(feasign));
+  std::sort(keys.begin(), keys.end());
+  BatchTable table(SmallBatch());
+  Ints ids(3);
+  CHECK_CODE(table.Translate(feasigns.data(), 3, ids.data()), Code::kFailedPrecondition);
+  CHECK_OK(table.Prepare(1, keys.data(), keys.size(), false));
+  CHECK_OK(table.Open());
+  CHECK_OK(table.Translate(feasigns.data(), 3, ids.data()));
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_EQ(keys[static_cast<size_t>(ids[i])], KeyOf(feasigns[i]));
+  }
+  const uint64_t absent = 10, padding = 0;
+  CHECK_CODE(table.Translate(&absent, 1, ids.data()), Code::kInvalidArgument);
+  CHECK_OK(table.Translate(&padding, 1, ids.data()));
+  CHECK_EQ(ids[0], -1);
+  CHECK_OK(table.Prepare(2, keys.data(), keys.size(), true));
+  CHECK_OK(table.Open());
+  CHECK_OK(table.Translate(&absent, 1, ids.data()));
+  CHECK_EQ(ids[0], -1);
+}
+
+TEST(rows_that_are_not_filled_read_as_zeros_and_the_batch_before_leaves_nothing) {
+  const Keys keys = {3, 4};
+  const Floats ones(2 * kColumns, 1.0f);
+  const Ints ids = {0, 1};
+  BatchTable table(SmallBatch());
+  Floats out(2 * kColumns);
+  for (int round = 0; round < 3; ++round) {  // the memory of two batches is used in turn
+    CHECK_OK(table.Prepare(5, keys.data(), 2, false));
+    CHECK_OK(table.Fill(0, nullptr, 2, ones.data()));
+    CHECK_OK(table.Open());
+  }
+  const int32_t second = 1;
+  CHECK_OK(table.Prepare(6, keys.data(), 2, false));
+  CHECK_OK(table.Fill(0, &second, 1, ones.data()));
+  CHECK_OK(table.Open());
+  CHECK_OK(table.Pull(ids.data(), 2, out.data()));
+  CHECK_EQ(out[0], 0.0f);
+  CHECK_EQ(out[kColumns - 1], 0.0f);
+  CHECK_EQ(out[kColumns], 1.0f);
+  CHECK_EQ(table.merged()[0], 0.0f);
+}
+
+TEST(what_a_caller_gets_wrong_is_an_error) {
+  const Keys keys = {3, 4};
+  const Floats ones(3 * kColumns, 1.0f);
+  const int32_t outside[2] = {0, 2};
+  BatchTable table(SmallBatch());
+  CHECK_CODE(table.Open(), Code::kFailedPrecondition);
+  CHECK_CODE(table.CheckStamp(1), Code::kFailedPrecondition);
+  CHECK_CODE(table.Prepare(0, keys.data(), 2, false), Code::kInvalidArgument);
+  CHECK_OK(table.Prepare(1, keys.data(), 2, true));
+  CHECK_CODE(table.Fill(0, nullptr, 3, ones.data()), Code::kInvalidArgument);
+  CHECK_CODE(table.Fill(0, outside, 2, ones.data()), Code::kInvalidArgument);
+  CHECK_OK(table.Open());
+  CHECK_CODE(table.Open(), Code::kFailedPrecondition);  // there is no second one
+  const Ints ids = {0};
+  CHECK_CODE(table.Push(ids.data(), 1, ones.data(), 1.0f), Code::kFailedPrecondition);
+  CHECK_CODE(table.PullExtended(ids.data(), 1, nullptr), Code::kFailedPrecondition);
+}
+
+TEST(a_gradient_that_is_not_finite_is_named_by_its_feasign_and_not_sent) {
+  const Keys keys = {KeyOf(77)};
+  const Ints ids = {0};
+  Floats grad(kColumns, 1.0f);
+  grad[4] = std::numeric_limits<float>::infinity();
+  BatchTable table(SmallBatch());
+  CHECK_OK(table.Prepare(1, keys.data(), 1, false));
+  CHECK_OK(table.Open());
+  const Status status = table.Push(ids.data(), 1, grad.data(), 1.0f);
+  CHECK_CODE(status, Code::kNotFinite);
+  CHECK(status.message().find("77") != std::string::npos);
+  CHECK_EQ(table.merged()[0], 0.0f);
+}
+
+}  // namespace
+}  // namespace pbx
