@@ -2,8 +2,8 @@
 
     python benchmarks/columns.py
 
-Files of 13 floats and 26 slots of hashed ids, snappy, in row groups of --group-rows: "ids" has one id
-a slot, "lists" 1 to 3. These take turns over each, with 1 and with --threads threads:
+Files of 13 floats and 26 slots of hashed ids, snappy, in row groups of --group-rows: "ids" has one
+id a slot, "lists" 1 to 3. These take turns over each, with 1 and with --threads threads:
 
   pyarrow    ParquetFile.read of the columns, as a table; with threads it parts by column too
   parse      reading, decoding and parsing the row groups; the parsed columns are dropped

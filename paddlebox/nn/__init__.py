@@ -10,6 +10,7 @@ from paddlebox.nn.fields import (
     weights_of,
 )
 from paddlebox.nn.functional import pairs_of, sigmoid, sum_over, take
+from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 
@@ -24,6 +25,7 @@ __all__ = [
     "beside_vectors",
     "flat",
     "interactions",
+    "log_loss",
     "pairs_of",
     "sigmoid",
     "sum_over",

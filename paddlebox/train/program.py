@@ -16,7 +16,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
-from paddlebox.nn import TableSlots
+from paddlebox.nn import TableSlots, log_loss
 from paddlebox.ranks.dense import SHARE, sum_gradients
 
 paddle = ops.paddle
@@ -108,7 +108,7 @@ def _mean_loss(model: Any, logits: Any, label: Any) -> Any:
     """A mean over instances: pushes multiply by their number. A model may have its own loss."""
     if hasattr(model, "loss"):
         return model.loss(logits, label)
-    return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
+    return log_loss(logits, label)
 
 
 def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

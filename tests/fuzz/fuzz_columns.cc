@@ -61,6 +61,13 @@ class Batch {
  public:
   explicit Batch(Input* input) : input_(*input) {}
 
+  // A column of strings for a tag, or of ids in another type; log keys mostly are some.
+  void AddTag(const char* name, int64_t rows, const char* leaves, bool log_keys) {
+    log_keys_ = log_keys;
+    Add(name, rows, leaves, "0000", -1);
+    log_keys_ = false;
+  }
+
   // A column of at least `rows` rows. leaves: types that its slot can take, one of which it has
   // most often; now and then any. lists: the same for the kinds of list; a list has `steady`
   // values each, or any number if that is negative.
@@ -148,11 +155,17 @@ class Batch {
       if (large) std::memcpy(offsets.get() + i * width, &at, width);
       const int32_t narrow = static_cast<int32_t>(at);
       if (!large) std::memcpy(offsets.get() + i * width, &narrow, width);
-      if (i < n) at += input_.Below(6);
+      if (i < n) at += log_keys_ && input_.Below(8) != 0 ? 32 : input_.Below(6);
     }
     made->buffers[1] = offsets.get();
     made->held.push_back(std::move(offsets));
     made->buffers[2] = Hold(made, static_cast<size_t>(at));
+    if (!log_keys_) return;
+    char* const text = made->held.back().get();
+    for (int64_t i = 0; i < at; ++i) {
+      const uint8_t byte = static_cast<uint8_t>(text[i]);
+      if (byte < 250) text[i] = "0123456789abcdef"[byte & 15];
+    }
   }
 
   void List(Made* made, const char* name, int64_t held, int list) {
@@ -192,6 +205,7 @@ class Batch {
   Input& input_;
   const char* leaves_ = "";
   int steady_ = -1;
+  bool log_keys_ = false;
   std::deque<Made> made_;
   std::vector<ArrowSchema*> types_;
   std::vector<ArrowArray*> arrays_;
@@ -217,6 +231,9 @@ FeedSchema SchemaOf(uint8_t options) {
     cross.transform.cross = {"u", "w"};
     schema.slots.push_back(cross);
   }
+  schema.tags.ins_id = (options & 8) != 0;
+  schema.tags.content = (options & 16) != 0;
+  schema.tags.log_key = (options & 32) != 0;
   return schema;
 }
 
@@ -230,6 +247,11 @@ void Check(const FeedSchema& schema, const ParsedChunk& chunk, int64_t rows) {
   REQUIRE(chunk.lines == static_cast<uint64_t>(rows));
   REQUIRE(chunk.lines == chunk.instances + chunk.bad_lines);
   REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));
+  REQUIRE(chunk.instances == 0 || chunk.tags.spec().has_ids() == schema.tags.has_ids());
+  REQUIRE(chunk.tags.ins_ids.size() == (schema.tags.has_ids() ? chunk.instances : 0));
+  REQUIRE(chunk.tags.contents.size() == (schema.tags.content ? chunk.instances : 0));
+  REQUIRE(chunk.tags.log_keys.size() == (schema.tags.log_key ? chunk.instances : 0));
+  for (size_t i = 0; i < chunk.tags.ins_ids.size(); ++i) REQUIRE(!chunk.tags.ins_ids[i].empty());
   for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
   for (const float label : chunk.labels) REQUIRE(label >= 0 && label <= 1);
   for (const float value : chunk.dense) REQUIRE(value - value == 0);  // finite
@@ -240,6 +262,28 @@ void RequireJoined(const std::vector<T>& whole, const std::vector<T>& a, const s
   REQUIRE(whole.size() == a.size() + b.size());
   REQUIRE(a.empty() || std::memcmp(whole.data(), a.data(), a.size() * sizeof(T)) == 0);
   REQUIRE(b.empty() || std::memcmp(whole.data() + a.size(), b.data(), b.size() * sizeof(T)) == 0);
+}
+
+void RequireJoined(const pbx::StringColumn& whole, const pbx::StringColumn& a,
+                   const pbx::StringColumn& b) {
+  REQUIRE(whole.size() == a.size() + b.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    REQUIRE(whole[i] == (i < a.size() ? a[i] : b[i - a.size()]));
+  }
+}
+
+void RequireJoined(const pbx::TagColumns& whole, const pbx::TagColumns& a,
+                   const pbx::TagColumns& b) {
+  RequireJoined(whole.ins_ids, a.ins_ids, b.ins_ids);
+  RequireJoined(whole.contents, a.contents, b.contents);
+  REQUIRE(whole.log_keys.size() == a.log_keys.size() + b.log_keys.size());
+  for (size_t i = 0; i < whole.log_keys.size(); ++i) {
+    const pbx::LogKey& one = whole.log_keys[i];
+    const size_t split = a.log_keys.size();
+    const pbx::LogKey& other = i < split ? a.log_keys[i] : b.log_keys[i - split];
+    REQUIRE(one.search_id == other.search_id && one.cmatch == other.cmatch &&
+            one.rank == other.rank);
+  }
 }
 
 }  // namespace
@@ -255,6 +299,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   batch.Add("u", rows, "LlICi", "0123", -1);
   const bool hash = schema.slots[4].transform.hash;
   batch.Add("w", rows, hash ? "uUzZ" : "LlSs", "0123", -1);
+  if (schema.tags.ins_id) batch.AddTag("ins_id", rows, "uUlzCiLZ", false);
+  if (schema.tags.content) batch.AddTag("content", rows, "uUzZ", false);
+  if (schema.tags.log_key) batch.AddTag("logkey", rows, "uUzZ", true);
   ParsedChunk whole, first, second;
   const Status status = batch.Parse(schema, 0, rows, &whole);
   if (!status.ok()) {
@@ -273,20 +320,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   RequireJoined(whole.dense, first.dense, second.dense);
   RequireJoined(whole.feasigns, first.feasigns, second.feasigns);
   RequireJoined(whole.lengths, first.lengths, second.lengths);
+  RequireJoined(whole.tags, first.tags, second.tags);
   return 0;
 }
 
-// Columns that fit and are of one kind of list, with and without nulls, over 5 to 20 rows.
+// Columns that fit and are of one kind of list, with and without nulls, over 5 to 20 rows; those
+// with tags have no zeros among their values.
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
-  for (int options = 0; options < 8; ++options) {
+  for (int options : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 40, 56}) {
+    const int least = options < 8 ? 0 : 1;
     for (int list = 0; list < 4; ++list) {
       for (int nulls : {0, 1, 3}) {
         std::string seed = {static_cast<char>(options), static_cast<char>(5 * (list + 1)), 2};
         // As Add, Value, Nulls, List and Leaf take it; zeros and small numbers are their values.
         const std::string column = {static_cast<char>(16 | list), 1, 2, static_cast<char>(nulls)};
-        for (int number = 0; number < 12; ++number) {
+        for (int number = 0; number < 16; ++number) {
           seed += column;
-          for (int i = 0; i < 60; ++i) seed += static_cast<char>((i * 7 + list) % 5);
+          for (int i = 0; i < 60; ++i) seed += static_cast<char>(least + (i * 7 + list) % 5);
         }
         seeds->push_back(seed);
       }

@@ -282,6 +282,33 @@ struct OneEach : Batch {
 
 TEST(one_id_a_row_in_every_slot_is_what_the_columns_say) { OneEach().Check(); }
 
+TEST(one_id_a_row_in_every_slot_keeps_its_tags) {
+  constexpr size_t kRows = 1027;
+  Batch batch;
+  std::vector<uint64_t> ids(kRows);
+  std::vector<int32_t> offsets(kRows + 1);
+  std::string text;
+  for (size_t i = 0; i < kRows; ++i) {
+    ids[i] = i + 1;
+    text += std::to_string(i);
+    offsets[i + 1] = static_cast<int32_t>(text.size());
+  }
+  FeedSchema schema = Schema(Format::kColumns, {Label("y"), Sparse("u"), Sparse("v"), Sparse("w")});
+  schema.tags.ins_id = true;
+  ParsedChunk chunk;
+  CHECK_OK(
+      batch.Parse(schema,
+                  {batch.Add<float>("y", "f", std::vector<float>(kRows, 1.0f)),
+                   batch.Add<uint64_t>("u", "L", ids), batch.Add<uint64_t>("v", "L", ids),
+                   batch.Add<uint64_t>("w", "L", ids), batch.AddStrings("ins_id", offsets, text)},
+                  0, kRows, &chunk));
+  CHECK_EQ(chunk.tags.ins_ids.size(), kRows);
+  for (size_t i = 0; i < chunk.tags.ins_ids.size(); ++i) {
+    CHECK(chunk.tags.ins_ids[i] == std::to_string(i));
+    for (size_t s = 0; s < 3; ++s) CHECK_EQ(chunk.feasigns[3 * i + s], i + 1);
+  }
+}
+
 TEST(a_row_without_its_id_or_a_bad_one_changes_no_other_row) {
   OneEach rows;
   rows.wide[0] = rows.narrow[1023] = 0;
