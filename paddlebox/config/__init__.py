@@ -1,6 +1,7 @@
 """Configuration: one YAML file, typed and frozen. Imports no Paddle."""
 
 from paddlebox.config.load import load_config
+from paddlebox.config.models import AnyModelConfig, ModelConfig, ModelType
 from paddlebox.config.schema import (
     CheckpointConfig,
     Config,
@@ -12,8 +13,6 @@ from paddlebox.config.schema import (
     KeySpace,
     LifeConfig,
     MemConfig,
-    ModelConfig,
-    ModelType,
     OptimizerConfig,
     OptimizerType,
     OversizePass,
@@ -30,6 +29,7 @@ from paddlebox.config.schema import (
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
 
 __all__ = [
+    "AnyModelConfig",
     "CheckpointConfig",
     "Config",
     "DataConfig",

@@ -5,6 +5,7 @@ was expected, what was found, and for an unknown key the legal one that is neare
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Set
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -15,6 +16,7 @@ from paddlebox.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
+_Sections = tuple[type[BaseModel], ...]
 
 _EXPECTED = {
     "string_type": "a string",
@@ -24,6 +26,7 @@ _EXPECTED = {
     "bool_type": "true or false",
     "tuple_type": "a list, as in [a, b]",
     "model_type": "a section with keys of its own",
+    "model_attributes_type": "a section with keys of its own",
     "finite_number": "a finite number",
 }
 
@@ -46,15 +49,19 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
     raise ConfigError(head + "\n  ".join(lines))
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model behind a field's type, also behind a list of it; None for a plain value and for a
-    mapping from names to models."""
+def sections_of(annotation: Any) -> _Sections:
+    """The models behind a field's type, also behind a list: several where a key of theirs chooses
+    one of them; none for a plain value and for a mapping from names to models."""
     if get_origin(annotation) is dict:
-        return None
+        return ()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (section_of(argument) for argument in get_args(annotation))
-    return next((section for section in found if section is not None), None)
+        return (annotation,)
+    return tuple(found for part in get_args(annotation) for found in sections_of(part))
+
+
+def tag_of(section: type[BaseModel]) -> str:
+    """The `type` by which a section is chosen from several."""
+    return str(get_args(section.model_fields["type"].annotation)[0])
 
 
 def dotted(location: Location) -> str:
@@ -66,13 +73,22 @@ def dotted(location: Location) -> str:
 
 
 def _describe(model: type[BaseModel], error: ErrorDetails, overridden: Set[str]) -> str:
-    location = error["loc"]
+    location, chosen = _place(model, error["loc"])
     path = dotted(location)
     kind = error["type"]
     if kind == "extra_forbidden":
-        text = f"unknown key{_nearest(model, location)}"
+        text = f"unknown key{_nearest(model, location, chosen)}"
     elif kind == "missing":
         text = "is required, and not given"
+    elif kind == "union_tag_not_found":
+        path = dotted((*location, "type"))
+        text = "is required, and not given"
+    elif kind == "union_tag_invalid":
+        path = dotted((*location, "type"))
+        tags = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
+        near = difflib.get_close_matches(str(error["ctx"]["tag"]), tags, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        text = f"expected one of {', '.join(tags)}, found {error['ctx']['tag']!r}{meant}"
     elif kind == "invalid_key":
         path = dotted(location[:-1]) or "the top level"
         text = f"the key {location[-1]!r} is not a string; quote it"
@@ -100,23 +116,42 @@ def _found(value: Any) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-def _nearest(model: type[BaseModel], location: Location) -> str:
-    """The key that was probably meant: a sibling with a like name, or the same name elsewhere."""
-    parent: type[BaseModel] | None = model
-    in_mapping = False
-    for part in location[:-1]:
+def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Sections]:
+    """An error's location as the file has it, and the section that its last part is a key of,
+    before those that another `type` would have chosen there. Pydantic's location has the type too.
+    """
+    kept: list[int | str] = []
+    sections: _Sections = (model,)  # that the part before has
+    owners = sections
+    in_mapping = to_choose = False
+    for part in location:
+        if to_choose:
+            sections = tuple(sorted(sections, key=lambda one: tag_of(one) != part))
+            to_choose = False
+            continue
+        kept.append(part)
+        owners = sections
         if in_mapping:  # a name that the user chose
             in_mapping = False
-        elif isinstance(part, str) and parent is not None:
-            annotation = parent.model_fields[part].annotation
+        elif isinstance(part, str) and sections and part in sections[0].model_fields:
+            annotation = sections[0].model_fields[part].annotation
             in_mapping = get_origin(annotation) is dict
-            parent = section_of(get_args(annotation)[1] if in_mapping else annotation)
-    siblings = list(parent.model_fields) if parent is not None else []
+            sections = sections_of(get_args(annotation)[1] if in_mapping else annotation)
+            to_choose = len(sections) > 1
+    return tuple(kept), owners
+
+
+def _nearest(model: type[BaseModel], location: Location, sections: _Sections) -> str:
+    """The key that was probably meant: a sibling with a like name, or the same name elsewhere."""
+    siblings = list(sections[0].model_fields) if sections else []
     name = str(location[-1])
+    able = [tag_of(other) for other in sections[1:] if name in other.model_fields]
+    if able:
+        return f" of {tag_of(sections[0])}; it is one of {', '.join(able)}"
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:
         return f"; did you mean {dotted((*location[:-1], near[0]))}?"
-    elsewhere = [path for path in _leaves(model) if path.rsplit(".", 1)[-1] == name]
+    elsewhere = list(dict.fromkeys(p for p in _leaves(model) if p.rsplit(".", 1)[-1] == name))
     if elsewhere:
         return f"; did you mean {' or '.join(elsewhere)}?"
     loose = difflib.get_close_matches(name, siblings, n=1, cutoff=0.0)
@@ -126,8 +161,8 @@ def _nearest(model: type[BaseModel], location: Location) -> str:
 
 def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is None:
+        sections = sections_of(field.annotation)
+        if not sections:
             yield prefix + name
-        else:
+        for section in sections:
             yield from _leaves(section, f"{prefix}{name}.")

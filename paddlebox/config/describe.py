@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -11,7 +11,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from paddlebox.config.check import section_of
+from paddlebox.config.check import sections_of, tag_of
 from paddlebox.config.schema import Config
 
 _BOUNDS = (
@@ -34,12 +34,33 @@ class Key(NamedTuple):
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
     """Every key below ``model``, in the order of the schema."""
     for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is not None:
-            yield from describe(section, f"{prefix}{name}.")
+        sections = sections_of(field.annotation)
+        if len(sections) > 1:
+            yield from _describe_choice(sections, f"{prefix}{name}.")
+        elif sections:
+            yield from describe(sections[0], f"{prefix}{name}.")
         else:
             default = "required" if field.is_required() else _show(_default(field), name)
             yield Key(prefix + name, _type(name, field), default, field.description or "")
+
+
+def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
+    """Keys of sections of which `type` chooses one; where not all have a key, those that do."""
+    owners: dict[Key, list[str]] = {}
+    for section in sections:
+        for key in describe(section, prefix):
+            if key.path != f"{prefix}type":
+                owners.setdefault(key, []).append(tag_of(section))
+    types = ", ".join(f"`{tag_of(section)}`" for section in sections)
+    meaning = sections[0].model_fields["type"].description or ""
+    yield Key(f"{prefix}type", types, "required", meaning)
+    for key, tags in owners.items():
+        others = [tag_of(section) for section in sections if tag_of(section) not in tags]
+        if len(others) < len(tags):
+            of = f"not {', '.join(others)}: " if others else ""
+        else:
+            of = f"{', '.join(tags)}: "
+        yield key._replace(meaning=of + key.meaning)
 
 
 def markdown() -> str:

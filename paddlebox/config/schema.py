@@ -10,11 +10,13 @@ import hashlib
 import json
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import day_of
+from paddlebox.config.models import AnyModelConfig
+from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
@@ -40,29 +42,12 @@ def parse_bytes(value: Any) -> Any:
     return count
 
 
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _number_to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-T = TypeVar("T")
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Date = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
-ListOf = Annotated[tuple[T, ...], BeforeValidator(_list_to_tuple)]
-Text = Annotated[str, Field(min_length=1)]
-Unit = Annotated[float, Field(ge=0, le=1)]
-# Enums are read from their value; strict mode would ask for the Python object.
-E = TypeVar("E", bound=StrEnum)
-Choice = Annotated[E, Field(strict=False)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, nothing unknown, no silent conversion, no inf or nan."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Rule(StrEnum):
@@ -105,11 +90,6 @@ class RowPrecision(StrEnum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
-
-
-class ModelType(StrEnum):
-    DNN = "dnn"
-    DEEPFM = "deepfm"
 
 
 class BaseEvery(StrEnum):
@@ -484,17 +464,6 @@ class FeederConfig(Section):
     )
 
 
-class ModelConfig(Section):
-    type: Choice[ModelType] = Field(description="a model of the zoo")
-    hidden: ListOf[Annotated[int, Field(ge=1, le=1 << 20)]] = Field(
-        default=(400, 400, 400), description="widths of the hidden layers"
-    )
-    use_cvm: bool = Field(
-        default=True, description="feed log(show) and log(ctr) of each slot to the network"
-    )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropped share, in training only")
-
-
 class OptimizerConfig(Section):
     """The optimizer of the dense parameters."""
 
@@ -648,7 +617,7 @@ class Config(Section):
     store: StoreConfig = Field(default_factory=StoreConfig)
     data: DataConfig
     feeder: FeederConfig = Field(default_factory=FeederConfig)
-    model: ModelConfig
+    model: AnyModelConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

@@ -1,4 +1,8 @@
-"""The model zoo. A model is a Paddle layer from the batch's tensors to logits (B, 1)."""
+"""The model zoo. A model is a Paddle layer from the batch's tensors to logits (B, 1).
+
+One file a model, which defines its layer and nothing else; what each may be told is a section of
+`paddlebox.config.models`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,13 @@ from paddlebox.config import ModelConfig, ModelType
 from paddlebox.errors import ConfigError
 from paddlebox.models.deepfm import DeepFM
 from paddlebox.models.dnn import DNN
+from paddlebox.models.inputs import Inputs
 from paddlebox.nn import TableSlots
 
-_MODELS = {ModelType.DNN: DNN, ModelType.DEEPFM: DeepFM}
+_MODELS: dict[ModelType, Any] = {
+    ModelType.DNN: DNN,
+    ModelType.DEEPFM: DeepFM,
+}
 _OF_SEVERAL_TABLES = (ModelType.DNN,)
 
 
@@ -32,21 +40,14 @@ def create_model(
 
     Raises: ConfigError for several tables and a model of one width.
     """
-    arguments: dict[str, Any] = {"more": more} if more else {}
     if more and config.type not in _OF_SEVERAL_TABLES:
         able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
         raise ConfigError(
             f"model.type {config.type.value} multiplies the vectors of all slots with each other, "
             f"so they need one width: leave extra_tables out, or use {able}"
         )
-    return _MODELS[config.type](
-        config,
-        slots=slots,
-        embedx_dim=embedx_dim,
-        dense_width=dense_width,
-        table=table,
-        **arguments,
-    )
+    inputs = Inputs(slots, embedx_dim, dense_width, table, tuple(more))
+    return _MODELS[config.type](config, inputs)
 
 
-__all__ = ["DNN", "DeepFM", "create_model"]
+__all__ = ["DNN", "DeepFM", "Inputs", "create_model"]

@@ -12,37 +12,24 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config import ModelConfig
-from paddlebox.nn import MLP, PooledSlots
+from paddlebox.config.models import DeepFmConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import MLP, LinearPart, flat, interactions, sum_over, vectors_of, weights_of
 
 paddle = ops.paddle
 
 
 class DeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    def __init__(
-        self, config: ModelConfig, *, slots: int, embedx_dim: int, dense_width: int, table: str = ""
-    ) -> None:
+    def __init__(self, config: DeepFmConfig, inputs: Inputs) -> None:
         super().__init__()
-        self.sparse = PooledSlots(slots, embedx_dim, config.use_cvm, table)
-        self.slots, self.embedx_dim, self.dense_width = slots, embedx_dim, dense_width
-        self.mlp = MLP(slots * self.sparse.width + dense_width, config.hidden, config.dropout)
-        if dense_width:
-            self.dense_linear = paddle.nn.Linear(dense_width, 1)
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+        self.mlp = MLP(inputs.width(self.sparse.width), config.hidden, config.dropout)
+        self.linear = LinearPart(inputs.dense_width, bias=False)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        at = self.sparse.width - self.embedx_dim - 1  # column of embed_w
-        weights = paddle.slice(pooled, [2], [at], [at + 1])  # (B, S, 1)
-        vectors = paddle.slice(pooled, [2], [at + 1], [self.sparse.width])  # (B, S, D)
-        # mean * count and not sum: paddle.sum does not build in old-IR programs.
-        first = paddle.mean(weights, axis=1) * float(self.slots)
-        summed = paddle.mean(vectors, axis=1) * float(self.slots)
-        of_squares = paddle.mean(paddle.square(vectors), axis=1) * float(self.slots)
-        pairs = paddle.square(summed) - of_squares  # (B, D)
-        second = paddle.mean(pairs, axis=1, keepdim=True) * (0.5 * self.embedx_dim)
-        inputs = paddle.reshape(pooled, [-1, self.slots * self.sparse.width])
-        if self.dense_width:
-            first = first + self.dense_linear(dense)
-            inputs = paddle.concat([inputs, dense], axis=1)
-        return first + second + self.mlp(inputs)
+        first = self.linear(weights_of(pooled, self.sparse), dense)
+        pairs = interactions(vectors_of(pooled, self.sparse))
+        second = sum_over(pairs, 1, keepdim=True)
+        return first + second + self.mlp(flat(pooled, dense))

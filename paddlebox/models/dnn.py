@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config import ModelConfig
+from paddlebox.config.models import DnnConfig
+from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, PooledTables, TableSlots
 
 paddle = ops.paddle
 
 
 class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        slots: int,
-        embedx_dim: int,
-        dense_width: int,
-        table: str = "",
-        more: Sequence[TableSlots] = (),
-    ) -> None:
+    def __init__(self, config: DnnConfig, inputs: Inputs) -> None:
         super().__init__()
-        tables = [TableSlots(slots, embedx_dim, table), *more]
+        tables = [TableSlots(inputs.slots, inputs.embedx_dim, inputs.table), *inputs.more]
         self.sparse = PooledTables(tables, config.use_cvm)
-        self.dense_width = dense_width
-        self.mlp = MLP(self.sparse.width + dense_width, config.hidden, config.dropout)
+        self.dense_width = inputs.dense_width
+        self.mlp = MLP(self.sparse.width + inputs.dense_width, config.hidden, config.dropout)
 
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, *more: Any

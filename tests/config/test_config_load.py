@@ -133,6 +133,22 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
     assert expected in error_of(tmp_path, MINIMAL + extra + "\n")
 
 
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("{type: dcn, cros_layers: 2}", "model.cros_layers: unknown key; did you mean model.cross"),
+        ("{type: dnn, low_rank: 2}", "model.low_rank: unknown key of dnn; it is one of dcn_v2"),
+        ("{type: dpfm}", "found 'dpfm'; did you mean deepfm?"),
+        ("{hidden: [2]}", "model.type: is required, and not given"),
+        ("3", "model: expected a section with keys of its own, found 3 (int)"),
+        ("{type: dnn, hidden: [a]}", "model.hidden[0]: expected an integer, found 'a' (str)"),
+        ("{type: dcn_v2, low_rank: 0, experts: 2}", "model: experts is 2, which needs a low_rank"),
+    ],
+)
+def test_a_model_has_keys_of_its_own(tmp_path: Path, model: str, expected: str) -> None:
+    assert expected in error_of(tmp_path, MINIMAL.replace("{type: dnn}", model))
+
+
 def test_a_wrong_item_of_a_list_is_named_by_its_index(tmp_path: Path) -> None:
     text = MINIMAL.replace("[a.txt]", "[a.txt, 3]")
     assert "data.train_files[1]: expected a string, found 3 (int)" in error_of(tmp_path, text)

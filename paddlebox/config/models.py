@@ -1,0 +1,207 @@
+"""The models of the zoo and what each may be told: one section a model, chosen by `type`.
+
+A key that several models have is defined once, in a section that they share.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paddlebox.config.section import Choice, ListOf, Section
+
+_TYPE = "a model of the zoo: docs/models.md"
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class ModelType(StrEnum):
+    LR = "lr"
+    FM = "fm"
+    DNN = "dnn"
+    WIDE_DEEP = "wide_deep"
+    DEEPFM = "deepfm"
+    DCN = "dcn"
+    DCN_V2 = "dcn_v2"
+    XDEEPFM = "xdeepfm"
+    AUTOINT = "autoint"
+    FIBINET = "fibinet"
+    DLRM = "dlrm"
+    GATENET = "gatenet"
+    MASKNET = "masknet"
+    FINALMLP = "finalmlp"
+
+
+class Bilinear(StrEnum):
+    ALL = "all"
+    EACH = "each"
+
+
+class Gate(StrEnum):
+    VECTOR = "vector"
+    BIT = "bit"
+
+
+class ModelConfig(Section):
+    """What all models have."""
+
+    type: Choice[ModelType] = Field(description=_TYPE)
+
+
+class WithoutNetwork(ModelConfig):
+    """Models that read weights and vectors alone."""
+
+    @property
+    def use_cvm(self) -> bool:
+        """There is no network that could read counts."""
+        return False
+
+
+class NetworkConfig(ModelConfig):
+    """Models with a network over the slots."""
+
+    hidden: ListOf[Width] = Field(
+        default=(400, 400, 400), description="widths of the hidden layers"
+    )
+    use_cvm: bool = Field(
+        default=True, description="feed log(show) and log(ctr) of each slot to the network"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropped share, in training only")
+
+
+class LrConfig(WithoutNetwork):
+    type: Literal[ModelType.LR] = Field(description=_TYPE)
+
+
+class FmConfig(WithoutNetwork):
+    type: Literal[ModelType.FM] = Field(description=_TYPE)
+
+
+class DnnConfig(NetworkConfig):
+    type: Literal[ModelType.DNN] = Field(description=_TYPE)
+
+
+class WideDeepConfig(NetworkConfig):
+    type: Literal[ModelType.WIDE_DEEP] = Field(description=_TYPE)
+
+
+class DeepFmConfig(NetworkConfig):
+    type: Literal[ModelType.DEEPFM] = Field(description=_TYPE)
+
+
+class CrossConfig(NetworkConfig):
+    cross_layers: int = Field(default=3, ge=1, le=64, description="layers of the cross network")
+
+
+class DcnConfig(CrossConfig):
+    type: Literal[ModelType.DCN] = Field(description=_TYPE)
+
+
+class DcnV2Config(CrossConfig):
+    type: Literal[ModelType.DCN_V2] = Field(description=_TYPE)
+    low_rank: int = Field(
+        default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full"
+    )
+    experts: int = Field(
+        default=1, ge=1, le=64, description="low-rank matrices of a cross layer, mixed by a gate"
+    )
+
+    @model_validator(mode="after")
+    def _experts_are_of_low_rank(self) -> DcnV2Config:
+        if self.experts > 1 and not self.low_rank:
+            raise ValueError(f"experts is {self.experts}, which needs a low_rank above 0")
+        return self
+
+
+class XDeepFmConfig(NetworkConfig):
+    type: Literal[ModelType.XDEEPFM] = Field(description=_TYPE)
+    cin: ListOf[Width] = Field(
+        default=(64, 64),
+        min_length=1,
+        description="feature maps of each layer of the compressed interaction network",
+    )
+
+
+class AutoIntConfig(NetworkConfig):
+    type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
+    attention_layers: int = Field(default=2, ge=1, le=64, description="layers of self-attention")
+    attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each")
+    attention_dim: Width = Field(default=16, description="width of a head")
+
+
+class FibinetConfig(NetworkConfig):
+    type: Literal[ModelType.FIBINET] = Field(description=_TYPE)
+    senet_reduction: Width = Field(
+        default=3, description="slots for one unit of the layer that weighs the slots"
+    )
+    bilinear: Choice[Bilinear] = Field(
+        default=Bilinear.ALL, description="one matrix for all slots, or one for each"
+    )
+
+
+class DlrmConfig(NetworkConfig):
+    type: Literal[ModelType.DLRM] = Field(description=_TYPE)
+    bottom: ListOf[Width] = Field(
+        default=(64,), description="hidden layers over the dense features, before embedx_dim"
+    )
+
+
+class GateNetConfig(NetworkConfig):
+    type: Literal[ModelType.GATENET] = Field(description=_TYPE)
+    gate: Choice[Gate] = Field(
+        default=Gate.VECTOR, description="one gate for a slot's vector, or one for each of its bits"
+    )
+    hidden_gates: bool = Field(default=True, description="gates behind the hidden layers too")
+
+
+class MaskNetConfig(NetworkConfig):
+    type: Literal[ModelType.MASKNET] = Field(description=_TYPE)
+    mask_blocks: int = Field(default=3, ge=1, le=64, description="blocks side by side")
+    mask_dim: Width = Field(default=64, description="output width of a block")
+    mask_reduction: float = Field(
+        default=1.0, gt=0, le=16, description="hidden width of a mask, in widths of its input"
+    )
+
+
+class FinalMlpConfig(NetworkConfig):
+    type: Literal[ModelType.FINALMLP] = Field(description=_TYPE)
+    fusion_heads: int = Field(
+        default=4, ge=1, le=1 << 10, description="heads of the bilinear fusion of the two streams"
+    )
+    gate_hidden: int = Field(
+        default=64,
+        ge=0,
+        le=1 << 20,
+        description="hidden width of the gates that select a stream's features; 0: no gates",
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_streams(self) -> FinalMlpConfig:
+        if not self.hidden:
+            raise ValueError("hidden is empty, but a stream needs a hidden layer")
+        if self.hidden[-1] % self.fusion_heads:
+            raise ValueError(
+                f"fusion_heads {self.fusion_heads} does not divide {self.hidden[-1]}, the last "
+                "width of hidden"
+            )
+        return self
+
+
+AnyModelConfig = Annotated[
+    LrConfig
+    | FmConfig
+    | DnnConfig
+    | WideDeepConfig
+    | DeepFmConfig
+    | DcnConfig
+    | DcnV2Config
+    | XDeepFmConfig
+    | AutoIntConfig
+    | FibinetConfig
+    | DlrmConfig
+    | GateNetConfig
+    | MaskNetConfig
+    | FinalMlpConfig,
+    Field(discriminator="type"),
+]

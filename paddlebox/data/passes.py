@@ -1,0 +1,87 @@
+"""A pass on its way from the files to its commit, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paddlebox.data.loader import LoadedPass, Part
+from paddlebox.data.stages import StageTimes
+from paddlebox.store.table import StagedPass
+
+
+@dataclass
+class PassStats:
+    """What a pass went through, for the log and metrics.jsonl. Seconds are wall time."""
+
+    samples: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    unique_feasigns: int = 0
+    refused: int = 0  # of them without a row: admission.min_count
+    parts: int = 0
+    spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
+    files_from_cache: int = 0  # that were not parsed
+    # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.
+    dedup: dict[str, int] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
+    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, where several
+    # Work of the stages, beside the training of the pass before.
+    work_s: dict[str, float] = field(default_factory=dict)
+    # Of each stage: work_s, before_s, after_s (data/stages.py). commit is of the pass before.
+    times: StageTimes = field(default_factory=StageTimes)
+    load_threads: int = 1  # of this pass, at their end
+    pack_threads: int = 1
+    # What the training thread stood still for.
+    wait_s: dict[str, float] = field(
+        default_factory=lambda: {"load": 0.0, "stage": 0.0, "batch": 0.0, "commit": 0.0}
+    )
+
+
+@dataclass
+class Staged:
+    """One part with its rows up, or on their way up."""
+
+    part: Part
+    pass_table: StagedPass
+    row_of_position: np.ndarray  # (U) int32
+
+
+@dataclass
+class Pass:
+    """A pass from its preload to its release."""
+
+    loaded: LoadedPass
+    train: bool
+    day: int
+    stats: PassStats
+    number: int = 0  # of the passes this dataset has loaded, from 1
+    staged: Future[Staged] | None = None  # the next part to begin
+    free_ns: int = 0  # since when the next part, or the staged one, waits to be taken up
+    begun: int = 0  # parts begun
+    open: Staged | None = None  # the last of them
+    trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
+    feeding: bool = False  # batches() is being gone through
+    # Where feasigns are admitted by their counts: those of this pass, and then Table.count_keys's.
+    to_count: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    counted: int | None = None
+    views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
+    replacements: int = 0  # calls of slots_shuffle
+
+
+class Wait:
+    """Times what the training thread stands still for."""
+
+    def __enter__(self) -> Wait:
+        self._begin = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = time.perf_counter_ns()
+
+    def add(self, stats: PassStats, what: str, kind: str) -> None:
+        stats.wait_s[what] += (self._end - self._begin) / 1e9
+        stats.times.add("train", kind, self._begin, self._end)
