@@ -33,7 +33,7 @@ _FLOOR = {"config", "errors"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
-_TRAIN = _DATA | _MODELS | {"saves", "train"}
+_TRAIN = _DATA | _MODELS | {"saves", "ranks", "train"}
 PYTHON = {
     "errors": set[str](),
     "config": {"errors"},
@@ -41,6 +41,7 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
+    "ranks": _NATIVE | {"store"},
     "upkeep": _NATIVE | {"store"},
     "saves": _NATIVE | {"store"},
     "box_wrapper": _NATIVE | {"store", "saves", "data"},

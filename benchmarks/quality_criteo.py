@@ -115,14 +115,21 @@ def deepfm(
     }
 
 
-def criteo_split() -> tuple[list[str], list[str]] | None:
-    """The lines that train and those that judge; None, with the reason printed, without data."""
+def criteo_lines() -> list[str] | None:
+    """The lines in time order; None, with the reason printed, without data."""
     source = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data")) / "criteo" / "train.tsv.gz"
     if not source.is_file():
         print(f"skipped: {source} is not there; PADDLEBOX_DATA names the folder of real data")
         return None
     with gzip.open(source, "rt") as file:
-        lines = file.readlines()
+        return file.readlines()
+
+
+def criteo_split() -> tuple[list[str], list[str]] | None:
+    """The lines that train and those that judge; None as in `criteo_lines`."""
+    lines = criteo_lines()
+    if lines is None:
+        return None
     cut = len(lines) * 4 // 5
     return lines[:cut], lines[cut:]
 

@@ -58,6 +58,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("inject_write_fault", &pbx::InjectWriteFault);
   pbx::BindMetric(module);
   pbx::BindTable(module);
+  pbx::BindRanks(module);
   pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);

@@ -26,19 +26,19 @@ Shape PullShape(Shape ids, int size) {
 // Which columns a pull has: with the expand part behind those of embedx, or without.
 enum class Part { kPlain, kExtended };
 
-Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<Table>* table,
+Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<RowAccess>* table,
                     std::vector<int32_t>* rows) {
   PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
-  Result<std::shared_ptr<Table>> found = FindTable("");
+  Result<std::shared_ptr<RowAccess>> found = FindTable("");
   if (!found.ok()) return found.status();
   *table = found.value();
-  const RowLayout& layout = (*table)->config().accessor.layout;
+  const RowLayout& layout = (*table)->layout();
   const bool extended = part == Part::kExtended;
   const int columns = 3 + layout.embedx_dim + (extended ? layout.expand_dim : 0);
   if (size != columns) {
     return Error(Code::kInvalidArgument,
                  "size is %lld, table '%s' has 3 + embedx_dim%s = %d columns",
-                 static_cast<long long>(size), (*table)->config().name.c_str(),
+                 static_cast<long long>(size), (*table)->name().c_str(),
                  extended ? " + expand_dim" : "", columns);
   }
   rows->resize(Count(ids));
@@ -51,7 +51,7 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
   Tensor out;
   Guard(op, [&]() -> Status {
     PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
-    std::shared_ptr<Table> table;
+    std::shared_ptr<RowAccess> table;
     std::vector<int32_t> rows;
     PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
     out = NewOutput(PullShape(ids.shape(), size), ids.place());
@@ -66,7 +66,7 @@ Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   const Shape shape = grad.shape();
   const int64_t size = shape.empty() ? 0 : shape.back();
-  std::shared_ptr<Table> table;
+  std::shared_ptr<RowAccess> table;
   std::vector<int32_t> rows;
   PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
   PBX_RETURN_IF_ERROR(
@@ -134,7 +134,7 @@ std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*
 
 // Inputs and attributes of the fused operator after their checks. B = instances.
 struct Pooled {
-  std::shared_ptr<Table> table;
+  std::shared_ptr<RowAccess> table;
   std::vector<int32_t> translated;  // where Ids holds feasigns
   const int32_t* ids = nullptr;     // (nnz)
   size_t nnz = 0;
@@ -148,10 +148,10 @@ struct Pooled {
 Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
                    const Tensor& plan, const Tensor& anchor, const std::string& table, int slots,
                    int embedx_dim, bool use_cvm, Pooled* pooled) {
-  Result<std::shared_ptr<Table>> found = FindTable(table);
+  Result<std::shared_ptr<RowAccess>> found = FindTable(table);
   if (!found.ok()) return found.status();
   pooled->table = found.value();
-  const int dim = pooled->table->config().accessor.layout.embedx_dim;
+  const int dim = pooled->table->layout().embedx_dim;
   if (embedx_dim != dim || slots < 1) {
     return Error(Code::kInvalidArgument,
                  "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "

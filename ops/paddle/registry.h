@@ -6,16 +6,16 @@
 #include <string>
 
 #include "base/status.h"
-#include "table/table.h"
+#include "table/row_access.h"
 
 namespace pbx {
 
 // InvalidArgument when a live table has the name already.
-Status RegisterTable(const std::shared_ptr<Table>& table);
+Status RegisterTable(const std::shared_ptr<RowAccess>& table);
 void UnregisterTable(const std::string& name);
 
 // The table of that name; with an empty name the only one there is. FailedPrecondition that lists
 // what is open when there is no such table, or more than one to choose from.
-Result<std::shared_ptr<Table>> FindTable(const std::string& name);
+Result<std::shared_ptr<RowAccess>> FindTable(const std::string& name);
 
 }  // namespace pbx

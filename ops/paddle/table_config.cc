@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string>
 #include <utility>
 
 #include "paddle/arrays.h"
@@ -58,6 +57,16 @@ Precision PrecisionFrom(const std::string& name) {
 
 }  // namespace
 
+OnBadGrad OnBadGradFrom(const std::string& name) {
+  if (name == "skip") return OnBadGrad::kSkip;
+  if (name == "clip") return OnBadGrad::kClip;
+  if (name != "error") {
+    ThrowIfError(Error(Code::kInvalidArgument, "on_bad_grad '%s': expected error, skip or clip",
+                       name.c_str()));
+  }
+  return OnBadGrad::kError;
+}
+
 std::vector<LifeEvent> EventsFrom(const std::vector<py::dict>& records) {
   std::vector<LifeEvent> events;
   for (const py::dict& record : records) {
@@ -109,15 +118,7 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.admission_min_count = admission["min_count"].cast<uint32_t>();
   config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
   config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
-  const std::string on_bad_grad = fields["on_bad_grad"].cast<std::string>();
-  if (on_bad_grad == "skip") {
-    config.on_bad_grad = OnBadGrad::kSkip;
-  } else if (on_bad_grad == "clip") {
-    config.on_bad_grad = OnBadGrad::kClip;
-  } else if (on_bad_grad != "error") {
-    ThrowIfError(Error(Code::kInvalidArgument, "on_bad_grad '%s': expected error, skip or clip",
-                       on_bad_grad.c_str()));
-  }
+  config.on_bad_grad = OnBadGradFrom(fields["on_bad_grad"].cast<std::string>());
   config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
   config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());
   return config;

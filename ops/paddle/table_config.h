@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
 #include <vector>
 
 #include "table/table.h"
@@ -11,6 +12,9 @@ namespace pbx {
 
 // Fields as paddlebox/config/schema.py's TableConfig names them, and the arguments of Table.
 TableConfig ConfigFrom(const pybind11::dict& fields);
+
+// Of `table.on_bad_grad`.
+OnBadGrad OnBadGradFrom(const std::string& name);
 
 std::vector<LifeEvent> EventsFrom(const std::vector<pybind11::dict>& records);
 

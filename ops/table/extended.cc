@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "row/plan.h"
-#include "table/table.h"
+#include "table/row_access.h"
 
 namespace pbx {
 namespace {
@@ -40,19 +40,20 @@ bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t b
 
 }  // namespace
 
-Status Table::CheckExtended(const char* what) const {
-  if (config_.accessor.layout.expand_dim != 0) return Status::Ok();
+Status RowAccess::CheckExtended(const char* what) const {
+  if (layout().expand_dim != 0) return Status::Ok();
   return Error(Code::kFailedPrecondition,
                "%s: the rows of table '%s' have no expand part; set table.expand_dim", what,
-               config_.name.c_str());
+               name().c_str());
 }
 
-Status Table::PullExtended(const int32_t* ids, size_t n, float* out) {
+Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   PBX_RETURN_IF_ERROR(CheckExtended("pull_box_extended_sparse"));
-  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
-  if (!open.ok()) return open.status();
-  PBX_RETURN_IF_ERROR(CheckIds(*open.value(), ids, n));
-  const RowLayout& layout = config_.accessor.layout;
+  Result<OpenRows> opened = Open("pull");
+  if (!opened.ok()) return opened.status();
+  const OpenRows& open = opened.value();
+  PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
+  const RowLayout& layout = this->layout();
   const auto dim = static_cast<size_t>(layout.embedx_dim);
   const auto expand = static_cast<size_t>(layout.expand_dim);
   const size_t width = 3 + dim + expand;
@@ -63,8 +64,8 @@ Status Table::PullExtended(const int32_t* ids, size_t n, float* out) {
         std::fill(to, to + width, 0.0f);
         continue;
       }
-      const auto* row =
-          reinterpret_cast<const float*>(open.value()->table->row(static_cast<size_t>(ids[i])));
+      const auto* row = reinterpret_cast<const float*>(
+          open.block.rows + static_cast<size_t>(ids[i]) * open.block.row_bytes);
       to[0] = row[RowLayout::kShow];
       to[1] = row[RowLayout::kClick];
       to[2] = row[RowLayout::kEmbed];
@@ -76,28 +77,28 @@ Status Table::PullExtended(const int32_t* ids, size_t n, float* out) {
   return Status::Ok();
 }
 
-Status Table::PushExtended(const int32_t* ids, size_t n, const float* grad, float scale) {
+Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, float scale) {
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
-  Result<std::shared_ptr<PassTable>> open = OpenPass("push");
-  if (!open.ok()) return open.status();
-  PassTable* pass = open.value().get();
-  const RowLayout& layout = config_.accessor.layout;
+  Result<OpenRows> opened = Open("push");
+  if (!opened.ok()) return opened.status();
+  const OpenRows& open = opened.value();
+  const RowLayout& layout = this->layout();
   const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
   const size_t stride = expand_column + static_cast<size_t>(layout.expand_dim);
   std::vector<int32_t> plan;
-  PBX_RETURN_IF_ERROR(PlanOf(*pass, ids, n, &plan));
-  Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), pass->rows(), n);
+  PBX_RETURN_IF_ERROR(PlanOf(open, ids, n, &plan));
+  Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), open.rows, n);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
-  if (pass->purpose == Purpose::kTrain) {
+  if (!open.read_only) {
     // Before the push of embedx: the one that creates both parts only initialises them.
     std::vector<size_t> bad;
     std::mutex bad_mutex;
     pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
       for (size_t u = begin; u < end; ++u) {
         const auto id = static_cast<size_t>(view.rows[u]);
-        auto* row = reinterpret_cast<float*>(pass->table->row(id));
-        if (PushExpand(config_.accessor, view.segments, view.starts[u], view.starts[u + 1], grad,
+        auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
+        if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1], grad,
                        stride, expand_column, scale, row)) {
           continue;
         }
@@ -105,14 +106,14 @@ Status Table::PushExtended(const int32_t* ids, size_t n, const float* grad, floa
         bad.push_back(id);
       }
     });
-    if (!bad.empty()) PBX_RETURN_IF_ERROR(CountBad(*pass, &bad));
+    if (!bad.empty()) PBX_RETURN_IF_ERROR(CountBad(open, &bad));
   }
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
   gradient.stride = gradient.show_click_stride = stride;
   gradient.weights_at = 2;
   gradient.scale = scale;
-  return PushPlan(pass, plan.data(), plan.size(), n, gradient);
+  return PushView(open, plan.data(), plan.size(), n, gradient);
 }
 
 }  // namespace pbx

@@ -40,6 +40,9 @@ struct GradientView {
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
   BadGrad on_bad = BadGrad::kSkip;
   float bound = 10.0f;  // kClip: what an infinity becomes
+  // (rows of the block, P): where the merged [show, click, embed_w, embedx...] of each row is added
+  // instead of being applied, for whoever owns the row to apply. Null: applied.
+  float* merged = nullptr;
   // Called with each bad row, from any thread; may be null.
   void (*report)(void* context, size_t row) = nullptr;
   void* context = nullptr;
@@ -76,7 +79,7 @@ struct Kernels {
                       size_t begin, size_t end, bool use_cvm, const PooledOutput& output);
 
   // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order,
-  // applies the accessor's push, and sets kTouched. rows, starts, segments: as in row/plan.h.
+  // applies the accessor's push, and sets kTouched (or see GradientView::merged). rows, starts, segments: as in row/plan.h.
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);

@@ -545,6 +545,19 @@ PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, 
   }
 }
 
+// Adds the merged push of each row to its place among those that are sent to the rows' owners.
+template <int kDim>
+PBX_INLINE void AddMerged(const int32_t* rows, int dim, const Merged<kDim>& merged, float* sums) {
+  for (size_t t = 0; t < merged.count; ++t) {
+    if (merged.skip[t]) continue;
+    float* const to = sums + static_cast<size_t>(rows[t]) * static_cast<size_t>(3 + dim);
+    to[0] += merged.show[t];
+    to[1] += merged.click[t];
+    to[2] += merged.weight[t];
+    for (int c = 0; c < dim; ++c) to[3 + c] += merged.embedx[t][c];
+  }
+}
+
 // Which rows of the tile are left as they are, because their sums are not finite.
 template <int kDim>
 PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, int dim,
@@ -570,15 +583,17 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             uint32_t day) {
   const AccessorConfig config = *block.config;  // a copy: writing a row cannot change it
   const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
-  const bool adagrad =
-      config.embed.kind == RuleKind::kAdaGrad && config.embedx.kind == RuleKind::kAdaGrad;
+  const bool adagrad = gradient.merged == nullptr && config.embed.kind == RuleKind::kAdaGrad &&
+                       config.embedx.kind == RuleKind::kAdaGrad;
   const int64_t last = starts[end];
   const uint64_t reciprocal = ReciprocalOf(gradient.segments_per_instance);
   Merged<kDim> both[2];
   const auto apply = [&](Merged<kDim>* merged) {
     const int32_t* const here = rows + merged->tile;
     CheckFinite<kDim>(gradient, here, dim, merged);
-    if (adagrad) {
+    if (gradient.merged != nullptr) {
+      AddMerged<kDim>(here, dim, *merged, gradient.merged);
+    } else if (adagrad) {
       ApplyAdaGrad<kDim>(block, config, here, dim, *merged, day);
     } else {
       ApplyRules<kDim>(block, config, here, dim, merged, day);

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "row/feasign.h"
+
 namespace pbx {
 namespace {
 
@@ -13,8 +15,8 @@ constexpr size_t kRowsPerTask = 4096;
 }  // namespace
 
 Table::Table(TableConfig config)
-    : config_(std::move(config)),
-      pool_(std::make_unique<ThreadPool>(config_.threads)),
+    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound),
+      config_(std::move(config)),
       staging_pool_(std::make_unique<ThreadPool>(config_.threads)),
       mem_pool_(std::make_unique<ThreadPool>(config_.threads)) {
   config_.events.clear();  // AppendEvents takes them
@@ -352,6 +354,55 @@ int32_t Table::stamp() const {
   return training_ == nullptr ? 0 : training_->stamp;
 }
 
+// ---- The open pass
+
+Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
+  const std::lock_guard<std::mutex> open(open_mutex_);
+  if (training_ == nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "%s: table '%s' has no open pass; begin_pass is missing", what,
+                 config_.name.c_str());
+  }
+  return Result<std::shared_ptr<PassTable>>(training_);
+}
+
+Result<OpenRows> Table::Open(const char* what) const {
+  Result<std::shared_ptr<PassTable>> pass = OpenPass(what);
+  if (!pass.ok()) return pass.status();
+  const PassTable& table = *pass.value();
+  OpenRows open;
+  open.rows = table.rows();
+  if (open.rows != 0) open.block.rows = table.table->row(0);
+  open.block.keys = table.table->keys().data();
+  open.block.row_bytes = row_bytes();
+  open.block.config = &config_.accessor;
+  open.stamp = table.stamp;
+  open.day = table.day;
+  open.read_only = table.purpose == Purpose::kEvaluate;
+  open.hold = std::move(pass.value());
+  return Result<OpenRows>(std::move(open));
+}
+
+Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
+  Result<std::shared_ptr<PassTable>> open = OpenPass("pull");
+  if (!open.ok()) return open.status();
+  const PassTable& pass = *open.value();
+  std::vector<uint64_t> keys(n);
+  for (size_t i = 0; i < n; ++i) keys[i] = KeyOf(feasigns[i]);
+  pass.table->index().FindBatch(keys.data(), n, out);
+  if (pass.purpose == Purpose::kEvaluate) return Status::Ok();
+  for (size_t i = 0; i < n; ++i) {
+    if (out[i] >= 0 || feasigns[i] == 0) continue;
+    if (std::binary_search(pass.refused.begin(), pass.refused.end(), keys[i])) continue;
+    return Error(Code::kInvalidArgument,
+                 "feasign %" PRIu64
+                 " is not among the keys of pass %d: a training pass has rows for "
+                 "the feasigns that were staged with it",
+                 feasigns[i], pass.stamp);
+  }
+  return Status::Ok();
+}
+
 // ---- The whole table
 
 Status Table::Idle(const char* what) const {
@@ -421,19 +472,10 @@ size_t Table::pairs_upper_bound() const { return ssd_ != nullptr ? ssd_->rows() 
 
 TableCounters Table::counters() const {
   TableCounters counters;
-  counters.rows_pulled = rows_pulled_.load();
-  counters.rows_pushed = rows_pushed_.load();
-  counters.ids_pushed = ids_pushed_.load();
+  static_cast<AccessCounters&>(counters) = access_counters();
   counters.keys_refused = keys_refused_.load();
-  counters.pull_ns = pull_ns_.load();
-  counters.push_ns = push_ns_.load();
-  counters.plan_ns = plan_ns_.load();
   counters.bytes_pulled = counters.rows_pulled * row_bytes();
   counters.bytes_pushed = 2 * counters.rows_pushed * row_bytes();
-  {
-    const std::lock_guard<std::mutex> bad(bad_mutex_);
-    counters.bad_grads = bad_grads_;
-  }
   counters.life_dead_staged = dead_staged_.load();
   counters.life_dead_merged = dead_merged_.load();
   counters.life_dead_swept = dead_swept_.load();

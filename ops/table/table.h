@@ -29,20 +29,15 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "row/codec.h"
-#include "row/lists.h"
 #include "rule/accessor.h"
 #include "rule/life.h"
 #include "store/mem_tier.h"
 #include "store/ssd_tier.h"
 #include "table/admission.h"
-#include "table/kernels.h"
 #include "table/pass_table.h"
+#include "table/row_access.h"
 
 namespace pbx {
-
-// What a push does with a row whose merged gradient, show or click is not finite: it leaves the row
-// as it is and fails, or only counts it, or clips what is not finite (BadGrad::kClip).
-enum class OnBadGrad { kError, kSkip, kClip };
 
 struct TableConfig {
   std::string name = "default";
@@ -78,14 +73,9 @@ struct WrittenPass {
 };
 
 // Sums since the table was opened.
-struct TableCounters {
-  uint64_t rows_pulled = 0;                        // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;                        // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;                         // occurrences merged into them
-  uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;  // of the calls, checks and waits included
-  uint64_t bytes_pulled = 0, bytes_pushed = 0;     // of rows read, and read and written
-  uint64_t keys_refused = 0;                       // of passes: they had not occurred often enough
-  std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
+struct TableCounters : AccessCounters {
+  uint64_t bytes_pulled = 0, bytes_pushed = 0;  // of rows read, and read and written
+  uint64_t keys_refused = 0;                    // of passes: they had not occurred often enough
   uint64_t life_events = 0;       // that have happened, those before the table was opened too
   uint64_t life_dead_staged = 0;  // rows that staging met and events had deleted
   uint64_t life_dead_merged = 0;  // rows that merges dropped
@@ -95,14 +85,16 @@ struct TableCounters {
   SsdCounters ssd;
 };
 
-class Table {
+class Table : public RowAccess {
  public:
   // segments: the committed ones, from the manifest.
   static Result<std::unique_ptr<Table>> Open(const TableConfig& config,
                                              const std::vector<SegmentDescriptor>& segments);
-  ~Table();
+  ~Table() override;
 
   const TableConfig& config() const { return config_; }
+  const std::string& name() const override { return config_.name; }
+  const RowLayout& layout() const override { return config_.accessor.layout; }
   uint32_t row_bytes() const { return config_.accessor.layout.bytes(); }
   uint32_t stored_row_bytes() const { return codec_.bytes(); }  // in MEM and on SSD
   const RowCodec& codec() const { return codec_; }
@@ -161,43 +153,11 @@ class Table {
 
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
-  int32_t stamp() const;  // of the open pass, 0 when there is none
+  int32_t stamp() const override;  // of the open pass, 0 when there is none
 
-  // ---- The open pass. P = 3 + D columns [show, click, embed_w, embedx...].
+  // ---- The open pass, besides what RowAccess has
 
-  // out: (n) row ids of feasigns, -1 where there is no row. FailedPrecondition when no pass is
-  // open. A feasign that is not among the pass's keys has no row: an error in training (names the
-  // feasign, "was not in the keys of this pass"), -1 in evaluation. 0 is padding, -1 always.
-  Status Translate(const uint64_t* feasigns, size_t n, int32_t* out);
-
-  // FailedPrecondition when stamp is not the open pass's (its row ids mean other rows), or none is
-  // open.
-  Status CheckStamp(int32_t stamp) const;
-
-  // ids: (n), each in [-1, rows). out: (n, P).
-  Status Pull(const int32_t* ids, size_t n, float* out);
-  // grad: (n, P) with show and click in columns 0, 1; scale: batch size.
-  Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
-
-  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows
-  // have none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
-  Status PullExtended(const int32_t* ids, size_t n, float* out);
-  Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
-
-  // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
-  // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,
-  // dense_width), copied behind the slots, so that no program has to copy the slots to join them.
-  // shared: where instances share lists, each is pooled once; offsets: (shared.lists + 1) then.
-  Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                    size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
-                    size_t dense_width = 0, const SharedCells& shared = {});
-  // Its backward. plan: (plan_size) as in row/plan.h, or plan_size 0: made here. show_click:
-  // (instances, 2). grad: (instances, slots * width + dense_width). Applies the rules, scaled by
-  // `instances`. A plan is of the occurrences in all instances, so that shared lists change no sum.
-  Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
-                    size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
-                    size_t plan_size, const float* grad, size_t dense_width = 0,
-                    const SharedCells& shared = {});
+  Status Translate(const uint64_t* feasigns, size_t n, int32_t* out) override;
 
   // ---- Whole table, as committed. FailedPrecondition while a pass is open or frozen, and without
   // an SSD tier also while one is staged.
@@ -217,14 +177,7 @@ class Table {
   explicit Table(TableConfig config);
   Status Idle(const char* what) const;
   Result<std::shared_ptr<PassTable>> OpenPass(const char* what) const;
-  Status CheckIds(const PassTable& pass, const int32_t* ids, size_t n) const;
-  Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
-  RowBlock BlockOf(PassTable* pass) const;
-  Status PushPlan(PassTable* pass, const int32_t* plan, size_t plan_size, size_t segments,
-                  GradientView gradient);
-  Status PlanOf(const PassTable& pass, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
-  Status CheckExtended(const char* what) const;
-  Status CountBad(const PassTable& pass, std::vector<size_t>* rows);
+  Result<OpenRows> Open(const char* what) const override;
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
   void Admit(const PassTable& pass, std::vector<uint8_t>* kept) const;
   Status KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged);
@@ -240,7 +193,6 @@ class Table {
 
   TableConfig config_;
   RowCodec codec_;
-  std::unique_ptr<ThreadPool> pool_;          // pull, push: the training thread's
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
   std::unique_ptr<ThreadPool> mem_pool_;
@@ -261,11 +213,8 @@ class Table {
   std::vector<LifeEvent> events_;  // events_[i] has seq i + 1
   mutable std::mutex admission_mutex_;
   std::unique_ptr<AdmissionFilter> admission_;  // null: every feasign is admitted
-  std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0}, keys_refused_{0};
+  std::atomic<uint64_t> keys_refused_{0};
   std::atomic<uint64_t> dead_staged_{0}, dead_merged_{0}, dead_swept_{0};
-  std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
-  mutable std::mutex bad_mutex_;
-  std::map<uint16_t, uint64_t> bad_grads_;
 };
 
 }  // namespace pbx

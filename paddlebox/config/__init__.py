@@ -1,7 +1,7 @@
 """Configuration: one YAML file, typed and frozen. Imports no Paddle."""
 
 from paddlebox.config.load import load_config
-from paddlebox.config.models import AnyModelConfig, ModelConfig, ModelType
+from paddlebox.config.models import ModelConfig, ModelType
 from paddlebox.config.schema import (
     CheckpointConfig,
     Config,
@@ -27,6 +27,7 @@ from paddlebox.config.schema import (
     parse_bytes,
 )
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
+from paddlebox.config.zoo import AnyModelConfig
 
 __all__ = [
     "AnyModelConfig",

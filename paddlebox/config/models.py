@@ -31,6 +31,15 @@ class ModelType(StrEnum):
     GATENET = "gatenet"
     MASKNET = "masknet"
     FINALMLP = "finalmlp"
+    SHARED_BOTTOM = "shared_bottom"
+    MMOE = "mmoe"
+    PLE = "ple"
+    ESMM = "esmm"
+    AITM = "aitm"
+    DIN = "din"
+    DIEN = "dien"
+    BST = "bst"
+    DSSM = "dssm"
 
 
 class Bilinear(StrEnum):
@@ -47,6 +56,11 @@ class ModelConfig(Section):
     """What all models have."""
 
     type: Choice[ModelType] = Field(description=_TYPE)
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """Sparse slots that the model reads id by id."""
+        return ()
 
 
 class WithoutNetwork(ModelConfig):
@@ -188,7 +202,7 @@ class FinalMlpConfig(NetworkConfig):
         return self
 
 
-AnyModelConfig = Annotated[
+SingleTaskConfig = (
     LrConfig
     | FmConfig
     | DnnConfig
@@ -202,6 +216,5 @@ AnyModelConfig = Annotated[
     | DlrmConfig
     | GateNetConfig
     | MaskNetConfig
-    | FinalMlpConfig,
-    Field(discriminator="type"),
-]
+    | FinalMlpConfig
+)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import day_of
-from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.zoo import AnyModelConfig
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
@@ -131,7 +131,7 @@ _ADAM_LEARNING_RATE = 0.001
 # Of PaddleBox's set, which every pass has.
 USUAL_METRICS = (
     *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss"),
-    "size",
+    *("size", "tasks"),
 )
 CMATCH_RANK = "box_cmatch_rank"  # the column of cmatch << 32 | rank, where log keys are parsed
 
@@ -564,7 +564,8 @@ class MetricConfig(Section):
     )
     label: str = Field(default="", description="column of the target; empty: the label")
     prediction: str = Field(
-        default="", description="column of the prediction; empty: the model's probability"
+        default="",
+        description="column of the prediction, or name of a task; empty: the (first) probability",
     )
     group: str = Field(default="", description="wuauc: column whose equal values are a group")
     mask: dict[str, ListOf[float]] = Field(

@@ -30,7 +30,7 @@ _CRITEO_COLUMN = re.compile(r"label|I([1-9]|1[0-3])|C([1-9]|1[0-9]|2[0-6])")
 
 
 class SlotType(StrEnum):
-    LABEL = "label"  # one number in [0, 1]: the click
+    LABEL = "label"  # one number in [0, 1]: the first is the click, each is a task
     DENSE = "dense"  # dim floats
     SPARSE = "sparse"  # any number of feasigns
 
@@ -88,7 +88,7 @@ class Slot(Section):
         return self.bucket is not None or self.cross is not None
 
     def fields(self) -> dict[str, Any]:
-        """What the native FeedSchema takes for this slot."""
+        """What the native FeedSchema takes for this slot; of all slots, `Slots.fields`."""
         bucket = self.bucket
         return {
             **self.model_dump(exclude={"bucket", "table"}),
@@ -153,15 +153,13 @@ class Slots(Section):
     tags: Tags = Field(default_factory=Tags)
 
     @model_validator(mode="after")
-    def _one_label_and_no_name_twice(self) -> Slots:
+    def _a_label_and_no_name_twice(self) -> Slots:
         names = [slot.name for slot in self.slots]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"slot names are given twice: {', '.join(twice)}")
-        labels = [slot.name for slot in self.slots if slot.type is SlotType.LABEL]
-        if len(labels) != 1:
-            found = ", ".join(labels) or "none"
-            raise ValueError(f"expected exactly one slot of type label, found {found}")
+        if not self.labels:
+            raise ValueError("expected a slot of type label, found none")
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
         return self
@@ -186,7 +184,18 @@ class Slots(Section):
 
     @property
     def label(self) -> Slot:
-        return next(slot for slot in self.slots if slot.type is SlotType.LABEL)
+        """The click: of the first task."""
+        return self.labels[0]
+
+    @property
+    def labels(self) -> tuple[Slot, ...]:
+        """(T) one a task."""
+        return tuple(slot for slot in self.slots if slot.type is SlotType.LABEL)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """(T) names of the labels."""
+        return tuple(slot.name for slot in self.labels)
 
     @property
     def dense(self) -> tuple[Slot, ...]:
@@ -200,6 +209,46 @@ class Slots(Section):
     def dense_width(self) -> int:
         """W: floats of all dense slots together."""
         return sum(slot.dim for slot in self.dense)
+
+    @property
+    def feed_dense(self) -> tuple[Slot, ...]:
+        """What the native feeder holds as floats: dense slots, and every label but the first, in
+        the order of the line."""
+        first = self.label
+        return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s is not first)
+
+    @property
+    def feed_dense_width(self) -> int:
+        return sum(slot.dim for slot in self.feed_dense)
+
+    def fields(self) -> list[dict[str, Any]]:
+        """What the native FeedSchema takes. It knows one label."""
+        more = self.labels[1:]
+        return [
+            {**slot.fields(), "type": "dense"} if slot in more else slot.fields()
+            for slot in self.slots
+        ]
+
+    def of_serving(self) -> Slots:
+        """Without the labels that a prediction does not need to parse."""
+        more = self.labels[1:]
+        return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in more)})
+
+    def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
+        """(S) how many places each sparse slot has in an instance whose `sequences` are fed id by
+        id: their max_length, 1 for the others.
+
+        Raises: ConfigError for a name that is no sparse slot, and one without a max_length.
+        """
+        names = [slot.name for slot in self.sparse]
+        for name in sequences:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+                raise ConfigError(f"sequence {name!r} is no sparse slot; {hint}")
+            if self.sparse[names.index(name)].max_length is None:
+                raise ConfigError(f"sequence {name!r}: give its slot a max_length in slots.yaml")
+        return tuple((s.max_length or 1) if s.name in sequences else 1 for s in self.sparse)
 
     def tables(self, names: Sequence[str]) -> tuple[int, ...]:
         """(S) which of the tables each sparse slot belongs to, the default one first in `names`.
@@ -283,6 +332,6 @@ def load_slots(path: str | Path) -> Slots:
 
     Raises:
         ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, or
-            there is not exactly one label.
+            there is no label.
     """
     return validate(Slots, read_yaml(path), str(path))

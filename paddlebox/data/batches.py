@@ -3,7 +3,8 @@
 Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
 
 Where sparse slots belong to several tables, `box_ids`, `box_offsets` and `box_plan` are of the
-slots of the first; those of table t are `box_ids_t` and so on.
+slots of the first; those of table t are `box_ids_t` and so on. Of slots that are sequences, the
+packed inputs hold each id by itself (data/positions.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox._native import core
 from paddlebox.config import Slots, SlotType
 from paddlebox.data.loader import LoadedPass
+from paddlebox.data.positions import Positions, task_columns
+from paddlebox.errors import DataError
 
 # The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
 PACKED = {
@@ -24,7 +28,7 @@ PACKED = {
     "box_show_click": ("float32", [-1, 2]),  # (B, 2)
     "box_plan": ("int32", [-1]),  # dedup plan
     "box_dense": ("float32", [-1, -1]),  # (B, W)
-    "box_label": ("float32", [-1, 1]),  # (B, 1)
+    "box_label": ("float32", [-1, 1]),  # (B, 1); of T labels (B, T)
 }
 
 # Fed where they are in use_var and log keys are parsed, (B, 1): the search id's bits, and
@@ -135,6 +139,7 @@ class BatchPacker:
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
         self._known = {*LOG_KEYS, *(slot.name for slot in self._slots.slots)}
         self._dense_at: dict[str, tuple[int, int]] = {}
+        self._labels, self._features = task_columns(self._slots)
         at = 0
         for slot in self._slots.dense:
             self._dense_at[slot.name] = (at, at + slot.dim)
@@ -142,8 +147,30 @@ class BatchPacker:
         self._lock = threading.Lock()
         of_slot = loaded.options.tables or (0,) * len(self._sparse)
         self._slots_of = [of_slot.count(number) for number in range(len(stamps))]
+        self._positions = [
+            Positions(self._slots, loaded.options.sequences, of_slot, number)
+            for number in range(len(stamps))
+        ]
         #: (T) rows that the packed inputs would read again, were no list shared.
         self.rows_not_pulled = [0] * len(stamps)
+
+    def nobody(self) -> Feed:
+        """A batch of one instance that has no feature and label 0: what a rank runs in steps that
+        only other ranks have instances for."""
+        feed = self.pack(0, 0)
+        for name, array in feed.items():
+            if name.startswith("box_ids"):
+                feed[name] = np.full(1, -1, array.dtype)  # of the first slot: programs want one
+            elif name.startswith("box_offsets"):
+                slots = self._slots_of[self._number_of(name)]
+                feed[name] = np.minimum(np.arange(slots + 1, dtype=array.dtype), 1)
+            elif not _is_flat(name):
+                feed[name] = np.zeros((1, *array.shape[1:]), array.dtype)
+        return feed
+
+    def _number_of(self, name: str) -> int:
+        """Which table's a packed input is."""
+        return next((i for i, table in enumerate(self._tables) if name.endswith(f"_{table}")), 0)
 
     def pack(self, begin: int, end: int) -> Feed:
         """Arrays by variable name, for instances [begin, end)."""
@@ -166,21 +193,25 @@ class BatchPacker:
             starts, ends = offsets[:-1][slot::count], offsets[1:][slot::count]
             padded = np.append(feasigns, np.uint64(0))
             return np.where(ends > starts, padded[starts], np.uint64(0))
-        if name == self._slots.label.name:
-            return np.asarray(packed["box_label"]).reshape(-1)
+        if name in self._slots.tasks:
+            return np.ascontiguousarray(packed["box_label"][:, self._slots.tasks.index(name)])
         return np.ascontiguousarray(packed["box_dense"][:, self._dense_at[name][0]])
 
     def _pack(self, begin: int, end: int) -> tuple[Feed, Feed]:
         """The feed, and all packed inputs."""
         held, low, high, rows = self._loaded.within(begin, end, self._rows)
-        native = held.pack_batch(low, high, rows, self._stamps[0], self._slots.dense_width)
+        native = held.pack_batch(low, high, rows, self._stamps[0], self._slots.feed_dense_width)
         packed = {f"box_{name}": array for name, array in native.items()}
+        if len(self._slots.tasks) > 1:
+            self._take_labels(packed, begin)
         self._count_shared(0, "", packed, end - begin)
+        self._part(0, "", packed)
         for number in range(1, len(self._stamps)):
             others = held.pack_table(number, low, high, rows, self._stamps[number])
             suffix = f"_{self._tables[number]}"
             packed |= {f"box_{name}{suffix}": array for name, array in others.items()}
             self._count_shared(number, suffix, packed, end - begin)
+            self._part(number, suffix, packed)
         if self._use_var is None:
             return dict(packed), packed
         feed: Feed = {}
@@ -197,8 +228,9 @@ class BatchPacker:
             elif name in self._dense_at:
                 low, high = self._dense_at[name]
                 feed[name] = np.ascontiguousarray(packed["box_dense"][:, low:high])
-            elif name == self._slots.label.name:
-                label = packed["box_label"]
+            elif name in self._slots.tasks:
+                task = self._slots.tasks.index(name)
+                label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
                 feed[name] = label.astype(np.int64) if _is_int64(var) else label
             else:
                 if feasigns is None:
@@ -206,6 +238,32 @@ class BatchPacker:
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
         return feed, packed
+
+    def _take_labels(self, packed: Feed, begin: int) -> None:
+        """The labels of all tasks out of the floats that the feeder holds them in."""
+        floats = packed["box_dense"]
+        labels = np.concatenate([packed["box_label"], floats[:, self._labels]], axis=1)
+        outside = np.argwhere(~((labels >= 0) & (labels <= 1)))
+        if len(outside):
+            instance, task = outside[0]
+            raise DataError(
+                f"label {self._slots.tasks[task]!r} of instance {begin + instance} of the pass is "
+                f"{labels[instance, task]}: expected a number in [0, 1]"
+            )
+        packed["box_label"] = np.ascontiguousarray(labels)
+        packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
+
+    def _part(self, number: int, suffix: str, packed: Feed) -> None:
+        """Gives each id of a sequence its own place, and the lengths to the dense features."""
+        positions = self._positions[number]
+        if not positions.any:
+            return
+        ids, offsets = packed[f"box_ids{suffix}"], packed[f"box_offsets{suffix}"]
+        packed[f"box_offsets{suffix}"], lengths = positions.part(offsets)
+        packed[f"box_plan{suffix}"] = core.Table.build_plan(
+            ids, packed[f"box_offsets{suffix}"], self._stamps[number]
+        )
+        packed["box_dense"] = np.concatenate([packed["box_dense"], lengths], axis=1)
 
     def _count_shared(self, number: int, suffix: str, packed: Feed, instances: int) -> None:
         ids = f"box_ids{suffix}"

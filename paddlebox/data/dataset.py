@@ -14,8 +14,10 @@ trains. Calls out of order raise PassError naming the call that is missing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ from paddlebox.data.stages import AFTER, BEFORE, WORK, InOrder, LoadThreads
 from paddlebox.data.surface import JOIN, UPDATE
 from paddlebox.errors import PassError
 from paddlebox.store.group import Tables
+
+log = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 8
 
@@ -111,7 +115,22 @@ class InMemoryDataset(Orders):
         if current.views is not None:
             current.loaded.cut_views(self._pv_batch_size)  # which may have been set anew
         current.trained.add(self._phase)
+        self._warn_of_no_batch(current)
         return self._all_batches(current)
+
+    def _warn_of_no_batch(self, current: Pass) -> None:
+        views = current.views is not None
+        found = len(current.views) - 1 if current.views is not None else current.loaded.size
+        size = self._pv_batch_size if views else current.loaded.options.batch_size
+        if self._drop_last and current.train and 0 < found < size:
+            log.warning(
+                "pass %d trains nothing: its %d %s are fewer than the batch size %d, and drop_last "
+                "drops a short batch: set it to false, or give a pass more files",
+                current.number,
+                found,
+                "page views" if views else "instances",
+                size,
+            )
 
     def _all_batches(self, current: Pass) -> Iterator[Feed]:
         current.feeding = True
@@ -169,7 +188,8 @@ class InMemoryDataset(Orders):
             worker="pack",
             consumer="train",
         ) as batches:
-            for batch in self._pack_threads.watch(batches):
+            packed = self._pack_threads.watch(batches)
+            for batch in self._table.feeds(staged.pass_table, len(spans), packed, packer.nobody):
                 with times.time("train"):
                     yield batch
         for member, rows in zip(self._table.members, packer.rows_not_pulled, strict=True):
@@ -192,6 +212,20 @@ class InMemoryDataset(Orders):
             spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
             short = count % size > 0
         return spans[:-1] if self._drop_last and short and current.train else spans
+
+    def step(self, feed: Feed) -> AbstractContextManager[int | None]:
+        """Around the run of a batch, for loops of one's own on several ranks. Gives how many of its
+        instances count, or None: all do."""
+        return self._table.step(feed)
+
+    @property
+    def ranks(self) -> int:
+        """How many train this pass together."""
+        return self._table.ranks
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """What each rank gives, in their order."""
+        return self._table.gather(mine)
 
     def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
         """Ends the pass and commits it in the background, with the dense state of this moment.

@@ -113,7 +113,8 @@ class InstanceOptions:
         """Once all chunks are there."""
         if self.merge_size is None:
             return
-        dropped = instances.merge_by_ins_id(self.merge_size, [slot.dim for slot in slots.dense])
+        dims = [slot.dim for slot in slots.feed_dense]
+        dropped = instances.merge_by_ins_id(self.merge_size, dims)
         if dropped:
             log.warning(
                 "merge_by_lineid: %d instances are dropped: their id has not %s instances, or two "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -38,7 +39,7 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    "instances",
+    *("instances", "sequences"),
 }
 
 
@@ -63,6 +64,7 @@ class LoadOptions:
     to_disk: bool = False  # the pass lies in spill_dir, whatever its size
     cache: ParsedCache | None = None
     tables: tuple[int, ...] = ()  # (S) of the sparse slots, where there are several
+    sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
 
     def dedup(self) -> bool | list[int]:
         """False: off, True: auto, else the slots' places among the sparse ones.
@@ -83,6 +85,16 @@ class LoadOptions:
             )
         return [names.index(name) for name in self.dedup_slots]
 
+    def check_sequences(self) -> None:
+        """Raises: ConfigError for one that is no sparse slot or has no max_length; together with
+        dedup_slots."""
+        self.slots.positions(self.sequences)
+        if self.sequences and self.dedup() is not False:
+            raise ConfigError(
+                f"dedup_slots is {self.dedup_slots}, but the ids of {', '.join(self.sequences)} "
+                "are fed one by one: leave it off"
+            )
+
     def parsing(self) -> dict[str, Any]:
         """What a line's columns depend on, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
@@ -91,7 +103,7 @@ class LoadOptions:
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
-        slots = [slot.fields() for slot in self.slots.slots]
+        slots = self.slots.fields()
         per_slot = self.key_space is KeySpace.PER_SLOT
         csv = self.slots.csv.delimiter + self.slots.csv.list_separator
         return self.instances.schema(
@@ -162,6 +174,16 @@ class LoadedPass:
         if isinstance(self.instances, SpillingInstances):
             return self.instances.within(begin, end, row_of_position)
         return self.instances, begin, end, row_of_position
+
+    def in_parts(self, parts: int) -> None:
+        """Splits the pass into this many parts, where other ranks need more of them; parts may be
+        empty then."""
+        if parts == len(self.ranges):
+            return
+        size = self.options.batch_size
+        batches = -(-self.size // size)
+        cuts = [min(self.size, size * (batches * i // parts)) for i in range(parts + 1)]
+        self.ranges = [core.InstanceRange(a, b) for a, b in itertools.pairwise(cuts)]
 
     def part(self, number: int) -> Part:
         chosen = self.ranges[number]

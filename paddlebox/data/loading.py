@@ -101,7 +101,7 @@ class Loading(Settings):
     def _preload(self, options: LoadOptions) -> None:
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
-        if not self._filelist:
+        if not self._filelist and self._table.ranks == 1:  # of several, one may have none
             raise PassError("there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
             check_use_var(self._use_var, options.slots, self._rank_offset, self._table_names)
@@ -169,6 +169,7 @@ class Loading(Settings):
             times=times,
             threads=self._load_threads,
         )
+        loaded.in_parts(self._table.agree_parts(len(loaded.ranges)))
         stats = PassStats(
             samples=loaded.size,
             lines=loaded.lines,

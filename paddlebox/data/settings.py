@@ -71,6 +71,7 @@ class Settings(Surface):
         parser: str = "",
         allow_commands: bool = False,
         dedup_slots: str | Sequence[str] = "off",
+        sequences: Sequence[str] = (),
         budget_bytes: int = 0,
         spill_dir: Path | str = "",
         cache_bytes: int = 0,
@@ -85,6 +86,8 @@ class Settings(Surface):
             thread_num, pack_threads: 0: tuned while it runs by what waits (data/stages.py), up to
                 the cores that there are. No result depends on either.
             allow_commands: as `security` there: without it no pipe_command and no parser.
+            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one:
+                see data/positions.py.
         """
         slots = slots if isinstance(slots, Slots) else load_slots(slots)
         self._options = LoadOptions(
@@ -99,11 +102,13 @@ class Settings(Surface):
             oversize_pass=OversizePass(oversize_pass),
             retries=retries,
             dedup_slots=dedup_slots,
+            sequences=tuple(sequences),
             budget_bytes=budget_bytes,
             spill_dir=Path(spill_dir) if spill_dir else None,
             cache=open_cache(cache_dir, cache_bytes),
         )
         self._options.slots.check_format(self._options.format)
+        self._options.check_sequences()
         self._options.dedup()
         self._options.schema()  # a schema that makes no sense is said here and not in a thread
         self._drop_last = drop_last
@@ -155,6 +160,11 @@ class Settings(Surface):
     @property
     def slot_names(self) -> list[str]:
         return [slot.name for slot in self._initialised().slots.slots]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """(T) names of the labels."""
+        return self._initialised().slots.tasks
 
     @property
     def label_variable(self) -> str | None:

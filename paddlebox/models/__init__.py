@@ -1,4 +1,5 @@
-"""The model zoo. A model is a Paddle layer from the batch's tensors to logits (B, 1).
+"""The model zoo. A model is a Paddle layer from the batch's tensors to logits (B, 1), of T tasks
+(B, T).
 
 One file a model, which defines its layer and nothing else; what each may be told is a section of
 `paddlebox.config.models`.
@@ -10,16 +11,62 @@ from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import ModelConfig, ModelType
+from paddlebox.config.fields import Fields
 from paddlebox.errors import ConfigError
+from paddlebox.models.aitm import AITM
+from paddlebox.models.autoint import AutoInt
+from paddlebox.models.bst import BST
+from paddlebox.models.dcn import DCN
+from paddlebox.models.dcn_v2 import DCNv2
 from paddlebox.models.deepfm import DeepFM
+from paddlebox.models.dien import DIEN
+from paddlebox.models.din import DIN
+from paddlebox.models.dlrm import DLRM
 from paddlebox.models.dnn import DNN
+from paddlebox.models.dssm import DSSM
+from paddlebox.models.esmm import ESMM
+from paddlebox.models.fibinet import FiBiNET
+from paddlebox.models.finalmlp import FinalMLP
+from paddlebox.models.fm import FM
+from paddlebox.models.gatenet import GateNet
 from paddlebox.models.inputs import Inputs
+from paddlebox.models.lr import LogisticRegression
+from paddlebox.models.masknet import MaskNet
+from paddlebox.models.mmoe import MMoE
+from paddlebox.models.ple import PLE
+from paddlebox.models.shared_bottom import SharedBottom
+from paddlebox.models.wide_deep import WideDeep
+from paddlebox.models.xdeepfm import XDeepFM
 from paddlebox.nn import TableSlots
 
 _MODELS: dict[ModelType, Any] = {
+    ModelType.LR: LogisticRegression,
+    ModelType.FM: FM,
     ModelType.DNN: DNN,
+    ModelType.WIDE_DEEP: WideDeep,
     ModelType.DEEPFM: DeepFM,
+    ModelType.DCN: DCN,
+    ModelType.DCN_V2: DCNv2,
+    ModelType.XDEEPFM: XDeepFM,
+    ModelType.AUTOINT: AutoInt,
+    ModelType.FIBINET: FiBiNET,
+    ModelType.DLRM: DLRM,
+    ModelType.GATENET: GateNet,
+    ModelType.MASKNET: MaskNet,
+    ModelType.FINALMLP: FinalMLP,
+    ModelType.SHARED_BOTTOM: SharedBottom,
+    ModelType.MMOE: MMoE,
+    ModelType.PLE: PLE,
+    ModelType.ESMM: ESMM,
+    ModelType.AITM: AITM,
+    ModelType.DIN: DIN,
+    ModelType.DIEN: DIEN,
+    ModelType.BST: BST,
+    ModelType.DSSM: DSSM,
 }
+_OF_SEVERAL_TASKS = (
+    *(ModelType.SHARED_BOTTOM, ModelType.MMOE, ModelType.PLE, ModelType.ESMM, ModelType.AITM),
+)
 _OF_SEVERAL_TABLES = (ModelType.DNN,)
 
 
@@ -31,23 +78,35 @@ def create_model(
     dense_width: int,
     table: str = "",
     more: Sequence[TableSlots] = (),
+    tasks: Sequence[str] = ("click",),
+    fields: Fields | None = None,
 ) -> Any:
     """The layer that config names.
 
     Args:
         slots: S, sparse slots. embedx_dim: D. dense_width: W, floats of all dense slots.
         table: name of the table that the sparse part reads. more: further tables with theirs.
+        tasks: (T) names of the labels. fields: where each slot is; without more tables.
 
-    Raises: ConfigError for several tables and a model of one width.
+    Raises: ConfigError for several tables and a model of one width, and for several labels and a
+        model of one task.
     """
+    if len(tasks) > 1 and config.type not in _OF_SEVERAL_TASKS:
+        able = ", ".join(model.value for model in _OF_SEVERAL_TASKS)
+        raise ConfigError(
+            f"slots.yaml has {len(tasks)} labels, {', '.join(tasks)}, but model.type "
+            f"{config.type.value} has one output: leave one, or use {able}"
+        )
     if more and config.type not in _OF_SEVERAL_TABLES:
         able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
         raise ConfigError(
             f"model.type {config.type.value} multiplies the vectors of all slots with each other, "
             f"so they need one width: leave extra_tables out, or use {able}"
         )
-    inputs = Inputs(slots, embedx_dim, dense_width, table, tuple(more))
+    if fields is not None and config.sequences:
+        slots = fields.cell_count
+    inputs = Inputs(slots, embedx_dim, dense_width, table, tuple(more), tuple(tasks), fields)
     return _MODELS[config.type](config, inputs)
 
 
-__all__ = ["DNN", "DeepFM", "Inputs", "create_model"]
+__all__ = ["Inputs", "create_model"]

@@ -24,7 +24,7 @@ class DeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         super().__init__()
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.mlp = MLP(inputs.width(self.sparse.width), config.hidden, config.dropout)
-        self.linear = LinearPart(inputs.dense_width, bias=False)
+        self.linear = LinearPart(inputs.dense_width)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

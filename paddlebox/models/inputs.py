@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paddlebox.config.fields import Fields
+from paddlebox.errors import ConfigError
 from paddlebox.nn import PooledSlots, TableSlots
 
 
@@ -16,6 +18,14 @@ class Inputs:
     dense_width: int  # W, floats of all dense slots
     table: str = ""  # its name
     more: tuple[TableSlots, ...] = ()  # further tables, with theirs
+    tasks: tuple[str, ...] = ("click",)  # (T) names of the labels
+    fields: Fields | None = None  # where each slot is; of one table. S counts its cells then
+
+    def of_one_table(self) -> Fields:
+        """Where each slot is. Raises: ConfigError for several tables."""
+        if self.fields is None:
+            raise ConfigError("this model reads slots of one table: leave extra_tables out")
+        return self.fields
 
     def pooled_slots(self, use_cvm: bool) -> PooledSlots:
         """The sparse part of a model of one table."""

@@ -3,13 +3,14 @@
 from paddlebox.nn.data_norm import DataNorm
 from paddlebox.nn.fields import (
     LinearPart,
+    beside_vectors,
     flat,
     interactions,
-    sum_over,
     vectors_of,
     weights_of,
 )
-from paddlebox.nn.mlp import MLP
+from paddlebox.nn.functional import pairs_of, sigmoid, sum_over, take
+from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 
 __all__ = [
@@ -19,9 +20,14 @@ __all__ = [
     "PooledSlots",
     "PooledTables",
     "TableSlots",
+    "Tower",
+    "beside_vectors",
     "flat",
     "interactions",
+    "pairs_of",
+    "sigmoid",
     "sum_over",
+    "take",
     "vectors_of",
     "weights_of",
 ]

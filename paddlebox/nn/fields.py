@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
+from paddlebox.nn.functional import sum_over
 from paddlebox.nn.pooled_slots import PooledSlots
 
 paddle = ops.paddle
@@ -21,6 +22,12 @@ def vectors_of(pooled: Any, sparse: PooledSlots) -> Any:
     return paddle.slice(pooled, [2], [sparse.width - sparse.embedx_dim], [sparse.width])
 
 
+def beside_vectors(pooled: Any, sparse: PooledSlots) -> Any:
+    """(B, S, width) -> (B, S, width - D): the logarithms of counts, with use_cvm, and the sums of
+    embed_w."""
+    return paddle.slice(pooled, [2], [0], [sparse.width - sparse.embedx_dim])
+
+
 def flat(pooled: Any, dense: Any | None) -> Any:
     """(B, S, n) and (B, W) -> (B, S * n + W): what a network over all features takes. dense:
     None or W = 0 where there is none."""
@@ -29,11 +36,6 @@ def flat(pooled: Any, dense: Any | None) -> Any:
     if dense is None or dense.shape[1] == 0:
         return inputs
     return paddle.concat([inputs, dense], axis=1)
-
-
-def sum_over(x: Any, axis: int, *, keepdim: bool = False) -> Any:
-    """paddle.sum, which does not build in old-IR programs."""
-    return paddle.mean(x, axis=axis, keepdim=keepdim) * float(x.shape[axis])
 
 
 def interactions(vectors: Any) -> Any:
@@ -47,10 +49,10 @@ class LinearPart(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
     """sum_s w_s + linear(dense): the part of first order that most models have.
 
     Args:
-        bias: add one. A model with a network has one there.
+        bias: have one even without dense features. A model with a network has one there.
     """
 
-    def __init__(self, dense_width: int, bias: bool = True) -> None:
+    def __init__(self, dense_width: int, bias: bool = False) -> None:
         super().__init__()
         self.dense = paddle.nn.Linear(dense_width, 1) if dense_width else None
         self.bias = None

@@ -29,7 +29,7 @@ class FieldParser:
         criteo = config.data.format is Format.CRITEO_TSV
         self._schema = core.FeedSchema(
             "criteo_tsv" if criteo else "csv",
-            [slot.fields() for slot in slots.slots],
+            slots.of_serving().fields(),
             config.data.key_space is KeySpace.PER_SLOT,
             config.data.max_line_bytes,
             ",|" if criteo else _CELL + _VALUE,
@@ -37,6 +37,7 @@ class FieldParser:
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else _CELL
         self._forbidden = {_CELL, _VALUE, "\n", "\r", "\0", self._delimiter}
+        slots = slots.of_serving()
         label = slots.label.column or slots.label.name
         column_of = {slot.name: slot.column or slot.name for slot in slots.slots if not slot.made}
         columns = _CRITEO if criteo else tuple(self._schema.column_names)

@@ -11,6 +11,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.positions import task_columns
 from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.serving.generation import OpenGeneration
 
@@ -22,7 +23,7 @@ _ALL_KEYS = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Gate:
-    """What a new version must fulfil to be shown.
+    """What a new version must fulfil to be shown; of several tasks, the first counts.
 
     Args:
         files: in the format of the config.
@@ -83,11 +84,14 @@ def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float
     auc = core.BucketAuc()
     instances = loaded.instances
     rows = np.full(instances.unique_keys, -1, np.int32)
-    width = loaded.options.slots.dense_width
+    slots = loaded.options.slots
+    _, features = task_columns(slots)
     for begin in range(0, loaded.size, _BATCH):
         end = min(loaded.size, begin + _BATCH)
-        batch = instances.pack_batch(begin, end, rows, 0, width)
+        batch = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
         feasigns, offsets = instances.pack_feasigns(begin, end)
-        predictions = generation.predict_feasigns(feasigns, offsets, batch["dense"])
-        auc.add(predictions, batch["label"].reshape(-1))
+        dense = np.ascontiguousarray(batch["dense"][:, features])
+        predictions = generation.predict_feasigns(feasigns, offsets, dense)
+        first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
+        auc.add(first, batch["label"].reshape(-1))
     return {name: float(value) for name, value in auc.compute().items()}

@@ -11,6 +11,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
+from paddlebox.data.positions import Positions
 from paddlebox.errors import CorruptionError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
@@ -103,12 +104,15 @@ class OpenGeneration:
         )
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         self._fields = FieldParser(self.config, self.slots)
+        self._positions = Positions(self.slots, self.config.model.sequences)
         self._dense = DenseProgram(*frozen, threads, self.rows.table.output_width)
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if not instances:
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
+        if self._positions.any:
+            return self.predict_feasigns(*_unpacked(parsed, self.slots))
         return self._dense.run(len(instances), self.rows.table.pull_parsed, parsed)
 
     def predict_feasigns(
@@ -116,10 +120,24 @@ class OpenGeneration:
     ) -> np.ndarray:
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        if dense is None:
+        instances = (len(offsets) - 1) // len(self.slots.sparse)
+        if self._positions.any:
+            offsets, lengths = self._positions.part(offsets)
+            dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
+        elif dense is None:
             dense = _NO_DENSE
-        instances = (len(offsets) - 1) // self.record.slots
         return self._dense.run(instances, self.rows.table.pull, feasigns, offsets, dense)
 
     def close(self) -> None:
         self._txn.abort()
+
+
+def _unpacked(parsed: Any, slots: Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Feasigns, offsets and dense features of parsed instances."""
+    instances = core.Instances(len(slots.sparse), slots.dense_width)
+    size = parsed.instances
+    instances.append(parsed)
+    instances.index(core.ThreadPool(1))
+    feasigns, offsets = instances.pack_feasigns(0, size)
+    rows = np.full(instances.unique_keys, -1, np.int32)
+    return feasigns, offsets, instances.pack_batch(0, size, rows, 0, slots.dense_width)["dense"]

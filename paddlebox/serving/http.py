@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -204,7 +204,7 @@ class Server:
             predictions, generation = self._predictor.answer(instances)
         except (DataError, UnicodeEncodeError) as error:
             raise bad_field(error) from error
-        infinite = np.flatnonzero(~np.isfinite(predictions))
+        infinite = np.flatnonzero(~np.isfinite(predictions.reshape(len(instances), -1)).all(axis=1))
         if len(infinite):  # of dense values near the end of float's range
             raise Refused(
                 422,
@@ -213,7 +213,7 @@ class Server:
                 f"instances[{infinite[0]}]",
             )
         answer = {
-            "predictions": predictions.tolist(),
+            "predictions": _by_task(predictions, generation.slots.tasks),
             "version": generation.record.version,
             "model": generation.config.name,
         }
@@ -237,6 +237,13 @@ class Server:
     async def _openapi(self, _: web.Request) -> web.Response:
         config, slots = self._predictor.model
         return web.json_response(page(config, slots, self._options.max_batch, __version__))
+
+
+def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
+    """A number an instance; of several tasks an object with a number by the name of each."""
+    if predictions.ndim == 1:
+        return list(predictions.tolist())
+    return [dict(zip(tasks, row, strict=True)) for row in predictions.tolist()]
 
 
 def _said(error: web.HTTPException, request: web.Request) -> str:

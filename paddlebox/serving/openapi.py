@@ -63,6 +63,11 @@ def _instance(config: Config, slots: Slots) -> dict[str, Any]:
     }
 
 
+def _prediction(slots: Slots) -> dict[str, Any]:
+    one = {"type": "number", "minimum": 0, "maximum": 1}
+    return one if len(slots.tasks) == 1 else _object(**dict.fromkeys(slots.tasks, one))
+
+
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
@@ -107,7 +112,7 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
     answer = _object(
         predictions={
             "type": "array",
-            "items": {"type": "number", "minimum": 0, "maximum": 1},
+            "items": _prediction(slots),
         },
         version=_VERSION,
         model=_NAME,

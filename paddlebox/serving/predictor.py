@@ -70,7 +70,7 @@ class Predictor:
     # ---- prediction
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Probabilities, (B) float32, of raw fields.
+        """Probabilities, (B) float32, of raw fields; of T tasks (B, T), in the order of `tasks`.
 
         Args:
             instances: a dict each, from column or slot name to a string, a number or a list of
@@ -92,7 +92,7 @@ class Predictor:
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
     ) -> np.ndarray:
-        """Probabilities, (B) float32, of what the feeder makes of raw fields.
+        """Probabilities, (B) or (B, T) float32, of what the feeder makes of raw fields.
 
         Args:
             feasigns: (nnz) uint64, or int64 bits. 0, and any that has no row, reads as zeros.
@@ -136,6 +136,12 @@ class Predictor:
     @property
     def version(self) -> int:
         return self.generation.version
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """(T) names of the labels that are predicted."""
+        with self._using() as generation:
+            return generation.slots.tasks
 
     @property
     def model(self) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
+from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import PooledSlots
@@ -62,6 +63,13 @@ def uses_counts(config: Config) -> bool:
     return bool(config.model.use_cvm)
 
 
+def form(config: Config, slots: Slots) -> tuple[int, int]:
+    """What a lookup gives: cells, and floats behind them: a sequence is max_length cells and a
+    length (data/positions.py)."""
+    sequences = config.model.sequences
+    return fields_of(slots, sequences).cell_count, slots.dense_width + len(sequences)
+
+
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
     """The model of a config with this dense state: (program, parameters) as Paddle saves them.
 
@@ -87,13 +95,16 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
             embedx_dim=config.table.embedx_dim,
             dense_width=slots.dense_width,
             table=config.table.name,
+            tasks=slots.tasks,
+            fields=fields_of(slots, config.model.sequences),
         )
         model.eval()
         fed = _feed_slots(model)
         pooled_width = fed.slots * fed.width
-        packed = paddle.static.data(INPUT, [-1, pooled_width + slots.dense_width], "float32")
-        features = paddle.slice(packed, [1], [pooled_width], [pooled_width + slots.dense_width])
-        logits = model(packed, None, None, None, features if slots.dense_width else None)
+        _, dense_width = form(config, slots)
+        packed = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
+        features = paddle.slice(packed, [1], [pooled_width], [pooled_width + dense_width])
+        logits = model(packed, None, None, None, features if dense_width else None)
         prediction = paddle.nn.functional.sigmoid(logits)
     executor = paddle.static.Executor(paddle.CPUPlace())
     scope = paddle.static.Scope()
@@ -162,8 +173,8 @@ class DenseProgram:
             return _Runner(inference.create_predictor(config), self._width)
 
     def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
-        """(B) float32 predictions of what fill, called with the arguments and a (B, S * width + W)
-        float32, writes there."""
+        """(B) float32 predictions, of T tasks (B, T), of what fill, called with the arguments and a
+        (B, S * width + W) float32, writes there."""
         try:
             runner = self._idle.pop()
         except IndexError:
@@ -176,7 +187,7 @@ class DenseProgram:
             # 322, and with memory of numpy (DenseTensor.set with zero_copy) Paddle 3.3.1 hangs.
             runner.input.copy_from_cpu(runner.packed)
             runner.run()
-            found: np.ndarray = runner.output.copy_to_cpu().reshape(-1)
-            return found
+            found: np.ndarray = runner.output.copy_to_cpu()
+            return found.reshape(-1) if found.shape[1] == 1 else found
         finally:
             self._idle.append(runner)

@@ -159,6 +159,7 @@ class Writer:
     ) -> Generation:
         """Writes what the generation consists of; nothing names it yet."""
         model, config, slots = self._write_model(source, newest)
+        cells, dense_width = program.form(config, slots)
         record = Generation(
             generation=self._next(),
             version=int(source.meta["version"]),
@@ -167,8 +168,8 @@ class Writer:
             embedx_dim=int(source.meta["layout"]["embedx_dim"]),
             counts=program.uses_counts(config),
             precision=precision or (newest.precision if newest is not None else "float32"),
-            slots=len(slots.sparse),
-            dense_width=slots.dense_width,
+            slots=cells,
+            dense_width=dense_width,
             day=int(source.meta["day"]),
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),

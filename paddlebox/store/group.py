@@ -30,6 +30,7 @@ from paddlebox.store import files
 from paddlebox.store.background import Background
 from paddlebox.store.history import GroupLink
 from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table import Table
 
@@ -52,7 +53,7 @@ class StagedGroup(StagedPass):
         return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
 
 
-class TableGroup:
+class TableGroup(OneRank):
     """What datasets and sessions use of a `Table`, over several.
 
     Args:

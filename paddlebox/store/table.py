@@ -29,6 +29,7 @@ from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.merging import Merging
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.parity import Keeper
 from paddlebox.store.room import Room
 from paddlebox.store.staged import StagedPass, sorted_unique_keys
@@ -41,7 +42,7 @@ _MIB = 1 << 20
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
-class Table:
+class Table(OneRank):
     """Opens a table, and the store in ``folder`` with it.
 
     Args:

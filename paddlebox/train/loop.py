@@ -16,10 +16,11 @@ from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_col
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
+from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
-from paddlebox.train.metrics import PassMetrics, sigmoid
+from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid
 
-# One step: takes a feed, returns the loss before the update and the logits (B, 1), or None without.
+# One step: takes a feed, returns the loss before the update and the logits (B, T), or None without.
 Step = Callable[[Feed], tuple[float, np.ndarray | None]]
 # Told after each batch: batches so far, samples so far, loss of the batch, metrics so far.
 Watcher = Callable[[int, int, float, PassMetrics], None]
@@ -33,7 +34,8 @@ class PassResult:
     samples: int
     mean_loss: float  # over samples
     seconds: float
-    metrics: dict[str, Any]  # empty without logits; of metrics that were asked for, by name
+    # Empty without logits; of metrics that were asked for, by name; of several tasks in "tasks".
+    metrics: dict[str, Any]
 
 
 def run_pass(
@@ -44,19 +46,21 @@ def run_pass(
     label: str | None = None,
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, np.ndarray] | None = None,
+    tasks: Sequence[str] = (),
 ) -> PassResult:
     """Runs step over every batch of the open pass.
 
     Args:
         metrics: what to measure beside the usual metrics.
         outputs: filled anew by each step: columns for them that the program computes, by name.
+        tasks: (T) names of the columns of labels and logits, where there are several.
 
     Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
         open, or it has been trained already; that changes nothing.
     """
     label = label or dataset.label_variable
-    usual, named = PassMetrics(), MetricSet(metrics)
+    usual, named = TaskMetrics(tasks), MetricSet(metrics)
     wanted = set[str]().union(*(spec.columns for spec in metrics))
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
     dataset.metric_columns = sorted(wanted & known)
@@ -68,12 +72,13 @@ def run_pass(
     try:
         for feed in feeds:
             interrupt.check()
-            size = instances_of(feed)
             columns = take_metric_columns(feed)
             batches += 1
             try:
-                with ops.raising_own_errors():
-                    loss, logits = step(feed)
+                with dataset.step(feed) as counting:
+                    size = instances_of(feed) if counting is None else counting
+                    with ops.raising_own_errors():
+                        loss, logits = step(feed)
             except TrainingError as error:
                 where = f"batch {batches} (samples {samples} to {samples + size})"
                 raise TrainingError(f"{where}: {error}") from error
@@ -83,28 +88,36 @@ def run_pass(
                     f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
                     "smaller learning rate, or a look at the data of this batch, may help"
                 )
+            if size == 0:  # a step of other ranks
+                continue
             samples += size
             loss_sum += loss * size
             if logits is not None and label is not None:
                 usual.add(sigmoid(logits), feed[label])
                 scored = True
             if metrics:
+                predicted = sigmoid(logits).reshape(size, -1) if logits is not None else None
                 named.add(
-                    sigmoid(logits).reshape(-1) if logits is not None else None,
-                    np.asarray(feed[label]).reshape(-1) if label in feed else None,
+                    predicted[:, 0] if predicted is not None else None,
+                    np.asarray(feed[label]).reshape(size, -1)[:, 0] if label in feed else None,
                     {**_first_columns({**feed, **(outputs or {})}, size), **columns},
+                    {name: predicted[:, at] for at, name in enumerate(tasks)}
+                    if predicted is not None
+                    else {},
                 )
             if watch is not None:
-                watch(batches, samples, loss, usual)
+                watch(batches, samples, loss, usual.first)
     except BaseException:
         dataset.abandon_pass()
         raise
+    mine = Measured(samples, loss_sum, scored, usual, named)
+    found = of_all_ranks(dataset, mine, metrics, tasks)
     return PassResult(
         batches,
-        samples,
-        loss_sum / samples if samples else 0.0,
+        found.samples,
+        found.loss_sum / found.samples if found.samples else 0.0,
         time.perf_counter() - started,
-        {**(usual.compute() if scored else {}), **named.compute()},
+        {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
     )
 
 

@@ -121,19 +121,24 @@ class MetricSet:
         self._metrics = {spec.name: (spec, create_metric(spec.method)) for spec in specs}
 
     def add(
-        self, predictions: np.ndarray | None, labels: np.ndarray | None, columns: Columns
+        self,
+        predictions: np.ndarray | None,
+        labels: np.ndarray | None,
+        columns: Columns,
+        tasks: Columns | None = None,
     ) -> None:
         """Adds a batch. B = instances.
 
         Args:
             predictions: (B) probabilities. labels: (B). None where the program has none.
-            columns: what specs name.
+            columns: what specs name. tasks: predictions by task, where there are several.
 
         Raises: ConfigError when a column is missing; ValueError for a value that a method does not
             take.
         """
         for name, (spec, metric) in self._metrics.items():
-            p = _column(spec.prediction, predictions, columns, name, "prediction")
+            predicted = {**columns, **(tasks or {})}
+            p = _column(spec.prediction, predictions, predicted, name, "prediction")
             y = _column(spec.label, labels, columns, name, "label")
             chosen = self._chosen(spec, columns, len(p))
             groups = None
@@ -192,10 +197,10 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots) -> None:
     """
     names = [slot.name for slot in slots.slots]
     for spec in specs:
-        if spec.prediction:
+        if spec.prediction and spec.prediction not in slots.tasks:
             raise ConfigError(
-                f"metric {spec.name!r}: prediction {spec.prediction!r}: a model of the zoo has one "
-                "prediction; leave it out"
+                f"metric {spec.name!r}: prediction {spec.prediction!r}: the zoo predicts "
+                f"the labels: {', '.join(slots.tasks)}"
             )
         for name in sorted(spec.columns):
             if name in LOG_KEYS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,69 @@ class PassMetrics:
         self._auc.merge(other._auc)
 
 
+class TaskMetrics:
+    """`PassMetrics` of each task.
+
+    Args:
+        tasks: (T) names; none or one: there is one task, which needs no name.
+    """
+
+    def __init__(self, tasks: Sequence[str] = ()) -> None:
+        self._of_task = {name: PassMetrics() for name in tasks or ("",)}
+
+    @property
+    def first(self) -> PassMetrics:
+        """Of the clicks."""
+        return next(iter(self._of_task.values()))
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+        """(B, T) probabilities, and labels."""
+        count = len(self._of_task)
+        if count == 1:
+            self.first.add(predictions, labels)
+            return
+        for task, metrics in enumerate(self._of_task.values()):
+            metrics.add(
+                np.asarray(predictions).reshape(-1, count)[:, task],
+                np.asarray(labels).reshape(-1, count)[:, task],
+            )
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Plain arrays, by "<task>/<part>"."""
+        return {
+            f"{task}/{part}": array
+            for task, metrics in self._of_task.items()
+            for part, array in metrics.state().items()
+        }
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raises: ValueError when it is not a state of these tasks."""
+        for task, metrics in self._of_task.items():
+            prefix = f"{task}/"
+            parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
+            metrics.load_state(parts)
+
+    def merge(self, other: TaskMetrics) -> None:
+        """Adds what the other has seen, of the same tasks."""
+        for task, metrics in self._of_task.items():
+            metrics.merge(other._of_task[task])
+
+    def compute(self) -> dict[str, Any]:
+        """Those of the first task; with several, all of them by name under "tasks"."""
+        if len(self._of_task) == 1:
+            return self.first.compute()
+        of_task = {name: metrics.compute() for name, metrics in self._of_task.items()}
+        return {**next(iter(of_task.values())), "tasks": of_task}
+
+
 def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """One line in PaddleBox's words."""
+    """In PaddleBox's words, a line; of several tasks a line each."""
+    if "tasks" in metrics:
+        return "\n".join(f"{name}: {_line(of)}" for name, of in metrics["tasks"].items())
+    return _line(metrics)
+
+
+def _line(metrics: Mapping[str, Any]) -> str:
     return (
         f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} "
         f"MAE={metrics['mae']:.6f} RMSE={metrics['rmse']:.6f} "

@@ -26,6 +26,7 @@ def read_slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    slots.positions(config.model.sequences)
     check_columns(config.metrics, slots)
     return slots
 
@@ -112,6 +113,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
+        sequences=config.model.sequences,
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,

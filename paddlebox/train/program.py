@@ -12,10 +12,12 @@ import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
+from paddlebox.config.fields import fields_of
 from paddlebox.data.batches import Feed, packed
-from paddlebox.errors import CorruptionError
+from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots
+from paddlebox.ranks.dense import SHARE, sum_gradients
 
 paddle = ops.paddle
 
@@ -31,7 +33,7 @@ class Runner(Protocol):
     """A built model."""
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Forward, backward, update. Returns the mean loss and logits (B, 1) from before the
+        """Forward, backward, update. Returns the mean loss and logits (B, T) from before the
         update."""
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
@@ -44,18 +46,31 @@ class Runner(Protocol):
         """The reverse. Raises CorruptionError when names or shapes do not match the model."""
 
 
-def build_runner(config: Config, slots: Slots) -> Runner:
-    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`."""
+def build_runner(config: Config, slots: Slots, ranks: int = 1) -> Runner:
+    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
+
+    Raises: ConfigError for a program of the old IR on several ranks.
+    """
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
-        return _Dygraph(config, slots)
-    return _Static(config, slots)
+        return _Dygraph(config, slots, ranks)
+    if ranks > 1 and config.trainer.program is not Program.PIR:
+        raise ConfigError(
+            f"trainer.program {config.trainer.program.value} with {ranks} ranks: Paddle's "
+            "all-reduce does not build in the old IR on a CPU; use pir or dygraph"
+        )
+    return _Static(config, slots, ranks)
 
 
 def seed_pass(seed: int, number: int) -> None:
     """Makes what Paddle draws in a pass (dropout) a function of the run's seed and the pass's
     number, so that a run which is taken up again draws the same."""
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
+
+
+def _dense_width(config: Config, slots: Slots) -> int:
+    """Of box_dense: the dense features, and behind them the lengths of sequences."""
+    return slots.dense_width + len(config.model.sequences)
 
 
 def _create_model(config: Config, slots: Slots) -> Any:
@@ -71,6 +86,8 @@ def _create_model(config: Config, slots: Slots) -> Any:
         dense_width=slots.dense_width,
         table=tables[0].table,
         more=tables[1:],
+        tasks=slots.tasks,
+        fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
     )
 
 
@@ -87,7 +104,10 @@ def _create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def _mean_loss(logits: Any, label: Any) -> Any:
+def _mean_loss(model: Any, logits: Any, label: Any) -> Any:
+    """A mean over instances: pushes multiply by their number. A model may have its own loss."""
+    if hasattr(model, "loss"):
+        return model.loss(logits, label)
     return paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
 
 
@@ -106,7 +126,8 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
 
 
 class _Dygraph:
-    def __init__(self, config: Config, slots: Slots) -> None:
+    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
+        self._ranks = ranks
         paddle.disable_static()
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
@@ -120,15 +141,23 @@ class _Dygraph:
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
         logits = self._model(*(tensors[name] for name in self._inputs))
-        return _mean_loss(logits, tensors["box_label"]), logits
+        return _mean_loss(self._model, logits, tensors["box_label"]), logits
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
+        if self._ranks > 1:
+            self._sum_gradients(feed)
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
+
+    def _sum_gradients(self, feed: Feed) -> None:
+        own = [p for p in self._model.parameters() if p.grad is not None]
+        summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
+        for parameter, gradient in zip(own, summed, strict=True):
+            parameter.grad.set_value(gradient)
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.eval()
@@ -155,11 +184,13 @@ class _Dygraph:
 
 
 class _Static:
-    def __init__(self, config: Config, slots: Slots) -> None:
+    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
         paddle.enable_static()
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
-        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
+        self._train_fetch = self._build(
+            config, slots, self._train, self._startup, train=True, ranks=ranks
+        )
         # A program of its own, over the same parameters: names are what they share.
         self._evaluate = paddle.static.Program()
         self._evaluate_fetch = self._build(
@@ -171,13 +202,16 @@ class _Static:
             self._exe.run(self._startup)
 
     @staticmethod
-    def _build(config: Config, slots: Slots, program: Any, startup: Any, train: bool) -> list[Any]:
+    def _build(
+        config: Config, slots: Slots, program: Any, startup: Any, train: bool, ranks: int = 1
+    ) -> list[Any]:
         # Not of `program`: every dropout of every step would draw the same mask.
         startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+            widths = {"box_dense": _dense_width(config, slots), "box_label": len(slots.tasks)}
             inputs = {
                 name: paddle.static.data(
-                    name, [-1, slots.dense_width] if name == "box_dense" else shape, dtype
+                    name, [-1, widths[name]] if name in widths else shape, dtype
                 )
                 for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
@@ -185,9 +219,16 @@ class _Static:
             if not train:
                 model.eval()
             logits = model(*(inputs[name] for name in _model_inputs(config)))
-            loss = _mean_loss(logits, inputs["box_label"])
-            if train:
+            loss = _mean_loss(model, logits, inputs["box_label"])
+            if train and ranks == 1:
                 _create_optimizer(config).minimize(loss)
+            elif train:
+                optimizer = _create_optimizer(config)
+                found = optimizer.backward(loss)
+                share = paddle.static.data(SHARE, [1], "float32")
+                summed = sum_gradients([gradient for _, gradient in found], share)
+                parameters = [parameter for parameter, _ in found]
+                optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
         return [loss, logits]
 
     def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:

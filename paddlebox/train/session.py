@@ -26,7 +26,7 @@ from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import save_due
 from paddlebox.store.copies import Copier
@@ -169,6 +169,13 @@ def train(
         table.commit_ended()
         if copier is not None:
             copier.finish(table.head)
+        if lines and not any(line["samples"] for line in lines):
+            raise TrainingError(
+                f"{config.name}: {len(lines)} passes without one training step: the rows and dense "
+                f"parameters are those it began with. data.drop_last is {config.data.drop_last}, "
+                f"data.batch_size {config.data.batch_size}; the log says how many instances each "
+                "pass had"
+            )
         wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
@@ -244,7 +251,13 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
-        result = run_pass(dataset, runner.train_step, watch, metrics=config.metrics)
+        result = run_pass(
+            dataset,
+            runner.train_step,
+            watch,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+        )
     interrupt.no_deadline()
     dense = runner.dense_state()
     try:
@@ -345,7 +358,9 @@ def _evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
-        result = run_pass(dataset, runner.evaluate_step, metrics=config.metrics)
+        result = run_pass(
+            dataset, runner.evaluate_step, metrics=config.metrics, tasks=dataset.tasks
+        )
         dataset.end_pass()
     log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
     return {"samples": result.samples, "loss": result.mean_loss, **result.metrics}

@@ -35,7 +35,7 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
     place = [one.name for one in slots.sparse].index(_read_slot(slots, slot))
     schema = core.FeedSchema(
         "criteo_tsv" if criteo else "csv",
-        [one.fields() for one in slots.slots],
+        slots.fields(),
         data["key_space"] == KeySpace.PER_SLOT.value,
         _MAX_BYTES,
         ",|" if criteo else _MARKS,

@@ -288,6 +288,22 @@ def test_drop_last_leaves_out_a_short_batch_of_training_only(open_dataset, write
     dataset.end_pass()
 
 
+def test_a_pass_that_is_less_than_a_batch_is_said_to_train_nothing(
+    open_dataset, write_lines, caplog
+):
+    dataset = open_dataset(batch_size=4, drop_last=True)
+    for number, lines in ((1, 4), (2, 3)):
+        caplog.clear()
+        load(dataset, write_lines("a.txt", multislot_lines(lines)))
+        assert len(list(dataset.batches())) == lines // 4
+        assert [record.getMessage().partition(",")[0] for record in caplog.records] == (
+            []
+            if number == 1
+            else ["pass 2 trains nothing: its 3 instances are fewer than the batch size 4"]
+        )
+        dataset.end_pass()
+
+
 def test_overlapped_passes_end_as_passes_one_after_the_other(open_dataset, write_lines, tmp_path):
     files = [write_lines(f"{i}.txt", multislot_lines(200, seed=i)) for i in range(4)]
     alone = open_dataset({"folder": tmp_path / "a", "fields": {"name": "alone"}})

@@ -1,0 +1,148 @@
+"""What do instances of Parquet cost beside pyarrow's own reading of the same columns?
+
+    python benchmarks/columns.py
+
+Files of 13 floats and 26 slots of hashed ids, snappy, in row groups of --group-rows: "ids" has one
+id a slot, "lists" 1 to 3. These take turns over each, with 1 and with --threads threads:
+
+  pyarrow    ParquetFile.read of the columns, as a table; with threads it parts by column too
+  parse      reading, decoding and parsing the row groups; the parsed columns are dropped
+  load       the same, keeping the instances in their order: what a pass does
+
+Files lie in the page cache. Goals: load, of pyarrow's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import report
+
+DENSE, SLOTS = 13, 26
+TIMES = 1.2
+# What one turn frees the next uses again, as where pass follows pass; see feeder.py.
+MMAP_THRESHOLD = 32 << 20
+TRIM_THRESHOLD = 2 << 30
+
+
+def make(path: Path, lists: bool, rows: int, group_rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {"label": (rng.random(rows) < 0.25).astype(np.float32)}
+    for number in range(DENSE):
+        columns[f"I{number + 1}"] = rng.random(rows, np.float32)
+    for number in range(SLOTS):
+        lengths = rng.integers(1, 4, rows) if lists else np.ones(rows, np.int64)
+        ids = rng.integers(1, 2**63, int(lengths.sum()), np.int64)
+        starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        columns[f"C{number + 1}"] = pa.ListArray.from_arrays(starts, ids) if lists else ids
+    pq.write_table(pa.table(columns), path, row_group_size=group_rows)
+
+
+def turns(path: Path, rows: int, threads: int) -> dict[str, Callable[[], float]]:
+    from paddlebox._native import core
+    from paddlebox.config import Format
+    from paddlebox.data.columnar import read_pieces
+    from paddlebox.data.stages import InOrder, StageTimes, Threads
+
+    kinds = [("label", "label")]
+    kinds += [(f"I{number + 1}", "dense") for number in range(DENSE)]
+    kinds += [(f"C{number + 1}", "sparse") for number in range(SLOTS)]
+    slots = [{"name": name, "type": kind, "dim": 1, "column": ""} for name, kind in kinds]
+    schema = core.FeedSchema("parquet", slots, False, 1 << 20)
+
+    def pyarrow() -> float:
+        pa.set_cpu_count(threads)
+        started = time.perf_counter()
+        file = pq.ParquetFile(path)
+        table = file.read(columns=[name for name, _ in kinds], use_threads=threads > 1)
+        seconds = time.perf_counter() - started
+        check(table.num_rows)
+        return seconds
+
+    def ours(keep: bool) -> float:
+        started = time.perf_counter()
+        found = 0
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        with InOrder(
+            read_pieces(str(path), Format.PARQUET, schema),
+            lambda piece: piece.parse(schema),
+            Threads(threads, threads),
+            ahead=2 * threads + 1,
+            times=StageTimes(),
+            worker="parse",
+            consumer="key",
+        ) as parsed:
+            for columns in parsed:
+                found += columns.instances
+                if keep:
+                    instances.append(columns)
+        seconds = time.perf_counter() - started
+        check(found)
+        return seconds
+
+    def check(found: int) -> None:
+        if found != rows:
+            sys.exit(f"{path}: {found} of {rows} rows were read")
+
+    return {"pyarrow": pyarrow, "parse": lambda: ours(False), "load": lambda: ours(True)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=800_000)
+    parser.add_argument("--group-rows", type=int, default=50_000)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=9, help="turns of each subject")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=Path("build/bench"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/columns.json"))
+    options = parser.parse_args()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, MMAP_THRESHOLD)
+    libc.mallopt(-1, TRIM_THRESHOLD)
+    figures: dict[str, Any] = {}
+    goals: list[report.Goal] = []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
+        for name in ("ids", "lists"):
+            path = Path(scratch) / f"{name}.parquet"
+            make(path, name == "lists", options.rows, options.group_rows, options.seed)
+            for threads in sorted({1, options.threads}):
+                subjects = turns(path, options.rows, threads)
+                seconds: dict[str, list[float]] = {subject: [] for subject in subjects}
+                for turn in range(options.repeats + 1):
+                    for subject, run in subjects.items():
+                        taken = run()
+                        if turn:  # the first warms up
+                            seconds[subject].append(taken)
+                peer = statistics.median(seconds["pyarrow"])
+                case = f"{name}, {threads} thread{'s' * (threads > 1)}"
+                print(f"{case}: {path.stat().st_size / 1e6:.0f} MB")
+                for subject, all_taken in seconds.items():
+                    taken = statistics.median(all_taken)
+                    print(
+                        f"  {subject:8} {taken:.3f} s ({min(all_taken):.3f} to "
+                        f"{max(all_taken):.3f}), {taken / peer:.2f} of pyarrow's"
+                    )
+                figures[case] = {each: report.spread(seconds[each]) for each in seconds}
+                times = statistics.median(seconds["load"]) / peer
+                goals.append(
+                    report.Goal(f"{case}, of pyarrow's time", times, TIMES, times <= TIMES)
+                )
+    settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+    return report.write(options.out, settings, figures, goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

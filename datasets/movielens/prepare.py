@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Makes rows of "did this user like this movie, after those" of MovieLens.
+
+    python datasets/movielens/prepare.py --ratings ml-20m/ratings.csv --movies ml-20m/movies.csv
+    python datasets/movielens/prepare.py --samples trainingSamples.csv
+
+The publisher's ratings, which lie by user, or rows in the form of SparrowRecSys. A history is the
+movies that the user rated 3.5 or more before, the latest first. Rows before a moment are for
+training, those from it on for testing, each by user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from parts import identity, open_text, write_parts
+
+LIKED = 3.5
+HEADER = "liked,user,movie,genres,year,history,user_count,user_mean"
+
+
+class Row(NamedTuple):
+    at: int  # seconds
+    text: str
+
+
+def made(
+    rating: float, user: str, movie: str, genres: list[str], year: str, history: list[str],
+    count: int, mean: float,
+) -> str:  # fmt: skip
+    """A CSV row. Names get a letter in front: a movie is no user, wherever its id stands."""
+    cells = (
+        *(f"{int(rating >= LIKED)}", f"u{user}", f"m{movie}", "|".join(genres)),
+        *(f"y{year}" if year else "", "|".join(f"m{one}" for one in history)),
+        *(str(count), f"{mean:.3f}"),
+    )
+    return ",".join(cells)
+
+
+def of_samples(path: Path, length: int) -> Iterator[Row]:
+    """Rows in the form of SparrowRecSys."""
+    with open_text(path) as file:
+        for line in csv.DictReader(file):
+            liked = [line[f"userRatedMovie{k}"] for k in range(1, 6)]
+            genres = [line[f"movieGenre{k}"] for k in range(1, 4)]
+            yield Row(
+                int(line["timestamp"]),
+                made(
+                    float(line["rating"]),
+                    line["userId"],
+                    line["movieId"],
+                    [genre for genre in genres if genre],
+                    line["releaseYear"],
+                    [movie for movie in liked if movie][:length],
+                    int(line["userRatingCount"] or 0),
+                    float(line["userAvgRating"] or 0),
+                ),
+            )
+
+
+def of_ratings(ratings: Path, movies: Path, length: int) -> Iterator[Row]:
+    """Of the publisher's files; users' ratings lie side by side there."""
+    about = {}
+    with open_text(movies) as file:
+        for line in csv.DictReader(file):
+            year = re.search(r"\((\d{4})\)\s*$", line["title"])
+            genres = [g for g in line["genres"].split("|") if not g.startswith("(")]
+            about[line["movieId"]] = (genres, year[1] if year else "")
+    seen: set[str] = set()
+    with open_text(ratings) as file:
+        for user, lines in groupby(csv.DictReader(file), key=lambda line: line["userId"]):
+            if user in seen:
+                raise SystemExit(
+                    f"{ratings}: the ratings of user {user} do not lie side by side: sort the file"
+                )
+            seen.add(user)
+            yield from _of_user(user, list(lines), about, length)
+
+
+def _of_user(
+    user: str, lines: list[dict[str, str]], about: dict[str, tuple[list[str], str]], length: int
+) -> Iterator[Row]:
+    liked: list[str] = []
+    summed = 0.0
+    lines.sort(key=lambda line: int(line["timestamp"]))
+    for count, line in enumerate(lines):
+        rating, movie = float(line["rating"]), line["movieId"]
+        genres, year = about.get(movie, ([], ""))
+        history = liked[: -length - 1 : -1]
+        mean = summed / count if count else 0.0
+        yield Row(
+            int(line["timestamp"]),
+            made(rating, user, movie, genres, year, history, count, mean),
+        )
+        summed += rating
+        if rating >= LIKED:
+            liked.append(movie)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Make rows of users' histories of MovieLens.")
+    parser.add_argument("--ratings", type=Path, help="the publisher's ratings.csv")
+    parser.add_argument("--movies", type=Path, help="the publisher's movies.csv")
+    parser.add_argument("--samples", type=Path, help="rows in the form of SparrowRecSys instead")
+    parser.add_argument("--out", type=Path, default=Path("data/movielens"), help="folder")
+    parser.add_argument("--length", type=int, default=20, help="movies of a history at most")
+    parser.add_argument(
+        "--test-ratio", type=float, default=0.2, help="share of the rows, the latest ones"
+    )
+    options = parser.parse_args(arguments)
+    inputs = [options.samples] if options.samples else [options.ratings, options.movies]
+    if None in inputs or (options.samples and (options.ratings or options.movies)):
+        parser.error("expected --ratings and --movies, or --samples")
+    if options.length < 1 or not 0 <= options.test_ratio < 1:
+        parser.error("expected --length of 1 or more, and --test-ratio from 0 to below 1")
+
+    def rows() -> Iterator[Row]:
+        if options.samples:
+            return of_samples(options.samples, options.length)
+        return of_ratings(options.ratings, options.movies, options.length)
+
+    try:
+        times = np.fromiter((row.at for row in rows()), np.int64)
+        if not len(times):
+            raise SystemExit(f"{inputs[0]}: expected rows, found none")
+        test_rows = round(len(times) * options.test_ratio)
+        start = np.sort(times)[len(times) - test_rows] if test_rows else times.max() + 1
+        trained = int((times < start).sum())
+        files = [("train.csv", trained), ("test.csv", len(times) - trained)]
+        every = itertools.chain(
+            (row.text for row in rows() if row.at < start),
+            (row.text for row in rows() if row.at >= start),
+        )
+        made_of = {
+            "inputs": [identity(path) for path in inputs],
+            "length": options.length,
+            "start": int(start),
+        }
+        write_parts(options.out, [file for file in files if file[1]], HEADER, every, made_of)
+    except (OSError, EOFError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise SystemExit(f"{inputs[0]}: {type(error).__name__}: {error}") from error
+    for name, count in files:
+        print(f"{options.out / name}: {count:,} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+#include "table/batch_table.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <utility>
+
+#include "row/feasign.h"
+
+namespace pbx {
+
+BatchTable::BatchTable(const BatchTableConfig& config)
+    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound), name_(config.name) {
+  // Rules without state: a row is what a pull reads and no more.
+  accessor_.layout = RowLayout{config.embedx_dim, 0, 0, 0, 0};
+  accessor_.embed.kind = accessor_.embedx.kind = RuleKind::kNaive;
+}
+
+Status BatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only) {
+  if (stamp <= 0 || n > INT32_MAX) {
+    return Error(Code::kInvalidArgument,
+                 "batch of table '%s': stamp %d with %zu rows, expected a stamp above 0 and at "
+                 "most %d rows",
+                 name_.c_str(), stamp, n, INT32_MAX);
+  }
+  const size_t bytes = n * accessor_.layout.bytes();
+  if (next_.rows.size() < bytes) {
+    Result<Buffer> larger = Buffer::Allocate(bytes + bytes / 4);
+    if (!larger.ok()) return larger.status();
+    next_.rows = std::move(larger.value());
+  } else if (n != 0) {
+    std::memset(next_.rows.data(), 0, bytes);
+  }
+  next_.stamp = stamp;
+  next_.read_only = read_only;
+  next_.keys.assign(keys, keys + n);
+  next_.merged.assign(read_only ? 0 : n * columns(), 0.0f);
+  return Status::Ok();
+}
+
+Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const float* values) {
+  const size_t rows = next_.keys.size(), width = columns();
+  const RowLayout& layout = accessor_.layout;
+  const auto embedx = static_cast<size_t>(layout.embedx_at());
+  const auto words = static_cast<size_t>(layout.words());
+  auto* const base = reinterpret_cast<float*>(next_.rows.data());
+  for (size_t i = 0; i < count; ++i) {
+    const size_t place = at != nullptr ? static_cast<size_t>(at[i]) : first + i;
+    if (place >= rows) {
+      return Error(Code::kInvalidArgument,
+                   "batch of table '%s': row %lld is filled, it has %zu rows", name_.c_str(),
+                   at != nullptr ? static_cast<long long>(at[i]) : static_cast<long long>(place),
+                   rows);
+    }
+    const float* const from = values + i * width;
+    float* const row = base + place * words;
+    SetFlag(row, kHasEmbedx);  // one that its owner has not created reads as zeros, as it came
+    row[RowLayout::kShow] = from[0];
+    row[RowLayout::kClick] = from[1];
+    row[RowLayout::kEmbed] = from[2];
+    std::memcpy(row + embedx, from + 3, (width - 3) * sizeof(float));
+  }
+  return Status::Ok();
+}
+
+Status BatchTable::Open() {
+  if (next_.stamp == 0) {
+    return Error(Code::kFailedPrecondition, "table '%s': no batch is prepared", name_.c_str());
+  }
+  std::swap(open_, next_);
+  next_.stamp = 0;
+  return Status::Ok();
+}
+
+Result<OpenRows> BatchTable::Open(const char* what) const {
+  if (open_.stamp == 0) {
+    return Error(Code::kFailedPrecondition, "%s: table '%s' has no open batch", what,
+                 name_.c_str());
+  }
+  OpenRows open;
+  open.rows = open_.keys.size();
+  // Pushes write to `merged` and the rows stay as they are; Buffer and vector are this object's own.
+  auto* const self = const_cast<Rows*>(&open_);
+  open.block.rows = self->rows.data();
+  open.block.keys = open_.keys.data();
+  open.block.row_bytes = accessor_.layout.bytes();
+  open.block.config = &accessor_;
+  open.stamp = open_.stamp;
+  open.read_only = open_.read_only;
+  open.merged = self->merged.data();
+  return Result<OpenRows>(std::move(open));
+}
+
+Status BatchTable::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
+  if (open_.stamp == 0) {
+    return Error(Code::kFailedPrecondition, "pull: table '%s' has no open batch", name_.c_str());
+  }
+  const std::vector<uint64_t>& keys = open_.keys;
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = -1;
+    if (feasigns[i] == 0) continue;
+    const uint64_t key = KeyOf(feasigns[i]);
+    const auto found = std::lower_bound(keys.begin(), keys.end(), key);
+    if (found != keys.end() && *found == key) {
+      out[i] = static_cast<int32_t>(found - keys.begin());
+    } else if (!open_.read_only) {
+      return Error(Code::kInvalidArgument,
+                   "feasign %" PRIu64
+                   " is not among those of the open batch: with several ranks a program may pull "
+                   "what its dataset feeds",
+                   feasigns[i]);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace pbx

@@ -1,0 +1,142 @@
+"""The models of several tasks, of sequences and of two towers, and what each may be told."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paddlebox.config.models import ModelType, NetworkConfig, Width
+from paddlebox.config.section import Choice, ListOf, Text
+
+_TYPE = "a model of the zoo: docs/models.md"
+
+_Weight = Annotated[float, Field(ge=0)]
+_Count = Annotated[int, Field(ge=1, le=64)]
+
+
+class TaskConfig(NetworkConfig):
+    """Models with an output for each label of slots.yaml."""
+
+    tower: ListOf[Width] = Field(
+        default=(64,), description="widths of the hidden layers of each task's own network"
+    )
+    task_weights: ListOf[_Weight] = Field(
+        default=(), description="of each task's loss, in the order of the labels; empty: 1 each"
+    )
+
+
+class SharedBottomConfig(TaskConfig):
+    type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)
+
+
+class MmoeConfig(TaskConfig):
+    type: Literal[ModelType.MMOE] = Field(description=_TYPE)
+    experts: _Count = Field(default=4, description="networks of `hidden` that the tasks' gates mix")
+
+
+class PleConfig(TaskConfig):
+    type: Literal[ModelType.PLE] = Field(description=_TYPE)
+    shared_experts: _Count = Field(default=2, description="experts of all tasks, at each level")
+    task_experts: _Count = Field(default=2, description="experts of each task, at each level")
+    levels: Annotated[int, Field(ge=1, le=8)] = Field(
+        default=1, description="extraction levels, each of experts of `hidden`"
+    )
+
+
+class EsmmConfig(TaskConfig):
+    type: Literal[ModelType.ESMM] = Field(description=_TYPE)
+
+
+class AitmConfig(TaskConfig):
+    type: Literal[ModelType.AITM] = Field(description=_TYPE)
+    transfer_dim: Width = Field(
+        default=32, description="width of what a task hands on to the next one"
+    )
+    calibration: float = Field(
+        default=0.6, ge=0, description="weight of the loss of a task likelier than the one before"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_tower(self) -> AitmConfig:
+        if not self.hidden:
+            raise ValueError("hidden is empty, but a task's network needs a hidden layer")
+        return self
+
+
+class Activation(StrEnum):
+    DICE = "dice"
+    SIGMOID = "sigmoid"
+    RELU = "relu"
+
+
+class SequenceConfig(NetworkConfig):
+    """Models that read slots of many ids in order, the latest first."""
+
+    history: dict[Text, Text] = Field(
+        min_length=1,
+        description="sparse slot of what a user did, with a max_length: the slot of this "
+        "instance's item that it is compared with; several, as items and their categories, are "
+        "joined place by place",
+    )
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        return tuple(self.history)
+
+
+class DinConfig(SequenceConfig):
+    type: Literal[ModelType.DIN] = Field(description=_TYPE)
+    attention_hidden: ListOf[Width] = Field(
+        default=(64, 32), description="hidden layers of the attention unit"
+    )
+    activation: Choice[Activation] = Field(
+        default=Activation.DICE, description="in the attention unit: dice, sigmoid or relu"
+    )
+    softmax: bool = Field(
+        default=False, description="weights that add up to 1; the paper has them free"
+    )
+
+
+class DienConfig(SequenceConfig):
+    type: Literal[ModelType.DIEN] = Field(description=_TYPE)
+    auxiliary: float = Field(
+        default=1.0, ge=0, description="weight of the auxiliary loss: the next item against another"
+    )
+
+
+class BstConfig(SequenceConfig):
+    type: Literal[ModelType.BST] = Field(description=_TYPE)
+    blocks: Annotated[int, Field(ge=1, le=16)] = Field(
+        default=1, description="transformer layers over history and item"
+    )
+    attention_heads: _Count = Field(default=2, description="heads of each")
+    attention_dim: Width = Field(default=8, description="width of a head")
+
+
+class Matching(StrEnum):
+    CLICK = "click"
+    IN_BATCH = "in_batch"
+
+
+class DssmConfig(NetworkConfig):
+    type: Literal[ModelType.DSSM] = Field(description=_TYPE)
+    user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
+    item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
+    output_dim: Width = Field(default=32, description="width of the two vectors")
+    smoothing: float = Field(
+        default=10.0, gt=0, le=40, description="what the cosine of the two vectors is multiplied by"
+    )
+    loss: Choice[Matching] = Field(
+        default=Matching.CLICK,
+        description="click: of each pair's label; in_batch: a clicked item against the items of "
+        "the batch",
+    )
+
+    @model_validator(mode="after")
+    def _towers_are_apart(self) -> DssmConfig:
+        both = sorted({*self.user} & {*self.item})
+        if both:
+            raise ValueError(f"user and item both have {', '.join(both)}; a slot is of one tower")
+        return self

@@ -1,0 +1,34 @@
+"""The section `model`: one of the models' sections, chosen by its `type`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from paddlebox.config.models import SingleTaskConfig
+from paddlebox.config.task_models import (
+    AitmConfig,
+    BstConfig,
+    DienConfig,
+    DinConfig,
+    DssmConfig,
+    EsmmConfig,
+    MmoeConfig,
+    PleConfig,
+    SharedBottomConfig,
+)
+
+AnyModelConfig = Annotated[
+    SingleTaskConfig
+    | SharedBottomConfig
+    | MmoeConfig
+    | PleConfig
+    | EsmmConfig
+    | AitmConfig
+    | DinConfig
+    | DienConfig
+    | BstConfig
+    | DssmConfig,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,78 @@
+"""DIEN (Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI
+2019): interests by a GRU over the history, and how they evolve towards the item by a second one.
+
+    h_1 .. h_L = GRU(e),   a_l = softmax(h_l W v),   evolved = AUGRU(h, a)
+    logit = MLP([other slots, item, dense, evolved])
+    loss = mean CE + auxiliary * mean over places -log sigmoid(h_l . e_next) - log(1 - sigmoid(h_l .
+    other_next))
+
+AUGRU is in `paddlebox.nn.recurrent`. What was not done next, other_next, is the act at that place
+of the instance before in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.task_models import DienConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import MLP
+from paddlebox.nn.functional import sum_over
+from paddlebox.nn.recurrent import GRU
+from paddlebox.nn.sequence import Histories, masked_softmax
+
+paddle = ops.paddle
+
+
+class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    def __init__(self, config: DienConfig, inputs: Inputs) -> None:
+        super().__init__()
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+        self.parts = Histories(config.history, inputs.of_one_table(), self.sparse)
+        width = self.parts.width
+        self.interests = GRU(width, width)
+        self.evolution = GRU(width, width)
+        self.asked = paddle.nn.Linear(width, width, bias_attr=False)
+        self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
+        self.auxiliary = config.auxiliary
+        self.auxiliary_loss: Any = None  # of the last forward
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W), the lengths behind it. Returns logits
+        (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        item, history, mask, others = self.parts(pooled, dense)
+        states = paddle.stack(self.interests(history, mask), axis=1)  # (B, L, E)
+        if self.training and self.auxiliary > 0 and self.parts.length > 1:
+            self.auxiliary_loss = self._auxiliary(states, history, mask)
+        asked = paddle.reshape(self.asked(item), [-1, 1, self.parts.width])
+        attention = masked_softmax(sum_over(states * asked, 2), mask)
+        evolved = self.evolution(states, mask, attention)[0]
+        return self.mlp(paddle.concat([others, evolved], axis=1))
+
+    def _auxiliary(self, states: Any, history: Any, mask: Any) -> Any:
+        """Over the places that have a next act: place l - 1 is the one after l."""
+        length = self.parts.length
+        known = paddle.slice(states, [1], [1], [length])
+        after = paddle.slice(history, [1], [0], [length - 1])
+        others = _of_the_instance_before(after)
+        there = paddle.slice(mask, [1], [1], [length])
+        # Nothing can be told from an instance whose history is shorter.
+        both = there * _of_the_instance_before(paddle.slice(mask, [1], [0], [length - 1]))
+        log_sigmoid = paddle.nn.functional.log_sigmoid
+        done = log_sigmoid(sum_over(known * after, 2)) * there
+        not_done = log_sigmoid(-1.0 * sum_over(known * others, 2)) * both
+        return -1.0 * paddle.mean(done + not_done)
+
+    def loss(self, logits: Any, labels: Any) -> Any:
+        click = paddle.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+        if not self.training or self.auxiliary_loss is None:
+            return click
+        return click + self.auxiliary * self.auxiliary_loss
+
+
+def _of_the_instance_before(x: Any) -> Any:
+    """(B, ...) with the last one first: paddle.roll, which does not build in old-IR programs."""
+    last, others = paddle.slice(x, [0], [-1], [1 << 30]), paddle.slice(x, [0], [0], [-1])
+    return paddle.concat([last, others], axis=0)

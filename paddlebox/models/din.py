@@ -1,0 +1,41 @@
+"""DIN (Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018): the
+history is summed by how much each place has to do with the item.
+
+    interest = sum_l a(v, e_l) e_l,   a(v, e) = network([v, e, v - e, v * e])
+    logit = MLP([other slots, item, dense, interest])
+
+v and e_l are embed_w and embedx of the item and of place l. In the paper the weights do not add up
+to 1; `softmax` makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.task_models import DinConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import MLP
+from paddlebox.nn.sequence import AttentionUnit, Histories, weighted_sum
+
+paddle = ops.paddle
+
+
+class DIN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    def __init__(self, config: DinConfig, inputs: Inputs) -> None:
+        super().__init__()
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+        self.parts = Histories(config.history, inputs.of_one_table(), self.sparse)
+        width = self.parts.width
+        self.attention = AttentionUnit(
+            width, config.attention_hidden, config.activation, config.softmax
+        )
+        self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W), the lengths behind it. Returns logits
+        (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        item, history, mask, others = self.parts(pooled, dense)
+        interest = weighted_sum(self.attention(item, history, mask), history)
+        return self.mlp(paddle.concat([others, interest], axis=1))

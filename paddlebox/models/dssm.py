@@ -1,0 +1,92 @@
+"""DSSM (Huang et al., "Learning Deep Structured Semantic Models for Web Search using Clickthrough
+Data", CIKM 2013): a tower for the user, one for the item, and the cosine of what they give.
+
+    u = user(x_u) / |user(x_u)|,   v = item(x_i) / |item(x_i)|,   logit = smoothing * u . v
+
+`loss: click` is the mean cross entropy of sigmoid(logit + bias). `loss: in_batch` takes the items
+of the batch for those that were not clicked, as the paper takes random ones:
+
+    loss = mean_b click_b * -log(exp(smoothing * u_b . v_b) / sum_j exp(smoothing * u_b . v_j))
+
+Its probabilities are not calibrated; their order is what it learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.fields import Fields
+from paddlebox.config.task_models import DssmConfig, Matching
+from paddlebox.errors import ConfigError
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
+from paddlebox.nn.mlp import Tower
+
+paddle = ops.paddle
+
+
+class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """Slots of one side to a vector of length 1, (B, output_dim)."""
+
+    def __init__(
+        self, names: Sequence[str], fields: Fields, width: int, config: DssmConfig
+    ) -> None:
+        super().__init__()
+        self.cells = [fields.cells[name] for name in names if name in fields.cells]
+        self.spans = [fields.dense[name] for name in names if name in fields.dense]
+        inputs = len(self.cells) * width + sum(end - begin for begin, end in self.spans)
+        self.stack = Tower(inputs, config.hidden, config.dropout)
+        self.output = paddle.nn.Linear(self.stack.width, config.output_dim)
+        self.width = width
+
+    def forward(self, pooled: Any, dense: Any) -> Any:
+        parts = [
+            paddle.reshape(paddle.slice(pooled, [1], [begin], [end]), [-1, self.width])
+            for begin, end in self.cells
+        ] + [paddle.slice(dense, [1], [begin], [end]) for begin, end in self.spans]
+        x = self.output(self.stack(paddle.concat(parts, axis=1)))
+        return x / sqrt(sum_over(x * x, 1, keepdim=True) + 1e-12)
+
+
+class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """Raises: ConfigError for a slot of a tower that is not there, and one of none."""
+
+    def __init__(self, config: DssmConfig, inputs: Inputs) -> None:
+        super().__init__()
+        fields = inputs.of_one_table()
+        fields.check(config.user, "model.user")
+        fields.check(config.item, "model.item")
+        unused = [n for n in (*fields.cells, *fields.dense) if n not in config.user + config.item]
+        if unused:
+            raise ConfigError(
+                f"model.user, model.item: no tower reads {', '.join(unused)}: name each slot in "
+                "one of them, or take it out of slots.yaml"
+            )
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+        self.user = _Tower(config.user, fields, self.sparse.width, config)
+        self.item = _Tower(config.item, fields, self.sparse.width, config)
+        of_clicks = config.loss is Matching.CLICK
+        self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
+        self.smoothing, self.matching = config.smoothing, config.loss
+        self.vectors: tuple[Any, Any] | None = None  # of the last forward, (B, output_dim) each
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        user, item = self.user(pooled, dense), self.item(pooled, dense)
+        self.vectors = (user, item)
+        return sum_over(user * item, 1, keepdim=True) * self.smoothing + self.bias
+
+    def loss(self, logits: Any, labels: Any) -> Any:
+        if self.matching is Matching.CLICK:
+            return paddle.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+        assert self.vectors is not None  # there are logits
+        user, item = self.vectors
+        every = matmul(user, item, transpose_y=True) * self.smoothing  # (B, B)
+        own = sum_over(user * item, 1, keepdim=True) * self.smoothing
+        # Of twice the smoothing at most, which the config bounds: within float's range. A product
+        # with ones sums over the batch, whose size a static program does not know.
+        among = matmul(exp(every - own), paddle.ones_like(own))
+        return paddle.mean(labels * log(among))

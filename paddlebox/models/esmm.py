@@ -1,0 +1,60 @@
+"""ESMM (Ma et al., "Entire Space Multi-Task Model", SIGIR 2018): conversions after clicks, learned
+over all impressions.
+
+    pCTCVR = pCTR * pCVR = sigmoid(a) * sigmoid(b),   a = ctr(x), b = cvr(x)
+    loss = mean CE(click, pCTR) + mean CE(click and conversion, pCTCVR)
+
+The two networks share the rows. Outputs are pCTR and pCTCVR; their ratio is pCVR. The second label
+counts where the first is 1 too, so that a conversion nobody clicked for is none.
+
+The logit of pCTCVR, by which nothing is lost where it is near 0 or 1:
+
+    log(p / (1 - p)) = -log(exp(-a) + exp(-b) + exp(-a - b))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.task_models import EsmmConfig
+from paddlebox.errors import ConfigError
+from paddlebox.models.inputs import Inputs
+from paddlebox.models.task_model import TaskModel
+from paddlebox.nn import MLP
+from paddlebox.nn.functional import exp, log
+
+paddle = ops.paddle
+
+
+def logit_of_product(a: Any, b: Any) -> Any:
+    """The logit of sigmoid(a) * sigmoid(b), elementwise."""
+    terms = [-1.0 * a, -1.0 * b, -1.0 * (a + b)]
+    highest = terms[2]
+    for term in terms[:2]:
+        highest = highest + paddle.nn.functional.relu(term - highest)  # the larger one
+    return -1.0 * (highest + log(sum(exp(term - highest) for term in terms)))
+
+
+class ESMM(TaskModel):
+    """Raises: ConfigError for other than two labels."""
+
+    def __init__(self, config: EsmmConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
+        if self.tasks != 2:
+            raise ConfigError(
+                f"model.type esmm: expected two labels, click and conversion, found {self.tasks}"
+            )
+        self.ctr = MLP(self.width, config.hidden, config.dropout)
+        self.cvr = MLP(self.width, config.hidden, config.dropout)
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """As `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""
+        x = self.features(ids, offsets, show_click, plan, dense)
+        clicked = self.ctr(x)
+        return paddle.concat([clicked, logit_of_product(clicked, self.cvr(x))], axis=1)
+
+    def loss(self, logits: Any, labels: Any) -> Any:
+        click = paddle.slice(labels, [1], [0], [1])
+        both = click * paddle.slice(labels, [1], [1], [2])
+        return super().loss(logits, paddle.concat([click, both], axis=1))

@@ -1,0 +1,49 @@
+"""GateNet (Huang et al., 2020): gates on the slots' vectors, and on the hidden layers of an MLP.
+
+r_s = pooled slot s     g_s = sigmoid(r_s W_s), one number (vector) or one for each bit
+h = tower([g_1 r_1, ..., g_S r_S, dense]), where a layer's a becomes a * sigmoid(a U)
+logit = sum_s w_s + linear(dense) + w^T h
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.models import Gate, GateNetConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import LinearPart, Tower, flat, sigmoid, weights_of
+
+paddle = ops.paddle
+
+
+class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    def __init__(self, config: GateNetConfig, inputs: Inputs) -> None:
+        super().__init__()
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+
+        self.linear = LinearPart(inputs.dense_width)
+        width = self.sparse.width
+        self.gates = self.create_parameter(
+            [inputs.slots, width, 1 if config.gate is Gate.VECTOR else width], dtype="float32"
+        )
+        widths = [inputs.width(width), *config.hidden]
+        self.layers = paddle.nn.LayerList(
+            [Tower(a, [b], config.dropout) for a, b in pairwise(widths)]
+        )
+        gated = config.hidden if config.hidden_gates else ()
+        self.hidden_gates = paddle.nn.LayerList(
+            [paddle.nn.Linear(a, a, bias_attr=False) for a in gated]
+        )
+        self.output = paddle.nn.Linear(widths[-1], 1)
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        x = flat(pooled * sigmoid(paddle.einsum("bsd,sde->bse", pooled, self.gates)), dense)
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if len(self.hidden_gates):
+                x = x * sigmoid(self.hidden_gates[number](x))
+        return self.linear(weights_of(pooled, self.sparse), dense) + self.output(x)

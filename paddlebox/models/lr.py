@@ -1,0 +1,31 @@
+"""Logistic regression, as McMahan et al. (KDD 2013) use it for ads: a weight a feature.
+
+    logit = sum_s w_s + linear(dense)
+
+w_s is embed_w of slot s, summed over its ids. embedx is not read, so a table may have
+embedx_dim 1; with the rule ftrl for embed it is the model of that paper.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.models import LrConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import LinearPart, weights_of
+
+paddle = ops.paddle
+
+
+class LogisticRegression(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    def __init__(self, config: LrConfig, inputs: Inputs) -> None:
+        super().__init__()
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+
+        self.linear = LinearPart(inputs.dense_width, bias=True)
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        return self.linear(weights_of(pooled, self.sparse), dense)

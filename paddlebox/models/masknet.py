@@ -1,0 +1,66 @@
+"""MaskNet (Wang et al., DLP-KDD 2021), parallel: blocks that multiply features by a mask of them.
+
+    x = [pooled, dense]     e = x with each slot's embedx normalised (LayerNorm)
+    block_k = ReLU(LayerNorm(W_k (e * mask_k(x))))     mask_k = B_k ReLU(A_k x + a_k) + b_k
+    logit = sum_s w_s + linear(dense) + MLP([block_1, ..., block_K])
+
+The part of first order, which the paper does not have, is all that a feature has before its
+embedx is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.models import MaskNetConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.nn import (
+    MLP,
+    LinearPart,
+    Tower,
+    beside_vectors,
+    flat,
+    vectors_of,
+    weights_of,
+)
+
+paddle = ops.paddle
+
+
+class _Block(paddle.nn.Layer):  # type: ignore[misc, name-defined]
+    def __init__(self, inputs: int, mask: int, outputs: int) -> None:
+        super().__init__()
+        self.reads = Tower(inputs, [mask])
+        self.mask = paddle.nn.Linear(mask, inputs)
+        self.linear = paddle.nn.Linear(inputs, outputs, bias_attr=False)
+        self.norm = paddle.nn.LayerNorm(outputs)
+
+    def forward(self, x: Any, e: Any) -> Any:
+        """x, e: (B, inputs). Returns (B, outputs)."""
+        out = self.norm(self.linear(e * self.mask(self.reads(x))))
+        return paddle.nn.functional.relu(out)
+
+
+class MaskNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    def __init__(self, config: MaskNetConfig, inputs: Inputs) -> None:
+        super().__init__()
+        self.sparse = inputs.pooled_slots(config.use_cvm)
+
+        self.linear = LinearPart(inputs.dense_width)
+        self.norm = paddle.nn.LayerNorm(inputs.embedx_dim)
+        width = inputs.width(self.sparse.width)
+        mask = max(1, round(config.mask_reduction * width))
+        self.blocks = paddle.nn.LayerList(
+            [_Block(width, mask, config.mask_dim) for _ in range(config.mask_blocks)]
+        )
+        self.mlp = MLP(config.mask_blocks * config.mask_dim, config.hidden, config.dropout)
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        pooled = self.sparse(ids, offsets, show_click, plan)
+        vectors = self.norm(vectors_of(pooled, self.sparse))
+        normal = paddle.concat([beside_vectors(pooled, self.sparse), vectors], axis=2)
+        x, e = flat(pooled, dense), flat(normal, dense)
+        blocks = paddle.concat([block(x, e) for block in self.blocks], axis=1)
+        return self.linear(weights_of(pooled, self.sparse), dense) + self.mlp(blocks)

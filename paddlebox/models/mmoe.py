@@ -1,0 +1,38 @@
+"""MMoE (Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
+Mixture-of-Experts", KDD 2018): experts for all tasks, and a gate a task that mixes them.
+
+    logit_t = tower_t(sum_e g_te(x) f_e(x)),   g_t(x) = softmax(G_t x)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox import ops
+from paddlebox.config.task_models import MmoeConfig
+from paddlebox.models.inputs import Inputs
+from paddlebox.models.task_model import TaskModel
+from paddlebox.nn import MLP
+from paddlebox.nn.experts import Gate
+from paddlebox.nn.mlp import Tower
+
+paddle = ops.paddle
+
+
+class MMoE(TaskModel):
+    def __init__(self, config: MmoeConfig, inputs: Inputs) -> None:
+        super().__init__(config, inputs)
+        experts = [Tower(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
+        tasks = range(self.tasks)
+        self.experts = paddle.nn.LayerList(experts)
+        self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])
+        self.towers = paddle.nn.LayerList(
+            [MLP(experts[0].width, config.tower, config.dropout) for _ in tasks]
+        )
+
+    def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        """As `TaskModel.features`. Returns logits (B, T)."""
+        x = self.features(ids, offsets, show_click, plan, dense)
+        known = [expert(x) for expert in self.experts]
+        each = zip(self.towers, self.gates, strict=True)
+        return paddle.concat([tower(gate(x, known)) for tower, gate in each], axis=1)

@@ -1,0 +1,45 @@
+"""What datasets and loops ask of a table for the sake of other ranks; on one rank nothing is left
+to do. `paddlebox.ranks.ShardedTable` is where something is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Feed = dict[str, Any]
+
+
+class OneRank:
+    """The part of a table that knows of no other rank."""
+
+    @property
+    def ranks(self) -> int:
+        """How many share the table."""
+        return 1
+
+    def agree_parts(self, parts: int) -> int:
+        """How many parts a pass is split into, of which this rank would need so many."""
+        return parts
+
+    def feeds(
+        self, staged: Any, count: int, batches: Iterable[Feed], nobody: Callable[[], Feed]
+    ) -> Iterable[Feed]:
+        """The batches of a part that is open, each to be run in a `step`.
+
+        Args:
+            staged: the part's StagedPass. count: of batches. nobody: makes a batch of one instance
+                without a feature, for a rank that has run out of its own.
+        """
+        del staged, count, nobody
+        return batches
+
+    @contextmanager
+    def step(self, feed: Feed) -> Iterator[int | None]:
+        """Around the run of a batch. Gives how many of its instances count, or None: all do."""
+        del feed
+        yield None
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """What each rank gives, in their order."""
+        return [mine]

@@ -1,0 +1,130 @@
+"""Several ranks train what one would: processes of the launcher, over loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ranks.worker import SLOTS, write_rows
+
+_ROOT = Path(__file__).parents[2]
+_BATCH = 64
+
+_CONFIG = """
+name: ranks
+data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
+model: {{type: dnn, hidden: [16, 8]}}
+trainer: {{program: {program}}}
+table: {{embedx_dim: 4, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+"""
+
+
+def _train(
+    folder: Path,
+    ranks: int,
+    passes: list[list[str]],
+    *,
+    program: str = "pir",
+    min_count: int = 1,
+    batch: int = 0,
+) -> dict[str, Any]:
+    """What the first rank wrote, and the rows of all: {feasign: row}."""
+    folder.mkdir(exist_ok=True)
+    (folder / "slots.yaml").write_text(SLOTS)
+    config = folder / "config.yaml"
+    config.write_text(
+        _CONFIG.format(
+            folder=folder, batch=batch or _BATCH // ranks, program=program, min_count=min_count
+        )
+    )
+    settings = folder / "settings.json"
+    settings.write_text(
+        json.dumps({"folder": str(folder), "config": str(config), "passes": passes})
+    )
+    worker = [str(_ROOT / "tests/ranks/worker.py"), str(settings)]
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    launch += ["--log_dir", str(folder / "log")]
+    command = [sys.executable, *(launch if ranks > 1 else []), *worker]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log/workerlog.*"))]
+    assert done.returncode == 0, "\n".join([done.stdout[-2000:], done.stderr[-2000:], *logs])
+    result: dict[str, Any] = json.loads((folder / f"result-{ranks}-0.json").read_text())
+    result["rows"] = {}
+    for rank in range(ranks):
+        with np.load(folder / f"rows-{ranks}-{rank}.npz") as arrays:
+            pairs = zip(arrays["feasigns"].tolist(), arrays["rows"], strict=True)
+            result["rows"] |= {rank: dict(pairs)}
+    return result
+
+
+def _all_rows(result: dict[str, Any]) -> dict[int, np.ndarray]:
+    merged: dict[int, np.ndarray] = {}
+    for rows in result["rows"].values():
+        assert not merged.keys() & rows.keys(), "a feasign has a row on two ranks"
+        merged |= rows
+    return merged
+
+
+def _passes(folder: Path, files: int) -> list[list[str]]:
+    folder.mkdir(exist_ok=True)
+    passes = []
+    for seed in (1, 2):
+        inside = folder / f"data-{seed}"
+        inside.mkdir(exist_ok=True)
+        passes.append(write_rows(inside, 640, files, _BATCH, seed))
+    return passes
+
+
+def _assert_same_model(one: dict[str, Any], several: dict[str, Any]) -> None:
+    expected, found = _all_rows(one), _all_rows(several)
+    assert expected.keys() == found.keys()
+    feasigns = sorted(expected)
+    np.testing.assert_allclose(
+        np.stack([found[f] for f in feasigns]),
+        np.stack([expected[f] for f in feasigns]),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    for name, values in one["dense"].items():
+        np.testing.assert_allclose(several["dense"][name], values, rtol=1e-4, atol=1e-5)
+    for before, after in zip(one["passes"], several["passes"], strict=True):
+        assert after["samples"] == before["samples"]
+        assert after["auc"] == pytest.approx(before["auc"], abs=1e-3)
+        assert after["loss"] == pytest.approx(before["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("program", ["pir", "dygraph"])
+def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
+    tmp_path: Path, program: str
+) -> None:
+    one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), program=program)
+    two = _train(tmp_path / "two", 2, _passes(tmp_path / "b", 2), program=program)
+    _assert_same_model(one, two)
+    assert all(len(rows) > 100 for rows in two["rows"].values()), "a rank owns next to nothing"
+
+
+@pytest.mark.slow
+def test_four_ranks_with_admission_train_what_one_trains(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"min_count": 2}
+    one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **settings)
+    four = _train(tmp_path / "four", 4, _passes(tmp_path / "b", 4), **settings)
+    _assert_same_model(one, four)
+    again = _train(tmp_path / "again", 4, _passes(tmp_path / "b", 4), **settings)
+    assert again["digest"] == four["digest"]
+    assert again["dense"] == four["dense"]
+
+
+@pytest.mark.slow
+def test_a_rank_without_files_serves_the_others_until_the_pass_ends(tmp_path: Path) -> None:
+    passes = [[files[0]] for files in _passes(tmp_path / "data", 2)]
+    two = _train(tmp_path / "two", 2, passes)
+    one = _train(tmp_path / "one", 1, passes, batch=_BATCH // 2)
+    _assert_same_model(one, two)

@@ -1,0 +1,112 @@
+"""One rank of a test: trains passes over generated files, and writes down what came of it.
+
+python -m paddle.distributed.launch --nproc_per_node 2 tests/ranks/worker.py SETTINGS.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_rows(folder: Path, instances: int, files: int, batch: int, seed: int = 3) -> list[str]:
+    """Files of slot text; file f has the f-th share of each batch of the whole."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(instances):
+        user, tags = rng.zipf(1.3, 1) % 500 + 1, rng.zipf(1.3, rng.integers(1, 5)) % 300 + 1000
+        label = int(rng.random() < (0.7 if user[0] % 3 == 0 else 0.2))
+        dense = rng.normal(size=2)
+        parts = [
+            f"1 {label}",
+            f"1 {user[0]}",
+            f"{len(tags)} {' '.join(map(str, tags))}",
+            f"2 {dense[0]:.4f} {dense[1]:.4f}",
+        ]
+        lines.append(" ".join(parts) + "\n")
+    share = batch // files
+    paths = []
+    for number in range(files):
+        mine = [
+            line
+            for begin in range(0, instances, batch)
+            for line in lines[begin + number * share : begin + (number + 1) * share]
+        ]
+        paths.append(str(folder / f"part-{files}-{number}.txt"))
+        Path(paths[-1]).write_text("".join(mine))
+    return paths
+
+
+SLOTS = """
+slots:
+  - {name: click, type: label}
+  - {name: user, type: sparse}
+  - {name: tags, type: sparse}
+  - {name: values, type: dense, dim: 2}
+"""
+
+
+def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
+    from paddlebox.config import load_slots
+    from paddlebox.config.load import load_config
+    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.ranks import ShardedTable
+    from paddlebox.store.table import Table
+    from paddlebox.train.loop import run_pass
+    from paddlebox.train.program import build_runner
+
+    folder = Path(settings["folder"])
+    config = load_config(settings["config"], settings.get("override", []))
+    slots = load_slots(config.data.slots)
+    runner = build_runner(config, slots, world.size)
+    arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
+    arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
+    if world.alone:
+        table = Table(config.table, **arguments)
+    else:
+        table = ShardedTable(config.table, world=world, **arguments)
+    passes = []
+    with table:
+        dataset = InMemoryDataset(table, seed=config.seed)
+        dataset.init(
+            slots=slots,
+            data_format=config.data.format,
+            batch_size=config.data.batch_size,
+            thread_num=2,
+        )
+        for files in settings["passes"]:
+            dataset.set_filelist(files[world.rank :: world.size])
+            dataset.load_into_memory()
+            dataset.begin_pass()
+            result = run_pass(dataset, runner.train_step)
+            dataset.end_pass()
+            passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
+        digest = table.digest()
+        feasigns, rows = table.read_all()
+        dense = {name: array.tolist() for name, array in runner.dense_state().items()}
+        dataset.close()
+    np.savez(
+        folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
+    )
+    return {"passes": passes, "digest": digest, "dense": dense}
+
+
+def main() -> None:
+    from paddlebox.ranks import World
+
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    world = World.join()
+    try:
+        result = run(settings, world)
+    finally:
+        world.close()
+    out = Path(settings["folder"]) / f"result-{world.size}-{world.rank}.json"
+    out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
