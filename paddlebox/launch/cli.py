@@ -18,9 +18,9 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Config, TrainerConfig, load_config
 from paddlebox.errors import (
@@ -33,6 +33,9 @@ from paddlebox.errors import (
     TrainingError,
 )
 from paddlebox.launch import cpu
+
+if TYPE_CHECKING:
+    from paddlebox.ranks import World
 
 log = logging.getLogger("paddlebox")
 
@@ -85,20 +88,21 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         if arguments.trace is not None:
             overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
         config = load_config(arguments.config, overrides)
-        _refuse_several_ranks()
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
         _prepare(config)
         from paddlebox.train import interrupt, session
 
-        with interrupt.remembered():
+        with _joined() as world, interrupt.remembered():
+            named = world.gather("run dir", str(run_dir).encode())[0].decode()
             summary = session.train(
                 config,
-                run_dir,
+                Path(named),
                 source=arguments.init_from,
                 back_to=arguments.back_to,
                 fresh=arguments.fresh,
+                world=world,
             )
         log.info(
             "committed: passes %d, samples %d; version %d in %s",
@@ -121,11 +125,13 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
-        _refuse_several_ranks()
         _prepare(config)
         from paddlebox.train import session
 
-        print(json.dumps(session.evaluate(config, arguments.run_dir)))
+        with _joined() as world:
+            result = session.evaluate(config, arguments.run_dir, world)
+            if world.rank == 0:
+                print(json.dumps(result))
 
     return _guarded(run)
 
@@ -172,13 +178,17 @@ def _prepare_for(trainer: TrainerConfig) -> None:
                 print(line, file=sys.stderr)
 
 
-def _refuse_several_ranks() -> None:
-    world = os.environ.get("PADDLE_TRAINERS_NUM", "1")
-    if world != "1":
-        raise ConfigError(
-            f"PADDLE_TRAINERS_NUM is {world}: training on several ranks is not supported "
-            "yet; launch with --nproc_per_node 1"
-        )
+@contextlib.contextmanager
+def _joined() -> Iterator[World]:
+    """The ranks of this job; all have come to the end when it does."""
+    from paddlebox.ranks import World
+
+    world = World.join()
+    try:
+        yield world
+        world.wait("end")
+    finally:
+        world.close()
 
 
 def _guarded(run: Any) -> int:

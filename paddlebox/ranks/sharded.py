@@ -182,6 +182,13 @@ class ShardedTable(Table):
     def begin(self, staged: StagedPass) -> None:
         super().begin(_shard(staged))
 
+    def commit_in_background(self, **arguments: Any) -> Future[int]:
+        """As `Table.commit_in_background`, once every rank has committed the pass before: each then
+        has a version that all have, whoever is killed."""
+        self.wait_commit()
+        self.world.wait("committed")
+        return super().commit_in_background(**arguments)
+
     def agree_parts(self, parts: int) -> int:
         """How many parts a pass is split into: as many as any rank needs."""
         return max(int(found) for found in self.world.gather("parts", str(parts).encode()))

@@ -12,6 +12,7 @@ from typing import Any
 from paddlebox.config import Config, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError
+from paddlebox.ranks import ShardedTable, World
 from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
@@ -32,10 +33,15 @@ def read_slots(config: Config) -> Slots:
 
 
 def open_table(
-    config: Config, folder: Path, *, slots: Slots | None = None, read_only: bool = False
+    config: Config,
+    folder: Path,
+    *,
+    slots: Slots | None = None,
+    read_only: bool = False,
+    world: World | None = None,
 ) -> Tables:
     """The table that the config describes, or all of them where it has `extra_tables`, over the
-    store in folder.
+    store in folder; with several ranks in world this rank's part of it.
 
     Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
         table; when a slot's table is not there; when the store has tables that the config lacks.
@@ -63,7 +69,10 @@ def open_table(
         rates = [_slot_rates(config, table, slots) for table in config.tables]
         return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
-    table = Table(config.table, slot_rates=rates_of_one, **arguments)
+    arguments["slot_rates"] = rates_of_one
+    if world is not None and not world.alone:
+        return ShardedTable(config.table, world=world, **arguments)
+    table = Table(config.table, **arguments)
     if table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
         table.close()

@@ -7,6 +7,7 @@ RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
 RUN_DIR/summary.json    written at the end
 RUN_DIR/evaluate-<version>.json
+RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
+from paddlebox.ranks import World
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import save_due
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables, only_table
-from paddlebox.train import interrupt, pass_line, resume
+from paddlebox.train import interrupt, on_ranks, pass_line, resume
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.loop import run_pass
@@ -42,6 +44,8 @@ from paddlebox.train.program import Runner, build_runner, seed_pass
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 
 log = logging.getLogger("paddlebox")
+
+_ALONE = World()
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,13 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 
 def train(
-    config: Config, run_dir: Path, *, source: str = "", back_to: str = "", fresh: bool = False
+    config: Config,
+    run_dir: Path,
+    *,
+    source: str = "",
+    back_to: str = "",
+    fresh: bool = False,
+    world: World = _ALONE,
 ) -> dict[str, Any]:
     """Trains the passes of the config that the run dir has not committed yet, and commits them as
     `checkpoint.every` says. Returns what summary.json holds.
@@ -83,9 +93,11 @@ def train(
         source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
             from (docs/warm_start.md).
         back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
+        world: of the ranks that train together (train/on_ranks.py); each calls it.
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
+    on_ranks.check_config(config, world, source, back_to)
     for what, wanted in (("save.out", config.save.out), ("--init-from", source)):
         if wanted and config.extra_tables:
             raise ConfigError(f"{what}: works with one table today: leave it or extra_tables out")
@@ -93,9 +105,14 @@ def train(
     passes = plan_passes(config)
     hashes = resume.chain([(planned.date, planned.files) for planned in passes])
     start = find_source(source, run_dir) if source else None
-    if fresh:
+    if fresh and world.rank == 0:
         resume.move_aside(run_dir)
+    world.wait("fresh")
+    run_dir = on_ranks.own_dir(run_dir, world)
     begun = resume.take_up(run_dir, config, slots, hashes, back_to)
+    on_ranks.check_same_ranks(run_dir, begun.record, world)
+    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
+        begun = resume.take_up(run_dir, config, slots, hashes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
     if begun.passes == len(passes) and (summary := summary_of(run_dir, begun.passes)):
@@ -110,11 +127,11 @@ def train(
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
-        open_table(config, run_dir / "store", slots=slots) as table,
+        open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
     ):
-        runner = build_runner(config, slots)
+        runner = build_runner(config, slots, world.size)
         if start is not None and table.head is None:
             only = only_table(table, "--init-from")
             init_from(start, config, slots, only, runner, run_dir)
@@ -141,13 +158,15 @@ def train(
                 if saver is not None:
                     lines[-1]["save"] = save_due(saver, config.save)
                 if tests:
-                    lines[-1]["test"] = _evaluate_files(config, slots, table, runner, tests)
+                    lines[-1]["test"] = _evaluate_files(
+                        config, slots, table, runner, on_ranks.share_files(tests, world)
+                    )
                 append_json(run_dir / "metrics.jsonl", lines[-1])
 
             if begun.line_missing:
                 write_line()
             if left:
-                _preload(dataset, left[0])
+                _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):
                 begin = pass_line.begun(table)
                 dataset.begin_pass()
@@ -162,6 +181,7 @@ def train(
                             begin,
                             hashes[planned.number - 1],
                             lines[-1].get("metrics", {}) if lines else {},
+                            world,
                         )
                     )
                     write_line()
@@ -206,8 +226,9 @@ def _saver(config: Config, table: Tables) -> Saver | None:
     return Saver(only_table(table, "save.out"), config.save.out, extra=extra)
 
 
-def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
-    """Evaluates the newest commit on data.test_files. Changes no byte of the store.
+def evaluate(config: Config, run_dir: Path, world: World = _ALONE) -> dict[str, Any]:
+    """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
+    several ranks is evaluated by as many.
 
     Returns: metrics, with the version and the files; also written to
     RUN_DIR/evaluate-<version>.json.
@@ -216,16 +237,18 @@ def evaluate(config: Config, run_dir: Path) -> dict[str, Any]:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = read_slots(config)
     tests = expand(config.data.test_files, config.data.retries)
+    run_dir = on_ranks.own_dir(run_dir, world)
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
+    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
         assert table.head is not None
+        on_ranks.check_same_ranks(run_dir, table.head, world)
         version = table.head.version
         resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots)
+        runner = build_runner(config, slots, world.size)
         runner.load_dense_state(table.load_dense())
         result = {
-            **_evaluate_files(config, slots, table, runner, tests),
+            **_evaluate_files(config, slots, table, runner, on_ranks.share_files(tests, world)),
             "version": version,
             "files": tests,
         }
@@ -242,12 +265,13 @@ def _train_pass(
     begin: pass_line.Started,
     plan: str,
     metrics_before: dict[str, float],
+    world: World,
 ) -> dict[str, Any]:
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""
     planned, following = passes
     before, before_of = begin.counters, begin.counters_of
     if following is not None:
-        _preload(dataset, following)
+        _preload(dataset, following, world)
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
@@ -275,7 +299,7 @@ def _train_pass(
         "loss": result.mean_loss,
         "metrics": result.metrics,
     }
-    dataset.cursor = resume.cursor(plan, outcome)
+    dataset.cursor = resume.cursor(plan, outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
     dataset.end_pass(commit=_is_due(config, planned, following))
     dataset.release_memory()
@@ -382,8 +406,8 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
     log.info("trace: %s, for ui.perfetto.dev", path)
 
 
-def _preload(dataset: InMemoryDataset, planned: PlannedPass) -> None:
+def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> None:
     if planned.date:
         dataset.set_date(planned.date)
-    dataset.set_filelist(planned.files)
+    dataset.set_filelist(on_ranks.share_files(planned.files, world))
     dataset.preload_into_memory()

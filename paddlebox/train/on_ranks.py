@@ -1,0 +1,118 @@
+"""A run on several ranks: which folder and files are whose, and where all of them stand.
+
+Each rank has a run dir: the first RUN_DIR itself, rank r RUN_DIR/ranks/<r>, with the store of its
+range, its dense state and its lines. A version is global when every rank has committed it. No rank
+begins to commit a pass before all have committed the one before, and each keeps two versions; so
+there is always a pass that all have, and a run that is taken up goes on from the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddlebox.config import Config
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.ranks import World
+from paddlebox.store.manifest import Manifest, VersionRecord
+
+log = logging.getLogger("paddlebox")
+
+
+def check_config(config: Config, world: World, source: str = "", back_to: str = "") -> None:
+    """Raises: ConfigError for what works on one rank only."""
+    if world.alone:
+        return
+    unable = {
+        "extra_tables": bool(config.extra_tables),
+        "save.out": bool(config.save.out),
+        "checkpoint.copy_to": bool(config.checkpoint.copy_to),
+        "checkpoint.every other than pass": config.checkpoint.every != "pass",
+        "--init-from": bool(source),
+    }
+    wanted = [name for name, set_ in unable.items() if set_]
+    if wanted:
+        raise ConfigError(
+            f"{', '.join(wanted)}: works on one rank today, and there are {world.size}: leave it "
+            "out, or launch with --nproc_per_node 1"
+        )
+    if back_to.isdecimal() and len(back_to) < 8:
+        raise ConfigError(
+            f"--from {back_to}: each rank numbers its versions by itself; name YYYYMMDD or "
+            "YYYYMMDD/PASS"
+        )
+    if config.checkpoint.keep_versions < 2:
+        raise ConfigError(
+            "checkpoint.keep_versions is 1: with several ranks at least 2 are kept, for a rank may "
+            "be killed before it has committed a pass that others have"
+        )
+
+
+def own_dir(run_dir: Path, world: World) -> Path:
+    """The run dir of this rank. Raises: StoreError where a folder cannot be made."""
+    if world.rank == 0:
+        return run_dir
+    try:
+        for folder in (run_dir, run_dir / "ranks"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
+    return run_dir / "ranks" / str(world.rank)
+
+
+def share_files(files: Sequence[str], world: World) -> list[str]:
+    """Those of a pass's files that this rank reads, in their order: the largest first, each to the
+    rank that has the fewest bytes so far. Every rank finds the same shares."""
+    if world.alone:
+        return list(files)
+    sizes = {file: _size(file) for file in files}
+    loads = [0] * world.size
+    owner: dict[str, int] = {}
+    for file in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        rank = loads.index(min(loads))
+        owner[file] = rank
+        loads[rank] += max(1, sizes[file])
+    return [file for file in files if owner[file] == world.rank]
+
+
+def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: World) -> None:
+    """Raises: ConfigError where a run was trained by another number of ranks."""
+    ranks = int(record.cursor.get("ranks", 1)) if record is not None else world.size
+    if ranks != world.size:
+        raise ConfigError(
+            f"{run_dir}: holds one of {ranks} parts of a model that {ranks} ranks trained, and "
+            f"this is a job of {world.size}: launch it with {ranks} ranks "
+            f"(python -m paddle.distributed.launch --nproc_per_node {ranks} ...)"
+        )
+
+
+def agreed_passes(own: Path, passes: int, world: World) -> int:
+    """How many passes every rank has committed. Where this one has committed more, it goes back to
+    the version after that pass.
+
+    Raises: StoreError where that version is gone.
+    """
+    agreed = min(int(found) for found in world.gather("passes", str(passes).encode()))
+    if agreed == passes:
+        return passes
+    with Manifest.open_writer(own / "store") as manifest:
+        records = [manifest.version(number) for number in manifest.versions()]
+        fitting = [r.version for r in records if int(r.cursor.get("pass", 0)) == agreed]
+        if agreed and not fitting:
+            raise StoreError(
+                f"{own}: another rank has committed {agreed} passes, this one keeps versions after "
+                f"passes {sorted({r.cursor.get('pass', 0) for r in records})}: the ranks' stores "
+                "do not belong together; --fresh begins anew"
+            )
+        gone = manifest.rewind(max(fitting, default=0))
+    log.info("%s: back at pass %d, which all ranks have, without versions %s", own, agreed, gone)
+    return agreed
+
+
+def _size(file: str) -> int:
+    try:
+        return 0 if "://" in file else os.stat(file).st_size
+    except OSError:
+        return 0  # reading it says what is wrong
