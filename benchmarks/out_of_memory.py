@@ -162,10 +162,10 @@ class Trainer:
         cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
         warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
         from paddlebox.store.table import Table
-        from paddlebox.train import plan, session
+        from paddlebox.train import opening, plan
 
         if work.store:
-            table = session.open_table(self.config, Path(work.folder) / "store")
+            table = opening.open_table(self.config, Path(work.folder) / "store")
             assert isinstance(table, Table)
             self.table = table
         else:
@@ -178,7 +178,7 @@ class Trainer:
             )
         self.slots = load_slots(self.config.data.slots)
         self.passes = plan.plan_passes(self.config)
-        self.dataset = session.create_dataset(self.config, self.slots, self.table)
+        self.dataset = opening.create_dataset(self.config, self.slots, self.table)
 
     def make_rows(self) -> dict[str, Any]:
         """Gives every wide feasign a row that a gradient has reached, pass by pass."""

@@ -51,14 +51,14 @@ config = load_config(path, [
     f"seed={seed}", f"data.train_files=[{train}]", "trainer.dense_threads=1",
     "checkpoint.every=never", "checkpoint.keep_versions=1"])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
-from paddlebox.train import session
+from paddlebox.train import opening, session
 from paddlebox.train.program import build_runner
 session.train(config, Path(run_dir))
 slots = load_slots(config.data.slots)
-with session.open_table(config, Path(run_dir, "store"), read_only=True) as table:
+with opening.open_table(config, Path(run_dir, "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())
-    dataset = session.create_dataset(config, slots, table)
+    dataset = opening.create_dataset(config, slots, table)
     dataset.set_test_mode(True)
     dataset.set_filelist([test])
     dataset.load_into_memory()

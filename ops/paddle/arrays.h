@@ -43,6 +43,13 @@ size_t SizeOf(const Array<T>& array) {
   return static_cast<size_t>(array.size());
 }
 
+// Whether an array has the size that the others ask for.
+inline void CheckSize(const char* what, size_t found, size_t expected) {
+  if (found == expected) return;
+  ThrowIfError(
+      Error(Code::kInvalidArgument, "%s: found %zu values, expected %zu", what, found, expected));
+}
+
 // Gives the vector's memory to numpy, without a copy.
 template <typename T>
 py::array_t<T> ToArray(std::vector<T>&& values, std::vector<py::ssize_t> shape = {}) {

@@ -12,12 +12,6 @@ struct OwnedMem {
   size_t row_bytes;
 };
 
-void CheckSize(const char* what, size_t found, size_t expected) {
-  if (found == expected) return;
-  ThrowIfError(
-      Error(Code::kInvalidArgument, "%s: expected %zu bytes, found %zu", what, expected, found));
-}
-
 std::unique_ptr<OwnedMem> Open(uint32_t row_bytes, uint64_t budget_bytes) {
   if (row_bytes < 4) {
     ThrowIfError(

@@ -8,6 +8,7 @@
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
 #include "paddle/registry.h"
+#include "paddle/table_config.h"
 #include "row/compact.h"
 #include "table/batch_table.h"
 #include "table/table.h"

@@ -16,12 +16,6 @@ struct OwnedTier {
   explicit OwnedTier(int threads, uint32_t bytes) : pool(threads), row_bytes(bytes) {}
 };
 
-void CheckSize(const char* what, size_t found, size_t expected) {
-  if (found == expected) return;
-  ThrowIfError(
-      Error(Code::kInvalidArgument, "%s: expected %zu bytes, found %zu", what, expected, found));
-}
-
 std::unique_ptr<OwnedTier> Open(const py::dict& fields, const std::vector<py::dict>& records) {
   SsdOptions options;
   options.folder = fields["folder"].cast<std::string>();

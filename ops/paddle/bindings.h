@@ -3,10 +3,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <string>
-
-#include "table/row_access.h"
-
 namespace pbx {
 
 void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its tiers
@@ -21,8 +17,5 @@ void BindFeed(pybind11::module_& module);     // bind_feed.cc: schema, parser, i
 void BindParsed(pybind11::module_& module);   // bind_parsed.cc: parsed files, spilled chunks
 void BindSide(pybind11::module_& module);     // bind_side.cc: side tables and their text
 void BindServe(pybind11::module_& module);    // bind_serve.cc: export files
-
-// Of `table.on_bad_grad`. bind_table.cc
-OnBadGrad OnBadGradFrom(const std::string& name);
 
 }  // namespace pbx

@@ -158,10 +158,10 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
         _prepare(config)
-        from paddlebox.train import session
+        from paddlebox.train.evaluation import evaluate
 
         with _joined() as world:
-            result = session.evaluate(
+            result = evaluate(
                 config,
                 arguments.run_dir,
                 world,

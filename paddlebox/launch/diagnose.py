@@ -158,8 +158,9 @@ def diagnose(
     Raises: ConfigError, DataError, StoreError.
     """
     from paddlebox.data.reader import expand
+    from paddlebox.train.evaluation import opened
     from paddlebox.train.loop import run_pass
-    from paddlebox.train.session import create_dataset, feeding, opened, read_slots
+    from paddlebox.train.opening import create_dataset, feeding, read_slots
     from paddlebox.train.slot_figures import copc_by_value, load_files, slot_figures
 
     slots = read_slots(config)

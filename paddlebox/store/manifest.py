@@ -16,10 +16,10 @@ import lmdb
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
+from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Held, Lease, held_leases
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.names import checkpoints
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
 T = TypeVar("T")

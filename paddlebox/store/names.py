@@ -1,48 +1,20 @@
-"""Named checkpoints: versions that stay until they are unnamed.
-
-STORE/checkpoints/<name>/ holds hard links to the files of one version, laid out as in the store;
-those of a group's other tables too, below tables/. It costs what has changed since, as the store
-would have removed those files. The folder itself is the reference: `Manifest.prune` keeps the
-version of each.
-"""
+"""Giving names to versions of a store, and taking them back (checkpoints.py)."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from dataclasses import dataclass
 
 from paddlebox.errors import StoreError
 from paddlebox.store import files
+from paddlebox.store.checkpoints import FOLDER, UNDER_WAY, checkpoints
+from paddlebox.store.manifest import Manifest
 from paddlebox.store.parts import parts_of
 from paddlebox.store.record import VersionRecord, frame
 
-_FOLDER = "checkpoints"
-_UNDER_WAY = ".tmp"
 # Not only digits: those are versions and days.
 _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    name: str
-    version: int
-
-
-def checkpoints(store: str) -> list[Checkpoint]:
-    """The named versions of a store, by name."""
-    folder = os.path.join(store, _FOLDER)
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    found = []
-    for name in names:
-        if not name.endswith(_UNDER_WAY):
-            versions = files.manifest_versions(os.path.join(folder, name))
-            found += [Checkpoint(name, version) for version in versions[:1]]
-    return found
 
 
 def give_name(store: str, record: VersionRecord, name: str) -> None:
@@ -50,19 +22,19 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
 
     Raises: StoreError for a name that is taken or none, or where files cannot be linked.
     """
-    if not _NAME.fullmatch(name) or name.endswith(_UNDER_WAY):
+    if not _NAME.fullmatch(name) or name.endswith(UNDER_WAY):
         raise StoreError(
             f"{name!r} cannot name a checkpoint: expected letters, digits and _ . -, and not only "
             "digits"
         )
-    target = os.path.join(store, _FOLDER, name)
+    target = os.path.join(store, FOLDER, name)
     taken = next((c for c in checkpoints(store) if c.name == name), None)
     if taken is not None:
         raise StoreError(
             f"{store}: {name!r} is the name of version {taken.version}; choose another, or "
             "`unname` it first"
         )
-    under_way = target + _UNDER_WAY
+    under_way = target + UNDER_WAY
     shutil.rmtree(under_way, ignore_errors=True)  # of a process that died
     try:
         files.make_folder(under_way)
@@ -92,8 +64,6 @@ def name_version(store: str, version: int, name: str) -> None:
 
     Raises: StoreError, also where the version is not kept.
     """
-    from paddlebox.store.manifest import Manifest  # which asks `checkpoints` what to keep
-
     with Manifest.open_reader(store) as manifest:
         record = manifest.pin(version)
         assert record is not None
@@ -109,8 +79,8 @@ def unname(store: str, name: str) -> int:
     if found is None:
         names = ", ".join(c.name for c in checkpoints(store)) or "none"
         raise StoreError(f"{store}: no checkpoint {name!r}; there are: {names}")
-    folder = os.path.join(store, _FOLDER, name)
-    os.rename(folder, folder + _UNDER_WAY)
+    folder = os.path.join(store, FOLDER, name)
+    os.rename(folder, folder + UNDER_WAY)
     files.sync_folder(os.path.dirname(folder))
-    shutil.rmtree(folder + _UNDER_WAY)
+    shutil.rmtree(folder + UNDER_WAY)
     return found.version

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
+from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.names import checkpoints
 
 
 def find_version(manifest: Manifest, what: str) -> int:

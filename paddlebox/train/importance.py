@@ -11,8 +11,9 @@ from typing import Any
 from paddlebox.config import Config
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError
+from paddlebox.train.evaluation import opened
 from paddlebox.train.loop import run_pass
-from paddlebox.train.session import create_dataset, feeding, opened, read_slots
+from paddlebox.train.opening import create_dataset, feeding, read_slots
 
 POOL = 10_000  # instances whose values are put in place, as PaddleBox
 

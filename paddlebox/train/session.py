@@ -1,4 +1,4 @@
-"""A training run and an evaluation, from a config and a run folder.
+"""A training run, from a config and a run folder.
 
 RUN_DIR/config.json     the config, every value
 RUN_DIR/slots.json      the slots of that moment
@@ -7,172 +7,48 @@ RUN_DIR/store/          the sparse table and the dense state, one version a pass
 RUN_DIR/metrics.jsonl   one object a pass
 RUN_DIR/environment.json  where the last start ran
 RUN_DIR/summary.json    written at the end
-RUN_DIR/evaluate-<version>.json
+RUN_DIR/evaluate-<version>.json   by evaluation.py
 RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from tqdm import tqdm
+from typing import Any
 
 from paddlebox import _native
-from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.config import Config
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
-from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, GuardError, PaddleBoxError, StoreError, TrainingError
-from paddlebox.ranks import ShardedTable, World
+from paddlebox.errors import GuardError, PaddleBoxError, StoreError, TrainingError
+from paddlebox.ranks import World
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import SavesBesidePasses
-from paddlebox.store.compaction import Policy
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
-from paddlebox.store.group import TableGroup, Tables
-from paddlebox.store.table import Table
-from paddlebox.train import interrupt, on_ranks, resume
-from paddlebox.train.dump import PredictionDump
+from paddlebox.store.group import Tables
+from paddlebox.train import interrupt, on_ranks, pass_line, resume
+from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
-from paddlebox.train.loop import PassResult, run_pass
-from paddlebox.train.metric_set import check_columns
-from paddlebox.train.metrics import PassMetrics, format_metrics
+from paddlebox.train.loop import run_pass
 from paddlebox.train.observe import sizes, write_environment
+from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
 from paddlebox.train.plan import PlannedPass, plan_passes
 from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
 
 log = logging.getLogger("paddlebox")
 
 _ALONE = World()
-_MAX_THREADS = 8  # of store and feeder, where the config leaves it open
-
-
-class _Started(NamedTuple):
-    """As a pass began."""
-
-    counters: dict[str, Any]
-    counters_of: dict[str, dict[str, Any]]  # by table
-    compaction_wait_s: float
-    at: float
-
-
-def _begun(table: Tables) -> _Started:
-    counters_of = {member.name: member.counters() for member in table.members}
-    return _Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
-
-
-def open_table(
-    config: Config,
-    folder: Path,
-    *,
-    slots: Slots | None = None,
-    read_only: bool = False,
-    world: World | None = None,
-) -> Tables:
-    """The table that the config describes, or all of them where it has `extra_tables`, over the
-    store in folder; with several ranks in world this rank's part of it.
-
-    Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
-        table; when a slot's table is not there; when the store has tables that the config lacks.
-    """
-    arguments: dict[str, Any] = {
-        "seed": config.seed,
-        "folder": folder,
-        "hbm_budget_bytes": config.hbm.budget_bytes,
-        "mem_budget_bytes": config.mem.budget_bytes,
-        "max_segment_bytes": config.ssd.max_segment_bytes,
-        "threads": _threads(config.store.threads),
-        "read_only": read_only,
-        "keep_versions": config.checkpoint.keep_versions,
-        "keep_daily": config.checkpoint.keep_daily,
-        "compaction": Policy(
-            space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
-        )
-        if config.ssd.compaction
-        else None,
-        "disk_budget_bytes": config.ssd.disk_budget_bytes,
-        "parity": config.store.parity,
-    }
-    if config.extra_tables:
-        slots = slots or read_slots(config)
-        rates = [_slot_rates(config, table, slots) for table in config.tables]
-        return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
-    rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
-    arguments["slot_rates"] = rates_of_one
-    if world is not None and not world.alone:
-        return ShardedTable(config.table, world=world, **arguments)
-    table = Table(config.table, **arguments)
-    if table.head is not None and table.head.tables:
-        names = ", ".join(table.head.tables)
-        table.close()
-        raise ConfigError(
-            f"{folder}: has rows in tables {names}, which the config does not name: add them to "
-            "extra_tables"
-        )
-    return table
-
-
-def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
-    """Of every sparse slot; those that are another table's are never asked for."""
-    rates = table.slot_learning_rates
-    if not rates:
-        return []
-    names = [slot.name for slot in slots.sparse]
-    own = [s.name for s in slots.sparse if (s.table or config.table.name) == table.name]
-    for name in rates:
-        if name not in own:
-            key = "table" if table is config.table else f"extra_tables.{table.name}"
-            near = difflib.get_close_matches(name, own, 1)
-            raise ConfigError(
-                f"{key}.slot_learning_rates: no sparse slot {name!r} "
-                f"{'of this table ' if name in names else ''}in {config.data.slots}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-            )
-    return [rates.get(name, 1.0) for name in names]
-
-
-def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
-    """The feeder that the config describes."""
-    dataset = InMemoryDataset(table, seed=config.seed)
-    dataset.init(
-        slots=slots,
-        data_format=config.data.format,
-        batch_size=config.data.batch_size,
-        thread_num=config.data.threads,
-        pack_threads=config.data.pack_threads,
-        key_space=config.data.key_space,
-        max_bad_line_ratio=config.data.max_bad_line_ratio,
-        max_line_bytes=config.data.max_line_bytes,
-        oversize_pass=config.data.oversize_pass,
-        retries=config.data.retries,
-        drop_last=config.data.drop_last,
-        pipe_command=config.data.pipe_command,
-        pipe_timeout_s=config.data.pipe_timeout_s,
-        parser=config.data.parser,
-        allow_commands=config.security.allow_commands,
-        dedup_slots=config.data.dedup_slots,
-        sequences=config.model.sequences,
-        budget_bytes=config.feeder.budget_bytes,
-        spill_dir=config.feeder.spill_dir,
-        cache_bytes=config.feeder.cache_bytes,
-        cache_dir=config.feeder.cache_dir,
-    )
-    if config.data.shuffle:
-        dataset.local_shuffle()
-    return dataset
 
 
 def train(
@@ -214,14 +90,14 @@ def train(
     passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    if begun.passes == len(passes) and (summary := _summary_of(run_dir, begun.passes)):
+    if begun.passes == len(passes) and (summary := summary_of(run_dir, begun.passes)):
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
         return summary
     evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
     tests = expand(evaluated, config.data.retries)
-    _make_run_dir(run_dir, config)
+    make_run_dir(run_dir, config)
     write_slots(run_dir, slots)
-    write_environment(run_dir, config, _threads(config.store.threads))
+    write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
@@ -258,10 +134,10 @@ def train(
                 if saves is not None:
                     lines[-1]["save"] = saves.due()
                 if tests:
-                    lines[-1]["test"] = _evaluate_files(
+                    lines[-1]["test"] = evaluate_files(
                         config, slots, table, runner, on_ranks.share_files(tests, world)
                     )
-                _append_json(run_dir / "metrics.jsonl", lines[-1])
+                append_json(run_dir / "metrics.jsonl", lines[-1])
                 if scalars is not None:
                     scalars.add(lines[-1])
 
@@ -272,7 +148,7 @@ def train(
             if left:
                 _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):
-                begin = _begun(table)
+                begin = pass_line.begun(table)
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
                     lines.append(
@@ -304,7 +180,7 @@ def train(
                 f"data.batch_size {config.data.batch_size}; the log says how many instances each "
                 "pass had"
             )
-        wear = _wear(config, table, time.perf_counter() - started)
+        wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
             "passes": len(passes),
@@ -319,7 +195,7 @@ def train(
             "dense_digest": dense_digest(runner.dense_state()),
             "config_hash": config.fingerprint(),
         }
-    _write_json(run_dir / "summary.json", summary)
+    write_json(run_dir / "summary.json", summary)
     return summary
 
 
@@ -340,77 +216,13 @@ def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]
         saves.close()
 
 
-def evaluate(
-    config: Config,
-    run_dir: Path,
-    world: World = _ALONE,
-    *,
-    dump: Path | None = None,
-    dump_slots: Sequence[str] = (),
-    dump_ins_id: bool = False,
-) -> dict[str, Any]:
-    """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
-    several ranks is evaluated by as many.
-
-    Args:
-        dump: write label and prediction of every instance there (`PredictionDump`), with values of
-            dump_slots; dump_ins_id: and ids that the data has.
-
-    Returns: metrics, with the version and the files; also written to
-    RUN_DIR/evaluate-<version>.json.
-    """
-    if not config.data.test_files:
-        raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
-    slots = read_slots(config)
-    unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
-    if unknown:
-        raise ConfigError(
-            f"dump: no slot {', '.join(unknown)}; there are: "
-            f"{', '.join(slot.name for slot in slots.slots)}"
-        )
-    tests = expand(config.data.test_files, config.data.retries)
-    if dump is not None and not world.alone:
-        raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
-    run_dir = on_ranks.own_dir(run_dir, world)
-    with opened(config, run_dir, slots, world) as (table, runner, version):
-        with _dumping(dump, dump_slots) as dumped:
-            own = on_ranks.share_files(tests, world)
-            measured = _evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id)
-        result = {
-            **measured,
-            "version": version,
-            "files": tests,
-        }
-    _write_json(run_dir / f"evaluate-{version}.json", result)
-    return result
-
-
-@contextmanager
-def opened(
-    config: Config, run_dir: Path, slots: Slots, world: World = _ALONE
-) -> Iterator[tuple[Tables, Runner, int]]:
-    """The newest commit of a run to evaluate with, and its version.
-
-    Raises: StoreError where there is none; ConfigError for another model or slots than it has.
-    """
-    if not (run_dir / "store").is_dir():
-        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
-        assert table.head is not None
-        on_ranks.check_same_ranks(run_dir, table.head, world)
-        resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots, world.size)
-        runner.load_dense_state(table.load_dense())
-        yield table, runner, table.head.version
-
-
 def _train_pass(
     config: Config,
     table: Tables,
     dataset: InMemoryDataset,
     runner: Runner,
     passes: tuple[PlannedPass, PlannedPass | None],
-    begin: _Started,
+    begin: pass_line.Started,
     cursor_of: Callable[[Mapping[str, Any]], dict[str, Any]],
     metrics_before: dict[str, float],
     world: World,
@@ -422,7 +234,7 @@ def _train_pass(
         _preload(dataset, following, world)
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
-    with _progress(config, planned, stats.samples) as watch:
+    with pass_line.progress(config, planned.number, stats.samples) as watch:
         result = run_pass(
             dataset,
             runner.train_step,
@@ -475,8 +287,8 @@ def _train_pass(
         "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
-        **_hot_path(before, after),
-        **_by_table(table, before_of, stats.hits_of),
+        **pass_line.hot_path(before, after),
+        **pass_line.by_table(table, before_of, stats.hits_of),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
@@ -488,7 +300,7 @@ def _train_pass(
         },
         "sizes": sizes(table),
     }
-    _log_pass(planned, result, line)
+    pass_line.log_pass(planned.number, result, line)
     return line
 
 
@@ -526,149 +338,6 @@ def _copying(config: Config, table: Tables, store: Path) -> Iterator[Copier | No
         copier.close()
 
 
-def _summary_of(run_dir: Path, passes: int) -> dict[str, Any] | None:
-    """summary.json of a run that is done with so many passes."""
-    try:
-        summary = json.loads((run_dir / "summary.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return dict(summary) if summary.get("passes") == passes else None
-
-
-def _by_table(
-    table: Tables, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
-) -> dict[str, Any]:
-    """What of a pass's counts is which table's, where there are several."""
-    if len(table.members) == 1:
-        return {}
-    of_table = {}
-    for member in table.members:
-        after, names = member.counters(), ("rows_pulled", "rows_pushed")
-        moved = {name: after[name] - before[member.name][name] for name in names}
-        of_table[member.name] = {"hits": hits.get(member.name, {}), **moved}
-    return {"tables": of_table}
-
-
-def _hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
-    spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
-    bad = {
-        slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
-    }
-    return {
-        "unique_ratio": spent["rows_pushed"] / max(1, spent["ids_pushed"]),
-        "bytes_moved": sum(after[name] - before[name] for name in ("bytes_pulled", "bytes_pushed")),
-        "kernel_s": {
-            name: (after[f"{name}_ns"] - before[f"{name}_ns"]) / 1e9
-            for name in ("pull", "push", "plan")
-        },
-        "bad_grads": {str(slot): count for slot, count in bad.items() if count},
-    }
-
-
-def _wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
-    """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
-    for."""
-    counters = table.counters()
-    written = counters["ssd_bytes_written"] + counters["ssd_merge_bytes_written"]
-    a_day = written / max(seconds, 1e-9) * 86400
-    rated = config.ssd.drive_bytes_per_day
-    if rated and a_day > rated:
-        log.warning(
-            "at this pace %.3g bytes a day are written, ssd.drive_bytes_per_day is %.3g",
-            a_day,
-            rated,
-        )
-    return {"bytes": round(a_day), "of_rated": a_day / rated if rated else None}
-
-
-def _log_pass(planned: PlannedPass, result: PassResult, line: dict[str, Any]) -> None:
-    hits = " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items())
-    waits = " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items())
-    if result.metrics:
-        log.info("pass %d: %s", planned.number, format_metrics(result.metrics))
-    log.info(
-        "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "
-        "seconds of work (waited before, after): %s",
-        planned.number,
-        result.mean_loss,
-        result.samples,
-        line["samples_per_s"],
-        hits,
-        waits,
-        line["threads"]["load"],
-        line["threads"]["pack"],
-        " ".join(
-            f"{stage} {s[WORK]:.2f} ({s[BEFORE]:.2f}, {s[AFTER]:.2f})"
-            for stage, s in line["stages"].items()
-        ),
-    )
-
-
-@contextmanager
-def _progress(config: Config, planned: PlannedPass, samples: int) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere: the log line of each pass says it all."""
-    with tqdm(
-        total=samples,
-        desc=f"pass {planned.number}",
-        unit=" samples",
-        unit_scale=True,
-        leave=False,  # the log line of the pass takes its place
-        disable=None,
-    ) as bar:
-
-        def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
-            if batches % config.trainer.log_every_batches == 0:
-                bar.set_postfix(loss=f"{loss:.4f}", auc=f"{metrics.compute()['auc']:.4f}")
-            bar.update(done - bar.n)
-
-        yield watch
-
-
-def _evaluate_files(
-    config: Config,
-    slots: Slots,
-    table: Tables,
-    runner: Runner,
-    files: Sequence[str],
-    dump: PredictionDump | None = None,
-    ins_id: bool = False,
-) -> dict[str, Any]:
-    if dump is not None:  # in the order of the files, so that instances can be told
-        in_order = config.data.model_copy(update={"shuffle": False})
-        config = config.model_copy(update={"data": in_order})
-    with feeding(create_dataset(config, slots, table)) as dataset:
-        if ins_id:
-            dataset.set_parse_ins_id(True)
-            if dump is not None:
-                dump.ins_ids = dataset.ins_ids
-        dataset.set_test_mode(True)
-        dataset.set_filelist(files)
-        dataset.load_into_memory()
-        dataset.begin_pass()
-        result = run_pass(
-            dataset,
-            runner.evaluate_step,
-            metrics=config.metrics,
-            tasks=dataset.tasks,
-            watched=dump,
-        )
-        dataset.end_pass()
-    log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
-    return {
-        "samples": result.samples,
-        "loss": result.mean_loss,
-        **result.metrics,
-        "calibration": result.calibration,
-    }
-
-
-def _dumping(
-    path: Path | None, slots: Sequence[str]
-) -> AbstractContextManager[PredictionDump | None]:
-    return PredictionDump(path, slots) if path is not None else nullcontext()
-
-
 @contextmanager
 def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
     """Writes the trace at the end, also where a run fails: then it is wanted most."""
@@ -685,59 +354,8 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
     log.info("trace: %s, for ui.perfetto.dev", path)
 
 
-@contextmanager
-def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
-    try:
-        yield dataset
-    finally:
-        dataset.close()
-
-
 def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> None:
     if planned.date:
         dataset.set_date(planned.date)
     dataset.set_filelist(on_ranks.share_files(planned.files, world))
     dataset.preload_into_memory()
-
-
-def read_slots(config: Config) -> Slots:
-    slots = load_slots(config.data.slots)
-    slots.check_format(config.data.format)
-    if not slots.sparse:
-        raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
-    slots.positions(config.model.sequences)
-    check_columns(config.metrics, slots)
-    return slots
-
-
-def _threads(wanted: int) -> int:
-    return wanted or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-
-
-def _make_run_dir(run_dir: Path, config: Config) -> None:
-    try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_json(run_dir / "config.json", json.loads(config.canonical_json()))
-    except OSError as error:
-        if isinstance(error, PaddleBoxError):
-            raise
-        raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
-
-
-def _append_json(path: Path, value: Any) -> None:
-    try:
-        with open(path, "a") as file:
-            file.write(json.dumps(value) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _write_json(path: Path, value: Any) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n")
-        temporary.rename(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error

@@ -15,6 +15,7 @@ from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.schema import LifeConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store import copies, names
+from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.files import table_folder
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.versions import find_version
@@ -383,7 +384,7 @@ def _copy(folder: Path, arguments: argparse.Namespace) -> int:
         record = manifest.pin(version)
         if record is None:
             raise StoreError(f"{folder}: no version has been committed yet")
-        named = {c.name for c in names.checkpoints(str(folder)) if c.version == record.version}
+        named = {c.name for c in checkpoints(str(folder)) if c.version == record.version}
         label = arguments.version if arguments.version in named else copies.label_of(record)
         written = copies.copy_version(str(folder), record, arguments.uri, label)
     value = {"version": record.version, "label": label, "bytes": written}

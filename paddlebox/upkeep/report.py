@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from paddlebox import _native
 from paddlebox.errors import StoreError
 from paddlebox.store import compaction, files
+from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.names import checkpoints
 from paddlebox.store.table import Table
 from paddlebox.upkeep.store_files import newest, reading, table_of
 

@@ -27,13 +27,13 @@ from paddlebox.config import load_config
 from paddlebox.launch import cpu
 jobs = json.loads(Path(sys.argv[1]).read_text())
 cpu.apply(load_config(next(iter(jobs))).trainer.program, 1)
-from paddlebox.train import session
+from paddlebox.train import evaluation, session
 done = {}
 for path, (overrides, run_dir) in jobs.items():
     try:
         config = load_config(path, overrides)
         summary = session.train(config, Path(run_dir))
-        done[path] = [summary, session.evaluate(config, Path(run_dir))]
+        done[path] = [summary, evaluation.evaluate(config, Path(run_dir))]
     except Exception:
         done[path] = traceback.format_exc()
 print(json.dumps(done))

@@ -42,14 +42,14 @@ from paddlebox.config.check import validate
 from paddlebox.launch import cpu
 config = validate(Config, json.loads(Path(sys.argv[1], "config.json").read_text()), "config")
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
-from paddlebox.train import session
+from paddlebox.train import opening
 from paddlebox.train.metrics import sigmoid
 from paddlebox.train.program import build_runner
 slots = load_slots(config.data.slots)
-with session.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
+with opening.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())
-    dataset = session.create_dataset(config, slots, table)
+    dataset = opening.create_dataset(config, slots, table)
     dataset.set_test_mode(True)
     dataset.set_filelist([sys.argv[2]])
     dataset.load_into_memory()

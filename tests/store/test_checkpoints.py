@@ -19,6 +19,7 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.errors import CorruptionError, PassError, StoreError
 from paddlebox.store import copies, names
+from paddlebox.store.checkpoints import Checkpoint, checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.files import used_bytes
 from paddlebox.store.manifest import Manifest
@@ -121,9 +122,9 @@ class TestNames:
     def test_a_name_half_given_when_the_process_died_is_none(self, store):
         names.name_version(str(store), 1, "good")
         os.rename(store / "checkpoints" / "good", store / "checkpoints" / "good.tmp")
-        assert names.checkpoints(str(store)) == []
+        assert checkpoints(str(store)) == []
         names.name_version(str(store), 2, "good")
-        assert names.checkpoints(str(store)) == [names.Checkpoint("good", 2)]
+        assert checkpoints(str(store)) == [Checkpoint("good", 2)]
 
     @pytest.mark.parametrize("name", ["", "12", "a/b", "..", "a.tmp", "20240101"])
     def test_what_is_no_name_is_refused(self, store, name):

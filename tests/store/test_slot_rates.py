@@ -10,7 +10,7 @@ from paddlebox._native import paddle
 from paddlebox.config import Config, load_slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
-from paddlebox.train.session import open_table as open_configured
+from paddlebox.train.opening import open_table as open_configured
 
 SLOTS = """
 slots:

@@ -1,0 +1,136 @@
+"""Evaluation of a run: its newest commit on other files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config, Slots
+from paddlebox.data.reader import expand
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.ranks import World
+from paddlebox.store.group import Tables
+from paddlebox.train import on_ranks, resume
+from paddlebox.train.dump import PredictionDump
+from paddlebox.train.loop import run_pass
+from paddlebox.train.metrics import format_metrics
+from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
+from paddlebox.train.program import Runner, build_runner
+from paddlebox.train.run_dir import write_json
+
+log = logging.getLogger("paddlebox")
+
+_ALONE = World()
+
+
+def evaluate(
+    config: Config,
+    run_dir: Path,
+    world: World = _ALONE,
+    *,
+    dump: Path | None = None,
+    dump_slots: Sequence[str] = (),
+    dump_ins_id: bool = False,
+) -> dict[str, Any]:
+    """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
+    several ranks is evaluated by as many.
+
+    Args:
+        dump: write label and prediction of every instance there (`PredictionDump`), with values of
+            dump_slots; dump_ins_id: and ids that the data has.
+
+    Returns: metrics, with the version and the files; also written to
+    RUN_DIR/evaluate-<version>.json.
+    """
+    if not config.data.test_files:
+        raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
+    slots = read_slots(config)
+    unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
+    if unknown:
+        raise ConfigError(
+            f"dump: no slot {', '.join(unknown)}; there are: "
+            f"{', '.join(slot.name for slot in slots.slots)}"
+        )
+    tests = expand(config.data.test_files, config.data.retries)
+    if dump is not None and not world.alone:
+        raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
+    run_dir = on_ranks.own_dir(run_dir, world)
+    with opened(config, run_dir, slots, world) as (table, runner, version):
+        with _dumping(dump, dump_slots) as dumped:
+            own = on_ranks.share_files(tests, world)
+            measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id)
+        result = {
+            **measured,
+            "version": version,
+            "files": tests,
+        }
+    write_json(run_dir / f"evaluate-{version}.json", result)
+    return result
+
+
+@contextmanager
+def opened(
+    config: Config, run_dir: Path, slots: Slots, world: World = _ALONE
+) -> Iterator[tuple[Tables, Runner, int]]:
+    """The newest commit of a run to evaluate with, and its version.
+
+    Raises: StoreError where there is none; ConfigError for another model or slots than it has.
+    """
+    if not (run_dir / "store").is_dir():
+        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
+    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
+        assert table.head is not None
+        on_ranks.check_same_ranks(run_dir, table.head, world)
+        resume.check_evaluated(run_dir, table.head, config, slots)
+        runner = build_runner(config, slots, world.size)
+        runner.load_dense_state(table.load_dense())
+        yield table, runner, table.head.version
+
+
+def evaluate_files(
+    config: Config,
+    slots: Slots,
+    table: Tables,
+    runner: Runner,
+    files: Sequence[str],
+    dump: PredictionDump | None = None,
+    ins_id: bool = False,
+) -> dict[str, Any]:
+    """Goes through files by a runner, over a table's rows as they are. Returns samples, loss and
+    metrics."""
+    if dump is not None:  # in the order of the files, so that instances can be told
+        in_order = config.data.model_copy(update={"shuffle": False})
+        config = config.model_copy(update={"data": in_order})
+    with feeding(create_dataset(config, slots, table)) as dataset:
+        if ins_id:
+            dataset.set_parse_ins_id(True)
+            if dump is not None:
+                dump.ins_ids = dataset.ins_ids
+        dataset.set_test_mode(True)
+        dataset.set_filelist(files)
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        result = run_pass(
+            dataset,
+            runner.evaluate_step,
+            metrics=config.metrics,
+            tasks=dataset.tasks,
+            watched=dump,
+        )
+        dataset.end_pass()
+    log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
+    return {
+        "samples": result.samples,
+        "loss": result.mean_loss,
+        **result.metrics,
+        "calibration": result.calibration,
+    }
+
+
+def _dumping(
+    path: Path | None, slots: Sequence[str]
+) -> AbstractContextManager[PredictionDump | None]:
+    return PredictionDump(path, slots) if path is not None else nullcontext()

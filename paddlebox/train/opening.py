@@ -1,0 +1,147 @@
+"""What a run opens: its slots, its tables, and the dataset that feeds it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.errors import ConfigError
+from paddlebox.ranks import ShardedTable, World
+from paddlebox.store.compaction import Policy
+from paddlebox.store.group import TableGroup, Tables
+from paddlebox.store.table import Table
+from paddlebox.train.metric_set import check_columns
+
+_MAX_THREADS = 8  # of store and feeder, where the config leaves it open
+
+
+def read_slots(config: Config) -> Slots:
+    """Raises: ConfigError for slots that the config's data, model or metrics cannot be had from."""
+    slots = load_slots(config.data.slots)
+    slots.check_format(config.data.format)
+    if not slots.sparse:
+        raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
+    slots.positions(config.model.sequences)
+    check_columns(config.metrics, slots)
+    return slots
+
+
+def open_table(
+    config: Config,
+    folder: Path,
+    *,
+    slots: Slots | None = None,
+    read_only: bool = False,
+    world: World | None = None,
+) -> Tables:
+    """The table that the config describes, or all of them where it has `extra_tables`, over the
+    store in folder; with several ranks in world this rank's part of it.
+
+    Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
+        table; when a slot's table is not there; when the store has tables that the config lacks.
+    """
+    arguments: dict[str, Any] = {
+        "seed": config.seed,
+        "folder": folder,
+        "hbm_budget_bytes": config.hbm.budget_bytes,
+        "mem_budget_bytes": config.mem.budget_bytes,
+        "max_segment_bytes": config.ssd.max_segment_bytes,
+        "threads": threads_of(config.store.threads),
+        "read_only": read_only,
+        "keep_versions": config.checkpoint.keep_versions,
+        "keep_daily": config.checkpoint.keep_daily,
+        "compaction": Policy(
+            space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
+        )
+        if config.ssd.compaction
+        else None,
+        "disk_budget_bytes": config.ssd.disk_budget_bytes,
+        "parity": config.store.parity,
+    }
+    if config.extra_tables:
+        slots = slots or read_slots(config)
+        rates = [_slot_rates(config, table, slots) for table in config.tables]
+        return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
+    rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
+    arguments["slot_rates"] = rates_of_one
+    if world is not None and not world.alone:
+        return ShardedTable(config.table, world=world, **arguments)
+    table = Table(config.table, **arguments)
+    if table.head is not None and table.head.tables:
+        names = ", ".join(table.head.tables)
+        table.close()
+        raise ConfigError(
+            f"{folder}: has rows in tables {names}, which the config does not name: add them to "
+            "extra_tables"
+        )
+    return table
+
+
+def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
+    """Of every sparse slot; those that are another table's are never asked for."""
+    rates = table.slot_learning_rates
+    if not rates:
+        return []
+    names = [slot.name for slot in slots.sparse]
+    own = [s.name for s in slots.sparse if (s.table or config.table.name) == table.name]
+    for name in rates:
+        if name not in own:
+            key = "table" if table is config.table else f"extra_tables.{table.name}"
+            near = difflib.get_close_matches(name, own, 1)
+            raise ConfigError(
+                f"{key}.slot_learning_rates: no sparse slot {name!r} "
+                f"{'of this table ' if name in names else ''}in {config.data.slots}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    return [rates.get(name, 1.0) for name in names]
+
+
+def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
+    """The feeder that the config describes."""
+    dataset = InMemoryDataset(table, seed=config.seed)
+    dataset.init(
+        slots=slots,
+        data_format=config.data.format,
+        batch_size=config.data.batch_size,
+        thread_num=config.data.threads,
+        pack_threads=config.data.pack_threads,
+        key_space=config.data.key_space,
+        max_bad_line_ratio=config.data.max_bad_line_ratio,
+        max_line_bytes=config.data.max_line_bytes,
+        oversize_pass=config.data.oversize_pass,
+        retries=config.data.retries,
+        drop_last=config.data.drop_last,
+        pipe_command=config.data.pipe_command,
+        pipe_timeout_s=config.data.pipe_timeout_s,
+        parser=config.data.parser,
+        allow_commands=config.security.allow_commands,
+        dedup_slots=config.data.dedup_slots,
+        sequences=config.model.sequences,
+        budget_bytes=config.feeder.budget_bytes,
+        spill_dir=config.feeder.spill_dir,
+        cache_bytes=config.feeder.cache_bytes,
+        cache_dir=config.feeder.cache_dir,
+    )
+    if config.data.shuffle:
+        dataset.local_shuffle()
+    return dataset
+
+
+@contextmanager
+def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
+    """Closes it at the end."""
+    try:
+        yield dataset
+    finally:
+        dataset.close()
+
+
+def threads_of(wanted: int) -> int:
+    """0: as many as there are processors, within reason."""
+    return wanted or min(_MAX_THREADS, len(os.sched_getaffinity(0)))

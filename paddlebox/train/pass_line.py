@@ -1,0 +1,123 @@
+"""What a pass tells: its counts in metrics.jsonl, its lines in the log, its bar on a terminal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from paddlebox.config import Config
+from paddlebox.data.stages import AFTER, BEFORE, WORK
+from paddlebox.store.group import Tables
+from paddlebox.train.loop import PassResult
+from paddlebox.train.metrics import PassMetrics, format_metrics
+
+log = logging.getLogger("paddlebox")
+
+
+class Started(NamedTuple):
+    """As a pass began."""
+
+    counters: dict[str, Any]
+    counters_of: dict[str, dict[str, Any]]  # by table
+    compaction_wait_s: float
+    at: float
+
+
+def begun(table: Tables) -> Started:
+    counters_of = {member.name: member.counters() for member in table.members}
+    return Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
+
+
+def by_table(
+    table: Tables, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    """What of a pass's counts is which table's, where there are several."""
+    if len(table.members) == 1:
+        return {}
+    of_table = {}
+    for member in table.members:
+        after, names = member.counters(), ("rows_pulled", "rows_pushed")
+        moved = {name: after[name] - before[member.name][name] for name in names}
+        of_table[member.name] = {"hits": hits.get(member.name, {}), **moved}
+    return {"tables": of_table}
+
+
+def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
+    spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
+    bad = {
+        slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
+    }
+    return {
+        "unique_ratio": spent["rows_pushed"] / max(1, spent["ids_pushed"]),
+        "bytes_moved": sum(after[name] - before[name] for name in ("bytes_pulled", "bytes_pushed")),
+        "kernel_s": {
+            name: (after[f"{name}_ns"] - before[f"{name}_ns"]) / 1e9
+            for name in ("pull", "push", "plan")
+        },
+        "bad_grads": {str(slot): count for slot, count in bad.items() if count},
+    }
+
+
+def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
+    """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
+    for."""
+    counters = table.counters()
+    written = counters["ssd_bytes_written"] + counters["ssd_merge_bytes_written"]
+    a_day = written / max(seconds, 1e-9) * 86400
+    rated = config.ssd.drive_bytes_per_day
+    if rated and a_day > rated:
+        log.warning(
+            "at this pace %.3g bytes a day are written, ssd.drive_bytes_per_day is %.3g",
+            a_day,
+            rated,
+        )
+    return {"bytes": round(a_day), "of_rated": a_day / rated if rated else None}
+
+
+def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
+    hits = " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items())
+    waits = " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items())
+    if result.metrics:
+        log.info("pass %d: %s", number, format_metrics(result.metrics))
+    log.info(
+        "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "
+        "seconds of work (waited before, after): %s",
+        number,
+        result.mean_loss,
+        result.samples,
+        line["samples_per_s"],
+        hits,
+        waits,
+        line["threads"]["load"],
+        line["threads"]["pack"],
+        " ".join(
+            f"{stage} {s[WORK]:.2f} ({s[BEFORE]:.2f}, {s[AFTER]:.2f})"
+            for stage, s in line["stages"].items()
+        ),
+    )
+
+
+@contextmanager
+def progress(config: Config, number: int, samples: int) -> Iterator[Any]:
+    """A bar on a terminal, nothing elsewhere: the log line of each pass says it all."""
+    with tqdm(
+        total=samples,
+        desc=f"pass {number}",
+        unit=" samples",
+        unit_scale=True,
+        leave=False,  # the log line of the pass takes its place
+        disable=None,
+    ) as bar:
+
+        def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
+            if batches % config.trainer.log_every_batches == 0:
+                bar.set_postfix(loss=f"{loss:.4f}", auc=f"{metrics.compute()['auc']:.4f}")
+            bar.update(done - bar.n)
+
+        yield watch
