@@ -143,7 +143,7 @@ class AutoIntConfig(NetworkConfig):
     type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
     attention_layers: int = Field(default=2, ge=1, le=64, description="layers of self-attention")
     attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each")
-    head_dim: Width = Field(default=16, description="width of a head")
+    attention_dim: Width = Field(default=16, description="width of a head")
 
 
 class FibinetConfig(NetworkConfig):

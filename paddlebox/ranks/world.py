@@ -19,6 +19,7 @@ from paddlebox.ranks.lane import Lane
 paddle = _native.paddle
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
+_OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
 LANES = ("stage", "ask", "step")  # once a pass, ahead of steps, in steps
 _PATIENCE_S = 24 * 3600  # a rank that is gone ends the job: the launcher sees to that
 
@@ -51,6 +52,12 @@ class World:
         if not 0 <= rank < size:
             raise ConfigError(f"{names[0]} is {rank}, {names[1]} {size}: expected a rank below it")
         world = cls(rank, size)
+        missing = [name for name in _OF_THE_LAUNCHER if name not in os.environ]
+        if size > 1 and missing:
+            raise ConfigError(
+                f"{names[1]} is {size}, but {', '.join(missing)} is not set: start the ranks with "
+                "python -m paddle.distributed.launch"
+            )
         if size > 1:
             paddle.distributed.init_parallel_env()
             world._lanes = {name: Lane(world, name) for name in LANES}

@@ -204,7 +204,8 @@ class Server:
             predictions, generation = self._predictor.answer(instances)
         except (DataError, UnicodeEncodeError) as error:
             raise bad_field(error) from error
-        infinite = np.flatnonzero(~np.isfinite(predictions.reshape(len(instances), -1)).all(axis=1))
+        finite = np.isfinite(predictions)
+        infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
         if len(infinite):  # of dense values near the end of float's range
             raise Refused(
                 422,

@@ -95,20 +95,6 @@ def test_keys_of_tables_may_change_as_those_of_the_first(data, tmp_path, unbroke
     assert "share" not in differing
 
 
-@pytest.mark.parametrize("what", ["save.out", "--init-from", "export"])
-def test_what_works_with_one_table_says_so(data, tmp_path, unbroken, what):  # noqa: F811
-    if what == "export":
-        done = tool("export", unbroken, "--out", tmp_path / "file")
-    else:
-        given = [f"--init-from={unbroken}"] if what == "--init-from" else [f"save.out={tmp_path}/s"]
-        done = tool("train", *arguments(data, tmp_path / "r", *given))
-    assert done.returncode == 2
-    assert f"ConfigError: {what}" in done.stderr or "ConfigError: " + str(unbroken) in done.stderr
-    assert "one table today" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "r").exists()
-
-
 @pytest.mark.slow
 def test_files_are_left_out_of_all_tables_alike(data, tmp_path):  # noqa: F811
     back, once = tmp_path / "back", tmp_path / "once"

@@ -136,7 +136,7 @@ def autoint(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Ar
     for number in range(config.attention_layers):
         name, heads = f"attention.{number}", []
         for h in range(config.attention_heads):
-            at = slice(h * config.head_dim, (h + 1) * config.head_dim)
+            at = slice(h * config.attention_dim, (h + 1) * config.attention_dim)
             q, k, v = (x @ p[f"{name}.{part}.weight"][:, at] for part in ("query", "key", "value"))
             heads.append(softmax(q @ k.transpose(0, 2, 1)) @ v)
         x = relu(np.concatenate(heads, axis=2) + linear(p, f"{name}.residual", x))

@@ -22,7 +22,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"low_rank": 0},
     ],
     "xdeepfm": [{"cin": [3, 2]}],
-    "autoint": [{"attention_heads": 2, "head_dim": 3}],
+    "autoint": [{"attention_heads": 2, "attention_dim": 3}],
     "fibinet": [{"bilinear": "all"}, {"bilinear": "each", "use_cvm": False}],
     "dlrm": [{"bottom": [4]}, {"bottom": [], "use_cvm": False}],
     "gatenet": [{"gate": "vector"}, {"gate": "bit", "hidden_gates": False}],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
+from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.files import used_bytes
 from paddlebox.store.group import TableGroup
@@ -242,13 +242,3 @@ class TestCopies:
             digest = group.digest()
         copies.restore(str(remote), tmp_path / "new")
         assert digest_of(tmp_path / "new" / "store") == digest
-
-
-def test_box_wrapper_says_that_it_works_with_one_table():
-    from paddlebox import BoxWrapper
-
-    with (
-        opened(None) as group,
-        pytest.raises(ConfigError, match="BoxWrapper: works with one table today"),
-    ):
-        BoxWrapper(group)
