@@ -24,6 +24,7 @@ _LAZY = {
     "TableGroup": ("paddlebox.store.group", "TableGroup"),
     "errors": ("paddlebox.errors", ""),
     "open_save": ("paddlebox.saves", "open_save"),
+    "nn": ("paddlebox.nn", ""),
     "ops": ("paddlebox.ops", ""),
     "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
 }
@@ -40,13 +41,14 @@ __all__ = [
     "TableGroup",
     "__version__",
     "errors",
+    "nn",
     "open_save",
     "ops",
     "train_from_dataset",
 ]
 
 if TYPE_CHECKING:
-    from paddlebox import errors, ops
+    from paddlebox import errors, nn, ops
     from paddlebox.box_wrapper import BoxWrapper
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.data.side_table import InputTable, ReplicaCache

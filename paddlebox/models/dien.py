@@ -17,7 +17,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.task_models import DienConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import MLP
+from paddlebox.nn import MLP, log_loss
 from paddlebox.nn.functional import sum_over
 from paddlebox.nn.recurrent import GRU
 from paddlebox.nn.sequence import Histories, masked_softmax
@@ -66,7 +66,7 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         return -1.0 * paddle.mean(done + not_done)
 
     def loss(self, logits: Any, labels: Any) -> Any:
-        click = paddle.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+        click = log_loss(logits, labels)
         if not self.training or self.auxiliary_loss is None:
             return click
         return click + self.auxiliary * self.auxiliary_loss

@@ -22,6 +22,7 @@ from paddlebox.config.task_models import DssmConfig, Matching
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
+from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
@@ -81,7 +82,7 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
     def loss(self, logits: Any, labels: Any) -> Any:
         if self.matching is Matching.CLICK:
-            return paddle.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+            return log_loss(logits, labels)
         assert self.vectors is not None  # there are logits
         user, item = self.vectors
         every = matmul(user, item, transpose_y=True) * self.smoothing  # (B, B)

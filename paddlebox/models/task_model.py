@@ -10,6 +10,7 @@ from paddlebox import ops
 from paddlebox.config.task_models import TaskConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
+from paddlebox.nn import log_loss
 
 paddle = ops.paddle
 
@@ -47,8 +48,6 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
         sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
         """
-        every = paddle.nn.functional.binary_cross_entropy_with_logits(
-            logits, labels, reduction="none"
-        )
+        every = log_loss(logits, labels, reduction="none")
         weights = paddle.assign(np.array([self.weights], np.float32))
         return paddle.mean(every * weights) * float(self.tasks)

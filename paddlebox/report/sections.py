@@ -577,13 +577,11 @@ def _saves(run: Run) -> Figure:
             str(save.get("name", "")),
             str(save.get("kind", "")),
             str(number_of),
-            text.count(number(save, "rows")),
-            text.count(number(save, "deleted")),
-            text.seconds(number(save, "seconds")),
+            text.seconds(number(save, "waited_s")),
         ]
         for number_of, save in saves[-100:]
     ]
-    headers = ["name", "kind", "pass", "rows", "deleted", "time"]
+    headers = ["name", "kind", "pass", "training waited"]
     return Figure(
         title,
         f"Below {text.setting(out)}; at most the last 100.",
