@@ -57,7 +57,6 @@ class Saver:
         self.out = Path(out).absolute()
         self._extra = dict(extra or {})
         self._dense = dense
-        self._anew_before = False  # delta_score has begun anew for the save that is written
 
     # ---- the three kinds
 
@@ -139,11 +138,7 @@ class Saver:
 
     def later(self, kind: str, name: str) -> Callable[[], Save]:
         """`base` or `delta` of the commit that there is now, to be called once, while the next pass
-        trains: the version's files are kept until then.
-
-        delta_score starts anew here and not when the save is done, as the next pass may be open
-        then; once a pass, also where the one who did so died. Should a save fail, or its writer
-        die, the next delta holds everything that changed (`_changes`).
+        trains: the version's files are kept until then. `begin_anew` is the caller's to call.
 
         Raises: StoreError where a save of this name is done, or a table has no commit. The call:
             as `base`.
@@ -151,13 +146,6 @@ class Saver:
         frozen = Frozen(self._table)
         try:
             donefile.claim(self.out, name)
-            if kind == BASE:
-                chosen = [base_filter(t.config.life, t.day) for t in self._members]
-            else:
-                chosen = [t.delta_filter() for t in self._members]
-            anew_before = _is_anew(self._members[0])
-            if not anew_before:
-                self._begin_anew(chosen)
         except BaseException:
             frozen.close()
             raise
@@ -165,12 +153,32 @@ class Saver:
         def save() -> Save:
             with frozen:
                 saver = copy(self)
-                saver._members, saver._anew_before = frozen.open(), anew_before
+                saver._members = frozen.open()
                 if saver._dense is None:
                     saver._dense = saver._members[0].load_dense()
                 return saver.base(name) if kind == BASE else saver.delta(name)
 
         return save
+
+    def begin_anew(self, kind: str, until: Callable[[], None] | None = None) -> None:
+        """Lets delta_score of the rows start anew that a save of this kind holds, of the commit
+        that there is now: before the next pass opens. It is durable with the next commit, which
+        waits `until` the save is; None: at once."""
+        if kind == BASE:
+            chosen = [base_filter(t.config.life, t.day) for t in self._members]
+        else:
+            chosen = [t.delta_filter() for t in self._members]
+        reset_delta(self._table, chosen, until)
+
+    def has_begun_anew(self, save: Save) -> bool:
+        """Whether delta_score has, after this save of the table."""
+        first = self._members[0]
+        later = first.events[save.parts[first.name].meta["events"] :]
+        return any(event["kind"] == DELTA_RESET for event in later)
+
+    def settle(self) -> None:
+        """After the last save of a run: makes durable that delta_score has begun anew."""
+        self._table.settle_events()
 
     # ---- where things stand
 
@@ -239,8 +247,6 @@ class Saver:
             "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         of_tables = list(map(_of_table, self._members, chosen))
-        for own in of_tables:
-            own["events"] -= self._anew_before
         dense = self._dense if self._dense is not None else self._table.load_dense()
         save = open_save(writer.finish(complete, of_tables, dense, self._extra))
         donefile.append(self.out, save.meta)
@@ -285,9 +291,6 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
 def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
     """Compares what a base would hold with what the chain serves."""
     chosen = table.delta_filter()
-    if _save_is_missing(table, chain[-1]):
-        log.warning("%s: a save after it was not made: all that changed is saved", chain[-1].folder)
-        chosen = replace(chosen, min_delta_score=0.0)
     segments = touched(table, chain[-1], chosen)
     if segments is not None:
         of_base = asdict(replace(chosen, min_delta_score=0.0))
@@ -305,19 +308,6 @@ def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
     table.rows_of_base(visit)
     writer.delete(served.take()[0])
     return chosen
-
-
-def _is_anew(table: Table) -> bool:
-    """Whether delta_score has begun anew since the last pass."""
-    kinds = [commit["kind"] for commit in table.journal() if commit["kind"] != "compaction"]
-    return kinds[-1:] == ["life"] and table.events[-1]["kind"] == DELTA_RESET
-
-
-def _save_is_missing(table: Table, last: Save) -> bool:
-    """Whether delta_score began anew after a save that is not in the chain."""
-    if last.meta["commit"] is None or last.meta["commit"] not in table.journal():
-        return False  # of another store, whose events are not ours
-    return any(event["kind"] == DELTA_RESET for event in table.events[last.meta["events"] + 1 :])
 
 
 def _write_changes(

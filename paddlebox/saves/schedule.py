@@ -46,8 +46,10 @@ def _report(save: Save, started: float) -> dict[str, Any]:
 class SavesBesidePasses:
     """Writes what is due in the background, one save at a time. Leave it by `finish`, or `close`.
 
-    What went wrong is raised by the next call of `due`, or by `finish`; the chain stands then where
-    it was, and the next delta holds what the lost one would have.
+    No commit comes between a pass and its save: the next one waits until the save is done. So
+    whoever is killed or fails finds, when it is taken up, the version that the save is of, and
+    writes it again; the saves and rows of a run do not depend on where it was interrupted. What
+    goes wrong is raised by that commit, the next call of `due`, or `finish`.
     """
 
     def __init__(self, saver: Saver, config: SaveConfig) -> None:
@@ -68,15 +70,16 @@ class SavesBesidePasses:
         if due is None:
             return None
         if done is None:
-            self._begin(self._saver.later(*due))
+            running = self._running = self._thread.submit(_timed, self._saver.later(*due))
+            self._saver.begin_anew(due[0], until=lambda: _ended(running))
+        elif not self._saver.has_begun_anew(done):
+            self._saver.begin_anew(due[0])
         return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
-
-    def _begin(self, save: Callable[[], Save]) -> None:
-        self._running = self._thread.submit(_timed, save)
 
     def finish(self) -> None:
         """Waits for the last save. Raises: as `Saver.base`."""
         self._wait()
+        self._saver.settle()
 
     def _wait(self) -> None:
         running, self._running = self._running, None
@@ -91,6 +94,10 @@ class SavesBesidePasses:
             log.error("a save was not made: %s", error)
         finally:
             self._thread.shutdown()
+
+
+def _ended(running: Future[Any]) -> None:
+    running.result()
 
 
 def _timed(save: Callable[[], Save]) -> dict[str, Any]:

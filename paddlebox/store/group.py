@@ -425,14 +425,26 @@ class TableGroup(OneRank):
         self._prune_others()
         return any(ended)
 
-    def reset_delta(self, saved: Sequence[SaveFilter]) -> None:
+    def reset_delta(
+        self, saved: Sequence[SaveFilter], until: Callable[[], None] | None = None
+    ) -> None:
         """As `Table.reset_delta`, with the filter of each table."""
         self.commit_ended()
         with self._whole():
             for table, own in zip(self._tables[1:], saved[1:], strict=True):
-                table.reset_delta(own)
+                table.reset_delta(own, until)
             with self._others_still():
-                self.first.reset_delta(saved[0])
+                self.first.reset_delta(saved[0], until)
+        self._prune_others()
+
+    def settle_events(self) -> None:
+        """As `Table.settle_events`, of all tables as one."""
+        self.wait_commit()
+        with self._whole():
+            for table in self._tables[1:]:
+                table.settle_events()
+            with self._others_still():
+                self.first.settle_events()
         self._prune_others()
 
     def commit_initial(self, of_each: Sequence[Mapping[str, Any]]) -> int:
@@ -484,12 +496,14 @@ class TableGroup(OneRank):
 Tables = Table | TableGroup
 
 
-def reset_delta(tables: Tables, saved: Sequence[SaveFilter]) -> None:
+def reset_delta(
+    tables: Tables, saved: Sequence[SaveFilter], until: Callable[[], None] | None = None
+) -> None:
     """As `Table.reset_delta`; saved: of each member."""
     if isinstance(tables, TableGroup):
-        tables.reset_delta(saved)
+        tables.reset_delta(saved, until)
     else:
-        tables.reset_delta(saved[0])
+        tables.reset_delta(saved[0], until)
 
 
 def commit_initial(tables: Tables, of_each: Sequence[Mapping[str, Any]]) -> int:

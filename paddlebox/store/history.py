@@ -64,7 +64,8 @@ class History:
         self.head: VersionRecord | None = None  # as committed or read by this table
         self.committing = threading.RLock()  # one writer of versions at a time
         self._link = link
-        self._events: list[dict[str, Any]] = []  # without a folder; and the day:
+        self._events: list[dict[str, Any]] = []  # that no version has; all of them without a folder
+        self._until: Callable[[], None] | None = None  # see add_events
         self._day = 0
         self.manifest: Manifest | None = None
         if folder is None:
@@ -120,7 +121,7 @@ class History:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return list(self.head.events) if self.head is not None else list(self._events)
+        return [*(self.head.events if self.head is not None else []), *self._events]
 
     @property
     def day(self) -> int:
@@ -148,7 +149,8 @@ class History:
     def commit(
         self, kind: str, *, dense: Mapping[str, np.ndarray] | None = None, **changes: Any
     ) -> VersionRecord:
-        """Makes one more version, of what the last one had but for the changes.
+        """Makes one more version, of what the last one had but for the changes, and with the events
+        that have happened since.
 
         Args:
             dense: the whole dense state; None: it is that of the version before.
@@ -157,7 +159,9 @@ class History:
         """
         assert self.manifest is not None
         with self.committing:
-            last = self.last
+            if self._until is not None:
+                self._until()
+            last, changes = self.last, {"events": self.events, **changes}
             if dense is not None:
                 folder = Path(files.dense_folder(str(self.folder), last.version + 1))
                 changes |= {
@@ -167,6 +171,7 @@ class History:
             record = last.following(kind, **changes)
             self.manifest.commit(record)
             self.head = record
+            self._events, self._until = [], None
         return record
 
     def others(self) -> dict[str, int]:
@@ -175,13 +180,23 @@ class History:
             return dict(self._link.others())
         return self.last.tables
 
-    def add_events(self, added: Sequence[Mapping[str, Any]]) -> None:
-        events = [*self.events, *(dict(event) for event in added)]
-        if self.manifest is None:
-            self._events = events
-            return
-        self.commit("life", events=events, tables=self.others())
-        self.prune()
+    def add_events(
+        self, added: Sequence[Mapping[str, Any]], until: Callable[[], None] | None = None
+    ) -> None:
+        """Events that happen now, durably; with `until` they are durable with the next version,
+        which waits for it: where that raises, or the process dies before, they never happened."""
+        if self._until is not None:
+            self._until()
+        self._events += [dict(event) for event in added]
+        self._until = until
+        if until is None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Makes the events durable that no version has yet."""
+        if self._events and self.manifest is not None:
+            self.commit("life", tables=self.others())
+            self.prune()
 
     def pass_without_folder(self, day: int) -> None:
         """A pass has ended whose rows stay in memory."""

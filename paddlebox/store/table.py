@@ -443,12 +443,16 @@ class Table(OneRank):
 
     # ---- life of the table
 
-    def append_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+    def append_events(
+        self, events: Sequence[Mapping[str, Any]], until: Callable[[], None] | None = None
+    ) -> None:
         """Makes life events happen now, to every row: between passes, and durably.
 
         Args:
             events: {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
                 (ops/rule/life.h); what a kind does not use may be left out.
+            until: they are durable with the next commit, or `settle_events`, which first waits for
+                this; where it raises there is no commit.
 
         Raises: PassError while a pass is open; ValueError for what is no event.
         """
@@ -460,8 +464,14 @@ class Table(OneRank):
         self.commit_ended()
         with self._history.committing:
             added = life.numbered(events, len(self.events))
-            self._history.add_events(added)
+            self._history.add_events(added, until)
             self._native.append_events(added)
+
+    def settle_events(self) -> None:
+        """Makes events durable that wait for the next commit."""
+        self.wait_commit()
+        with self._history.committing:
+            self._history.settle()
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -569,13 +579,13 @@ class Table(OneRank):
         found, rows = self._native.lookup(feasigns, chosen)
         return found.astype(bool), rows
 
-    def reset_delta(self, saved: SaveFilter) -> None:
-        """Lets delta_score of the rows in a save start anew: after it is durable, before the next
-        pass.
+    def reset_delta(self, saved: SaveFilter, until: Callable[[], None] | None = None) -> None:
+        """Lets delta_score of the rows in a save start anew: before the next pass, and after the
+        save is durable, or `until` it is.
 
         Raises: as `append_events`.
         """
-        self.append_events([life.after_save(saved)])
+        self.append_events([life.after_save(saved)], until)
 
     def _save_day(self, day: int | None) -> int:
         self._check_not_abandoned()
