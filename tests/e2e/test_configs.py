@@ -108,6 +108,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_trains_and_evaluates(results: dict[str, Any], name: str) -> None:
     result = results[f"configs/{name}"]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path) -> None:
     """Some kills; `python -m tests.faults.kill_run` makes them 200. PBX_KILLS, PBX_SEED."""
-    kills, seed = int(os.environ.get("PBX_KILLS", "12")), int(os.environ.get("PBX_SEED", "1"))
+    kills, seed = int(os.environ.get("PBX_KILLS", "8")), int(os.environ.get("PBX_SEED", "1"))
     report = kill_runs(tmp_path, kills, seed, jobs=2)
     assert not report.wrong, "\n".join(report.wrong)
     assert report.kills.total() >= kills // 2  # the others came after the end of a run

@@ -108,6 +108,7 @@ def test_a_run_of_a_later_release_is_refused_and_left_as_it_is(name: str, tmp_pa
     assert contents(store) == before
 
 
+@pytest.mark.slow
 def test_a_run_from_before_the_first_release_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     work = unpack("run_v1", tmp_path)
     before = contents(work / "run")

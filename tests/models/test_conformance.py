@@ -121,6 +121,7 @@ def losses() -> dict[str, list[list[float]]]:
     return {mode: run_python(script, mode, "20") for mode in MODES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
 def test_every_mode_of_program_trains_it_alike(
     losses: dict[str, list[list[float]]], number: int

@@ -101,7 +101,7 @@ def _assert_same_model(one: dict[str, Any], several: dict[str, Any]) -> None:
         assert after["loss"] == pytest.approx(before["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", pytest.param("dygraph", marks=pytest.mark.slow)])
 def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
     tmp_path: Path, program: str
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_new_base_of_the_version_there_is_lets_its_deltas_follow(
     check_serves(path, trainer.rows())
 
 
+@pytest.mark.slow
 def test_the_tool_exports_a_save_and_applies_the_next_and_refuses_what_is_not_to_be_served(
     tmp_path: Path, trainer_in: Make
 ) -> None:

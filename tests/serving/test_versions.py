@@ -293,6 +293,7 @@ def test_one_process_writes_at_a_time_and_not_where_it_reads(run: Any, tmp_path:
         Predictor(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_the_tool_exports_a_commit_brings_a_newer_one_in_and_rolls_back(
     run_dir: Path, tmp_path: Path
 ) -> None:

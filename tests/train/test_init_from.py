@@ -251,6 +251,7 @@ def test_tables_are_carried_by_name(runs, tmp_path):
     assert report["rows"]["dropped_by_slot"].keys() == {"query"}
 
 
+@pytest.mark.slow
 def test_what_is_killed_between_the_tables_first_versions_begins_again(runs, tmp_path):
     slots = write_slots_of_tables(tmp_path / "t.yaml", {"user": "wide"})
     same = ["model.type=dnn", f"data.slots={slots}", "extra_tables.wide.embedx_dim=6"]

@@ -44,21 +44,25 @@ ALL = ["model.dropout=0.3", "data.shuffle=true", "table.admission.min_count=2"]
 DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_threshold=0.2"]
 
 
+def _slow(name: str, *overrides: str) -> Any:
+    return pytest.param(overrides, id=name, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         pytest.param(["trainer.program=pir", *ALL, *DATES], id="pir with all of it"),
-        pytest.param(["trainer.program=old_ir", *ALL], id="old IR"),
-        pytest.param(["trainer.program=dygraph", *ALL, *DATES], id="dygraph"),
         pytest.param(
             [*ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"], id="parts, every 2"
         ),
-        pytest.param([*ALL, *DATES, "checkpoint.every=date"], id="every date"),
-        pytest.param(
-            ["trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_after_pass=true"],
-            id="epochs, never",
+        _slow("old IR", "trainer.program=old_ir", *ALL),
+        _slow("dygraph", "trainer.program=dygraph", *ALL, *DATES),
+        _slow("every date", *ALL, *DATES, "checkpoint.every=date"),
+        _slow(
+            "epochs, never",
+            *("trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_after_pass=true"),
         ),
-        pytest.param(["table.row_precision=bfloat16", "optimizer.type=adagrad"], id="16-bit rows"),
+        _slow("16-bit rows", "table.row_precision=bfloat16", "optimizer.type=adagrad"),
     ],
 )
 def test_a_resumed_run_ends_as_an_unbroken_one(train, overrides):
