@@ -1,0 +1,82 @@
+"""What every rank finds alike: whom it meets when, which keys are whose, which files it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import ConfigError
+from paddlebox.ranks.lane import rounds
+from paddlebox.ranks.sharded import range_starts
+from paddlebox.ranks.world import World
+from paddlebox.train.on_ranks import share_files
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
+def test_each_two_ranks_meet_once_and_in_the_same_round(size: int) -> None:
+    met = [list(rounds(rank, size)) for rank in range(size)]
+    for rank, peers in enumerate(met):
+        assert sorted(peers) == [peer for peer in range(size) if peer != rank]
+    # A schedule in which two wait for others would stand still: each takes its next peer only when
+    # that one is at it too.
+    done, pairs = [0] * size, 0
+    while moved := [
+        (a, b)
+        for a in range(size)
+        for b in met[a][done[a] : done[a] + 1]
+        if a < b and met[b][done[b] : done[b] + 1] == [a]
+    ]:
+        for pair in moved:
+            for rank in pair:
+                done[rank] += 1
+        pairs += len(moved)
+    assert pairs == size * (size - 1) // 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_ranges_begin_at_zero_and_share_the_hash_order_evenly(size: int) -> None:
+    starts = [int(start) for start in range_starts(size)]
+    assert starts[0] == 0
+    widths = np.diff(np.array([*starts, 1 << 64], object))
+    assert max(widths) - min(widths) <= 1
+
+
+def test_files_are_shared_by_size_each_to_one_rank_and_in_their_order(tmp_path: Path) -> None:
+    sizes = [50, 10, 10, 30, 0]
+    files = []
+    for number, size in enumerate(sizes):
+        path = tmp_path / f"part-{number}"
+        path.write_bytes(b"x" * size)
+        files.append(str(path))
+    shares = [share_files(files, World(rank, 2)) for rank in range(2)]
+    assert sorted([*shares[0], *shares[1]]) == files
+    assert all(share == sorted(share) for share in shares)
+    assert shares[1] == files[1:4]  # 50 bytes, as the other has in one file; an empty one is left
+    assert share_files(files, World()) == files
+
+
+def test_a_rank_alone_waits_for_nobody() -> None:
+    world = World()
+    world.wait("anything")
+    assert world.gather("anything", b"mine") == [b"mine"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"PADDLE_TRAINERS_NUM": "two"}, "expected integers"),
+        ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "2"}, "expected a rank below it"),
+        ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "1"}, "PADDLE_MASTER"),
+    ],
+)
+def test_an_environment_that_no_launcher_made_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    for name in ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=told):
+        World.join()
