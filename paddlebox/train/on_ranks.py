@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from paddlebox.config import Config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
 
@@ -112,6 +114,16 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
         gone = manifest.rewind(max(fitting, default=0))
     log.info("%s: back at pass %d, which all ranks have, without versions %s", own, agreed, gone)
     return agreed
+
+
+def stop_together(world: World) -> None:
+    """After a pass: where a signal has come to any rank, every rank ends as if it had come to it.
+
+    Raises: Stopped.
+    """
+    asked = world.gather("stop", b"1" if interrupt.asked() else b"")
+    if any(asked) and not interrupt.asked():
+        raise interrupt.Stopped(signal.SIGTERM)
 
 
 def _size(file: str) -> int:

@@ -167,6 +167,7 @@ def train(
                         )
                     )
                     write_line()
+                    on_ranks.stop_together(world)
         table.wait_commit()
         table.commit_ended()
         if saves is not None:

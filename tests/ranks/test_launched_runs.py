@@ -119,6 +119,38 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
         assert found[name] == expected[name]
 
 
+@pytest.mark.slow
+def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    job = subprocess.Popen(
+        _command("train", run_dir, data),
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = _children(job.pid)
+    if workers:
+        os.kill(workers[-1], signal.SIGTERM)
+    job.wait(_PATIENCE_S)
+    passes = [len((d / "metrics.jsonl").read_text().splitlines()) for d in _dirs(run_dir)]
+    assert passes[0] == passes[1] > 0
+    done = _launch("train", run_dir, data)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _summary(run_dir)["sparse_digest"] == _summary(undisturbed)["sparse_digest"]
+    assert _summary(run_dir)["dense_digest"] == _summary(undisturbed)["dense_digest"]
+
+
+def _dirs(run_dir: Path) -> list[Path]:
+    return [run_dir, run_dir / "ranks/1"]
+
+
 def _children(pid: int) -> list[int]:
     """The workers of a launcher."""
     try:
