@@ -1,8 +1,8 @@
 // What several ranks make of keys and batches: keys merged by their owner, batches that name their
 // own rows.
 //
-// Letters: K = keys of one list, U = unique keys of all lists, nnz = ids of a batch, u = unique rows
-// of a batch.
+// Letters: K = keys of one list, U = unique keys of all lists, nnz = ids of a batch, u = unique
+// rows of a batch.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct KeyList {
 // The keys of all lists.
 struct MergedKeys {
   std::vector<uint64_t> keys;                // (U) strictly ascending
-  std::vector<uint16_t> slots;               // (U) the lowest of any list; empty where a list lacks them
+  std::vector<uint16_t> slots;               // (U) the lowest of any; empty where a list has none
   std::vector<uint32_t> counts;              // (U) the sum, at most UINT32_MAX; empty likewise
   std::vector<std::vector<int32_t>> places;  // of each list (K): where its keys are among the U
 };

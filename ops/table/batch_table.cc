@@ -79,7 +79,7 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   }
   OpenRows open;
   open.rows = open_.keys.size();
-  // Pushes write to `merged` and the rows stay as they are; Buffer and vector are this object's own.
+  // Pushes write to `merged`, and the rows stay as they are.
   auto* const self = const_cast<Rows*>(&open_);
   open.block.rows = self->rows.data();
   open.block.keys = open_.keys.data();

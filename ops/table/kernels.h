@@ -79,7 +79,8 @@ struct Kernels {
                       size_t begin, size_t end, bool use_cvm, const PooledOutput& output);
 
   // Merges the gradient of each unique row [begin, end) of the plan over its segments, in order,
-  // applies the accessor's push, and sets kTouched (or see GradientView::merged). rows, starts, segments: as in row/plan.h.
+  // applies the accessor's push, and sets kTouched (or see GradientView::merged). rows, starts,
+  // segments: as in row/plan.h.
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);

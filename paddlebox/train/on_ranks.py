@@ -116,6 +116,11 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
     return agreed
 
 
+def is_true_of_all(mine: bool, world: World) -> bool:
+    """Whether it is of every rank: what they must do alike depends on it."""
+    return all(world.gather("true of all", b"1" if mine else b""))
+
+
 def stop_together(world: World) -> None:
     """After a pass: where a signal has come to any rank, every rank ends as if it had come to it.
 

@@ -90,7 +90,9 @@ def train(
     passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    if begun.passes == len(passes) and (summary := summary_of(run_dir, begun.passes)):
+    summary = summary_of(run_dir, begun.passes) if begun.passes == len(passes) else None
+    if on_ranks.is_true_of_all(summary is not None, world):
+        assert summary is not None
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
         return summary
     evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
@@ -130,19 +132,24 @@ def train(
             lines = begun.lines
             left = passes[begun.passes :]
 
+            def evaluated_now() -> dict[str, Any]:
+                own = on_ranks.share_files(tests, world)
+                return evaluate_files(config, slots, table, runner, own)
+
             def write_line() -> None:
                 if saves is not None:
                     lines[-1]["save"] = saves.due()
                 if tests:
-                    lines[-1]["test"] = evaluate_files(
-                        config, slots, table, runner, on_ranks.share_files(tests, world)
-                    )
+                    lines[-1]["test"] = evaluated_now()
                 append_json(run_dir / "metrics.jsonl", lines[-1])
                 if scalars is not None:
                     scalars.add(lines[-1])
 
+            all_written = on_ranks.is_true_of_all(not begun.line_missing, world)
             if begun.line_missing:
                 write_line()
+            elif tests and not all_written:
+                evaluated_now()  # with the rank whose line is missing
             elif saves is not None and begun.passes:
                 saves.due()  # what a run that was killed had not written yet
             if left:
