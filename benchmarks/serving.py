@@ -35,6 +35,7 @@ import report
 import serving_load
 
 from paddlebox.config import load_config, load_slots
+from paddlebox.config.models import DnnConfig
 from paddlebox.launch import cpu
 
 CONFIG = "configs/dnn_criteo.yaml"
@@ -101,6 +102,7 @@ def peer(source: Drawn, folder: Path) -> Callable[[np.ndarray, np.ndarray], np.n
         dense = paddle.static.data("dense", [-1, source.slots.dense_width], "float32")
         table = paddle.nn.Embedding(len(source.feasigns) + 1, width)
         x = paddle.concat([paddle.reshape(table(ids), [-1, slots * width]), dense], axis=1)
+        assert isinstance(source.config.model, DnnConfig)
         for hidden in source.config.model.hidden:
             x = paddle.nn.functional.relu(paddle.nn.Linear(x.shape[-1], hidden)(x))
         out = paddle.nn.functional.sigmoid(paddle.nn.Linear(x.shape[-1], 1)(x))
