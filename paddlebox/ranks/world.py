@@ -93,17 +93,17 @@ class World:
         number = self._waits[what] = self._waits.get(what, 0) + 1
         # Two keys in turn, for the store forgets none: whoever writes the n-th has seen that all
         # have written the one before, and so have read the one before that.
-        head, turn = f"{number}:".encode(), number % 2
-        self._store.set(f"paddlebox/{what}/{turn}/{self.rank}", head + mine)
+        store, turn = self._store, number % 2
+        store.set(f"paddlebox/{what}/{turn}/{self.rank}", b"=" + mine)
+        store.add(f"paddlebox/{what}/written/{self.rank}", 1)
         found = []
         for rank in range(self.size):
-            key = f"paddlebox/{what}/{turn}/{rank}"
-            self._store.wait(key)
             pause = _SHORTEST_PAUSE_S
-            while not (value := bytes(self._store.get(key))).startswith(head):
+            # Asked again and again, for `wait` of the store would keep signals from Python.
+            while store.add(f"paddlebox/{what}/written/{rank}", 0) < number:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-            found.append(value[len(head) :])
+            found.append(bytes(store.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
         return found
 
     def lane(self, name: str) -> Lane:

@@ -53,6 +53,8 @@ def remembered() -> Iterator[None]:
         raise Stopped(_asked)
 
     before = {number: signal.signal(number, handle) for number in (*_SIGNALS, signal.SIGALRM)}
+    for number in before:  # native code that does not know EINTR goes on: the job's TCPStore
+        signal.siginterrupt(number, False)
     try:
         yield
     finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import threading
 
 import pytest
 
@@ -72,3 +75,21 @@ def test_the_grace_runs_out_unless_the_end_is_near(hold):
             interrupt.no_deadline()
         signal.sigtimedwait([signal.SIGUSR1], 0.5)
         assert hold, "the alarm did not come"
+
+
+def test_a_native_read_that_a_signal_comes_upon_goes_on():
+    """The job's TCPStore takes EINTR for the end of a connection."""
+    readable, writable = os.pipe()
+    libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
+    with interrupt.remembered(), pytest.raises(interrupt.Stopped), interrupt.finishing(60):
+        late = threading.Timer(0.3, os.write, (writable, b"x"))
+        early = threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM))
+        early.start()
+        late.start()
+        got = libc.read(readable, buffer, 1)
+        early.join()
+        late.join()
+    os.close(readable)
+    os.close(writable)
+    assert got == 1, os.strerror(ctypes.get_errno())
+    assert buffer.raw == b"x"
