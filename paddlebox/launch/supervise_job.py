@@ -227,7 +227,9 @@ class Job:
         return not any(report.up for report in self._reports.values())
 
     def _final(self) -> int:
-        return next((rank.code for rank in self._ranks() if rank.code in FINAL), 0) or 0
+        unbegun = [report.launcher for report in self._reports.values() if not report.ranks]
+        codes = [*(rank.code for rank in self._ranks()), *unbegun]
+        return next((code for code in codes if code in FINAL), 0) or 0
 
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]

@@ -49,18 +49,19 @@ class _Lines:
     """A connection that sends and receives objects."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(1.0)
         self._connection, self._buffer = connection, b""
         self.heard_at = time.monotonic()
 
     def send(self, value: dict[str, Any]) -> None:
+        self._connection.settimeout(1.0)
         self._connection.sendall(json.dumps(value).encode() + b"\n")
 
     def newest(self) -> dict[str, Any] | None:
         """The last object that has come, None without a new one. Raises: OSError where there will
         be no more."""
+        self._connection.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            while found := self._connection.recv(1 << 16, socket.MSG_DONTWAIT):
+            while found := self._connection.recv(1 << 16):
                 self._buffer += found
                 if len(self._buffer) > _LONGEST_LINE:
                     raise OSError(f"a line of more than {_LONGEST_LINE} bytes")
