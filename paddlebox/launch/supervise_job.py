@@ -24,6 +24,7 @@ LIMITS_S: dict[str, float] = {
     "end": 1800.0,
 }  # fmt: skip
 LONGEST_PAUSE_S = 60.0
+_HELD = ("T", "t")  # states of a process that a signal, or a debugger, has stopped
 _SLOW_S, _SLOW_LOOKS = 30.0, 50  # a window, and the fewest looks in it
 _SLOW_BUSY, _SLOW_OTHERS = 0.8, 0.5
 
@@ -233,8 +234,13 @@ class Job:
 
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]
-        late = [r for r in alive if r.idle_s > self.limits_s.get(r.stage, self.limits_s["end"])]
-        return [f"{rank}: no progress in {rank.doing}" for rank in suspects(alive)] if late else []
+        if not any(rank.idle_s > self._limit_s(rank) for rank in alive):
+            return []
+        return [f"{rank}: no progress in {rank.doing}" for rank in suspects(alive)]
+
+    def _limit_s(self, rank: Rank) -> float:
+        stage = "step" if rank.state in _HELD else rank.stage  # no stage makes progress then
+        return self.limits_s.get(stage, self.limits_s["end"])
 
     def _tell_slow(self) -> None:
         """Steps are common: who makes the others wait is busy while they are not."""
@@ -278,7 +284,7 @@ class Job:
 def suspects(ranks: Sequence[Rank]) -> list[Rank]:
     """Who of ranks that stand still together holds the others up: those that are stopped; else
     those that others wait for, and that wait for nobody; else those that have come least far."""
-    if stopped := [rank for rank in ranks if rank.state in ("T", "t", "D")]:
+    if stopped := [rank for rank in ranks if rank.state in (*_HELD, "D")]:
         return stopped
     waited_for = {int(rank.waits.split()[0]) for rank in ranks if rank.waits}
     if free := [rank for rank in ranks if rank.number in waited_for and not rank.waits]:

@@ -141,6 +141,15 @@ def test_each_stage_has_its_own_limit() -> None:
         assert f"rank 1 (process 101 on host): no progress in {stage} 7" in told.said[-2]
 
 
+def test_a_rank_that_is_stopped_by_a_signal_is_hung_in_any_stage() -> None:
+    told = Told().begun()
+    late = rank(1, stage="load", state="T", idle_s=LIMITS_S["step"] + 1)
+    assert told.tell(report(rank(0, stage="load")), report(late)).do == "end"
+    assert "rank 1 (process 101 on host): no progress in load 7 for 26 s, stopped by a" in (
+        told.said[1]
+    )
+
+
 def test_of_ranks_that_stand_still_the_one_that_holds_the_others_up_is_named() -> None:
     assert suspects([rank(0), rank(1, state="T"), rank(2)])[0].number == 1
     waiting = [rank(0, waits="2 stage"), rank(1, waits="2 stage"), rank(2)]
