@@ -218,7 +218,9 @@ class Job:
     # ---- what they ask
 
     def _ranks(self) -> list[Rank]:
-        found = [r for report in self._reports.values() for r in report.ranks]
+        """Of this attempt: a node may still tell how those of the one before have ended."""
+        reports = [report for report in self._reports.values() if report.attempt == self.attempt]
+        found = [rank for report in reports for rank in report.ranks]
         return sorted(found, key=lambda rank: rank.number)
 
     def _signal(self) -> int:

@@ -169,9 +169,13 @@ def _is_gone(pid: int) -> bool:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has gone meanwhile
+        return found
+    for thread in threads:
         with contextlib.suppress(OSError):
-            found += map(int, listed.read_text().split())
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return found
 
 

@@ -110,6 +110,15 @@ def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
     assert told.tell(*ended) == Order("exit", 1, 143)
 
 
+def test_how_ranks_of_the_attempt_before_ended_is_no_matter() -> None:
+    told = Told().begun()
+    told.job.attempt = 2  # decided by a node that was started anew
+    before = [report(rank(n, code=code), up=False) for n, code in ((0, 143), (1, 2))]
+    assert told.tell(*before).do == "run"
+    begun = [report(rank(n), attempt=2) for n in (0, 1)]
+    assert told.tell(*begun) == Order("run", 2)
+
+
 def test_a_job_is_done_when_every_rank_is_whatever_its_launcher_says() -> None:
     told = Told().begun()
     done = [report(rank(n, code=0), up=False, launcher=241 * n) for n in (0, 1)]
@@ -145,8 +154,9 @@ def test_a_rank_that_is_stopped_by_a_signal_is_hung_in_any_stage() -> None:
     told = Told().begun()
     late = rank(1, stage="load", state="T", idle_s=LIMITS_S["step"] + 1)
     assert told.tell(report(rank(0, stage="load")), report(late)).do == "end"
-    assert "rank 1 (process 101 on host): no progress in load 7 for 26 s, stopped by a" in (
-        told.said[1]
+    assert (
+        "rank 1 (process 101 on host): no progress in load 7 for 26 s, stopped by a"
+        in (told.said[1])
     )
 
 
