@@ -52,7 +52,8 @@ class Machine:
     memory_bytes_per_s: float = 3.5e9  # between two ranks of a node: 64 MB in 18 ms
     wire_bytes_per_s: float = 3.0e9  # of a node's network card
     wire_s: float = 5e-5  # and its latency
-    store_s: float = 2e-5  # one request at the job's TCPStore, which has one thread
+    store_s: float = 1.2e-4  # asking the job's TCPStore what one rank has written
+    store_turn_s: float = 1e-5  # a request in the store, which has one thread
     disk_read_per_s: float = 2.7e9  # of a node
     disk_write_per_s: float = 1.7e9
     spread: float = 0.03  # of a step's time from rank to rank, standard deviation
@@ -111,8 +112,10 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
     if nodes > 1:
         dense = dense_bytes / machine.wire_bytes_per_s
     dense += 2 * math.log2(ranks) * latency if ranks > 1 else 0.0
-    # Each of R ranks asks for what each has written, twice; the store answers one by one.
-    store = _GATHERS_A_STEP * 2 * ranks * ranks * machine.store_s if ranks > 1 else 0.0
+    # Each of R ranks asks for what each has written, one after the other, in two requests; the
+    # store answers all of them one by one.
+    asking = max(ranks * machine.store_s, 2 * ranks * ranks * machine.store_turn_s)
+    store = _GATHERS_A_STEP * asking if ranks > 1 else 0.0
     wait = compute * machine.spread * math.sqrt(2 * math.log(ranks)) if ranks > 1 else 0.0
     steps = work.pass_samples / work.batch
     hidden = 1.0 - machine.overlap
@@ -166,7 +169,7 @@ LARGE = Work(batch=4096, unique=60_000, dense_parameters=5_000_000, rows=1e11, k
 TODAY = Machine(ranks_a_node=8, samples_per_s=100_000, wire_bytes_per_s=25e9,
                 disk_read_per_s=10e9, disk_write_per_s=6e9)  # fmt: skip
 ONE_CALL = replace(TODAY, pairwise=False, message_s=1e-4, memory_bytes_per_s=50e9, overlap=0.5)
-NO_STORE = replace(ONE_CALL, store_s=0.0)
+NO_STORE = replace(ONE_CALL, store_s=0.0, store_turn_s=0.0)
 SMALL_BYTES = replace(LARGE, wire=0.31)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 
 from paddlebox.errors import ConfigError
+from paddlebox.launch.launcher import launch_options, narrowed
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Report
 from paddlebox.launch.supervise_ranks import Attempt, become_reaper
 from paddlebox.launch.supervise_wire import Alone, Link, Met, address_of
@@ -89,14 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("no command: expected -- python -m paddle.distributed.launch ...")
     try:
         limits = _limits_of(options)
-        job = partial(_make_job, options, limits, launch_options(command, os.environ))
-        link = _link(job, launch_options(command, os.environ), options.wait_s)
+        launch = launch_options(command, os.environ)
+        job = partial(_make_job, options, limits, int(launch.nnodes))
+        link = _link(job, launch, options.wait_s)
     except ConfigError as error:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
     become_reaper()
     watch = Path(tempfile.mkdtemp(prefix="paddlebox-watch-"))
-    node = _Node(command, passed_on(os.environ, options.env), watch, options.grace_s)
+    node = _Node(narrowed(command), passed_on(os.environ, options.env), watch, options.grace_s)
     try:
         return _supervise(node, link)
     finally:
@@ -112,29 +114,6 @@ def passed_on(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[
         for name, value in environment.items()
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
-
-
-def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-    """nnodes, master and rank that Paddle's launcher takes from a command, or the environment.
-
-    Raises: ConfigError for several nodes without what a restart needs.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--nnodes", default=environment.get("PADDLE_NNODES", "1"))
-    parser.add_argument("--master", default=environment.get("PADDLE_MASTER", ""))
-    parser.add_argument("--rank", default=environment.get("PADDLE_RANK", "-1"))
-    scripts = [at for at, word in enumerate(command[1:], 1) if word.endswith(".py")]
-    found, _ = parser.parse_known_args(list(command[1 : scripts[0]] if scripts else command[1:]))
-    if not found.nnodes.isdigit() or not int(found.nnodes):
-        raise ConfigError(f"--nnodes {found.nnodes}: expected a number; ranges are not supervised")
-    if int(found.nnodes) > 1 and not found.master:
-        raise ConfigError(f"--nnodes {found.nnodes} without --master HOST:PORT: nodes cannot meet")
-    if int(found.nnodes) > 2 and int(found.rank) < 0:
-        raise ConfigError(
-            f"--nnodes {found.nnodes} without --rank: the launcher would number the nodes anew at "
-            "each start, and each holds its own ranks' rows: add --rank 0, 1, ... on each"
-        )
-    return found
 
 
 class _Node:
@@ -194,10 +173,9 @@ def _link(make_job: partial[Job], launch: argparse.Namespace, wait_s: float) -> 
 def _make_job(
     options: argparse.Namespace,
     limits: Mapping[str, float],
-    launch: argparse.Namespace,
+    nodes: int,
     last: Order,
 ) -> Job:
-    nodes = int(launch.nnodes)
     return Job(
         nodes, options.tries, limits, options.wait_s, _say, attempt=last.attempt, used=last.used
     )

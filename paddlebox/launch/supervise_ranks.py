@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paddlebox import heartbeat
+from paddlebox.launch.launcher import launches
 from paddlebox.launch.supervise_job import Rank
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -48,7 +49,7 @@ class Attempt:
             preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
         # Without the launcher, as one process, the program is rank 0.
-        self._launches = "paddle.distributed.launch" in command
+        self._launches = launches(command)
         self._beats: dict[int, tuple[str, float]] = {}  # of a rank: its line, when it was new
         self._ended: dict[int, int] = {}  # codes of ranks
         self._end_by: float | None = None  # whatever lives then is killed

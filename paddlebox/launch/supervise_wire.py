@@ -140,6 +140,8 @@ class Leader:
                 except (OSError, ValueError):
                     self._nodes.pop(node).close()
             time.sleep(0.05)
+        for lines in [*self._nodes.values(), *self._waiting]:
+            lines.close()
         self._server.close()
 
 

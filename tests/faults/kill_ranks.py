@@ -102,14 +102,14 @@ class Supervised:
             for pid, words in _processes()
             if any(str(self.folder / of) in word for word in _environment(pid))
             and "tools/train.py" in words
-            and "paddle.distributed.launch" not in words
+            and not _launches(words)
         ]
 
     def launchers(self) -> list[int]:
         return [
             pid
             for pid, words in _processes()
-            if "paddle.distributed.launch" in words
+            if _launches(words)
             and "tools/supervise.py" not in words
             and any(word.startswith(str(self.folder / "log-")) for word in words)
         ]
@@ -148,6 +148,10 @@ def _processes() -> list[tuple[int, list[str]]]:
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 found.append((int(entry.name), words))
     return found
+
+
+def _launches(words: Sequence[str]) -> bool:
+    return bool({"paddle.distributed.launch", "paddlebox.launch.narrow"} & set(words))
 
 
 def _environment(pid: int) -> list[str]:

@@ -12,7 +12,8 @@ import pytest
 
 from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
-from paddlebox.launch.supervise import launch_options, main, passed_on
+from paddlebox.launch.launcher import launch_options, narrowed
+from paddlebox.launch.supervise import main, passed_on
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.launch.supervise_wire import Met
 
@@ -182,6 +183,12 @@ def test_ranks_get_what_is_on_the_list_and_what_was_asked_for() -> None:
     found = {"PATH": "p", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "s", "TOKEN": "t", "NCCL_X": "1"}
     assert set(passed_on(found)) == {"PATH", "LC_ALL", "NCCL_X"}
     assert "AWS_SECRET_ACCESS_KEY" in passed_on(found, ["AWS_*"])
+
+
+def test_the_launcher_listens_narrowly_and_a_program_stays_as_it_is() -> None:
+    launch = ["python", "-m", "paddle.distributed.launch", "tools/train.py"]
+    assert narrowed(launch)[2] == "paddlebox.launch.narrow"
+    assert narrowed(["python", "paddle.distributed.launch"])[1] == "paddle.distributed.launch"
 
 
 def test_nodes_are_those_of_the_launcher() -> None:
