@@ -181,8 +181,8 @@ def table(work: Work, machine: Machine) -> str:
     ]
     for ranks in (1, 8, 16, 64, 128, 512):
         found = predict(ranks, work, machine)
-        parts = (found.compute_s, found.exchange_s, found.messages_s, found.dense_s)
-        parts = (*parts, found.store_s, found.wait_s)
+        parts = [found.compute_s, found.exchange_s, found.messages_s, found.dense_s]
+        parts += [found.store_s, found.wait_s]
         cells = [f"{part * 1e3:.1f}" for part in parts]
         lines.append(
             f"| {ranks} | {found.samples_per_s(work.batch) / 1e6:.2f} | {found.share:.2f} | "
