@@ -29,12 +29,13 @@ CPP = {
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
 
-_FLOOR = {"config", "errors", "heartbeat"}
+_FLOOR = {"closing", "config", "errors", "heartbeat"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
 _TRAIN = _DATA | _MODELS | {"saves", "ranks", "train"}
 PYTHON = {
+    "closing": set[str](),
     "errors": set[str](),
     "heartbeat": set[str](),
     "config": {"errors"},
