@@ -205,9 +205,14 @@ def tables() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", type=Path, help="what benchmarks/ranks.py has written")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="numbers of Machine, for --ranks"
+    )
     options = parser.parse_args()
     if options.ranks is not None:
-        print("\n".join(check(options.ranks, Work(), Machine())))
+        given = (text.partition("=") for text in options.set)
+        machine = replace(Machine(), **{name: float(value) for name, _, value in given})
+        print("\n".join(check(options.ranks, Work(), machine)))
         return 0
     for heading, text in tables().items():
         print(f"### {heading}\n\n{text}")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +20,7 @@ from paddlebox.launch.launcher import launch_options, narrowed
 from paddlebox.launch.supervise import main, passed_on
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.launch.supervise_wire import Met
+from tests.conftest import ROOT
 
 
 def rank(number: int, **changed: object) -> Rank:
@@ -290,3 +295,44 @@ def test_a_tool_tells_what_it_does_and_how_it_ends(
     assert int(lines[0][0]) < int(lines[1][0])
     assert (tmp_path / "beat.3").read_text()[heartbeat.LINE :].strip() == "1 stage"
     assert (tmp_path / "exit.3").read_text() == "2"
+
+
+HANGS_ONCE = """
+import pathlib, sys, threading, time
+from paddlebox import heartbeat
+
+@heartbeat.told
+def main():
+    marker = pathlib.Path(sys.argv[1])
+    for step in heartbeat.steps(range(1, 5)):
+        time.sleep(0.1)
+        if step == 3 and not marker.exists():
+            marker.touch()
+            threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**6)]).start()
+            threading.Event().wait()
+    return 0
+
+sys.exit(main())
+"""
+
+
+def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "hangs_once.py"
+    program.write_text(HANGS_ONCE)
+    done = subprocess.run(
+        [
+            *(sys.executable, "tools/supervise.py", "--stall-s", "2", "--"),
+            *(sys.executable, program, tmp_path / "marker"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"rank 0 \(process \d+ on .*\): no progress in step 3 for 2 s", done.stderr)
+    assert "attempt 2 begins" in done.stderr
