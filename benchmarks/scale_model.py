@@ -206,12 +206,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", type=Path, help="what benchmarks/ranks.py has written")
     parser.add_argument(
-        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="numbers of Machine, for --ranks"
+        "--store-s", type=float, default=Machine.store_s, help="for --ranks: a word of one rank"
     )
     options = parser.parse_args()
     if options.ranks is not None:
-        given = (text.partition("=") for text in options.set)
-        machine = replace(Machine(), **{name: float(value) for name, _, value in given})
+        machine = replace(Machine(), store_s=options.store_s)
         print("\n".join(check(options.ranks, Work(), machine)))
         return 0
     for heading, text in tables().items():
