@@ -12,8 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 #: Exit codes (docs/running.md) that another try would only repeat.
 FINAL = {2: "configuration", 3: "data", 5: "training", 6: "lock", 7: "guard"}
@@ -71,14 +70,6 @@ class Report:
     launcher: int | None = None  # its exit code
     ranks: Sequence[Rank] = ()
     signal: int = 0  # that came to the supervisor
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Report:
-        ranks = tuple(Rank(**rank) for rank in found["ranks"])
-        return cls(**{**found, "ranks": ranks})
 
 
 @dataclass(frozen=True)
@@ -288,8 +279,8 @@ def suspects(ranks: Sequence[Rank]) -> list[Rank]:
     those that others wait for, and that wait for nobody; else those that have come least far."""
     if stopped := [rank for rank in ranks if rank.state in (*_HELD, "D")]:
         return stopped
-    waited_for = {int(rank.waits.split()[0]) for rank in ranks if rank.waits}
-    if free := [rank for rank in ranks if rank.number in waited_for and not rank.waits]:
+    waited_for = {rank.waits.partition(" ")[0] for rank in ranks}
+    if free := [rank for rank in ranks if str(rank.number) in waited_for and not rank.waits]:
         return free
     least = min((rank.count for rank in ranks), default=0)
     return [rank for rank in ranks if rank.count == least]

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+
 from paddlebox.errors import ConfigError
 from paddlebox.launch.supervise_job import Job, Order, Report
 
@@ -22,6 +24,8 @@ SILENT_S = 15.0  # a node that says nothing for so long is gone
 _LONGEST_LINE = 1 << 20
 _AGAIN_S = 1.0  # an order is repeated, so that its receiver knows of its sender
 _PARTING_S = 3.0
+# What comes from others is of the types that it should have; else a ValueError.
+_REPORT, _ORDER = TypeAdapter(Report), TypeAdapter(Order)
 
 
 class Link(Protocol):
@@ -60,14 +64,17 @@ class _Lines:
         """The last object that has come, None without a new one. Raises: OSError where there will
         be no more."""
         self._connection.setblocking(False)
+        closed = False
         with contextlib.suppress(BlockingIOError):
             while found := self._connection.recv(1 << 16):
                 self._buffer += found
                 if len(self._buffer) > _LONGEST_LINE:
                     raise OSError(f"a line of more than {_LONGEST_LINE} bytes")
-            raise OSError("the connection was closed")
+            closed = True
         whole, newline, self._buffer = self._buffer.rpartition(b"\n")
         if not newline:
+            if closed:
+                raise OSError("the connection was closed")
             if time.monotonic() - self.heard_at > SILENT_S:
                 raise OSError(f"silent for {SILENT_S:g} s")
             return None
@@ -99,7 +106,7 @@ class Leader:
             try:
                 found = lines.newest()
                 if found is not None:
-                    self._job.hear(node, Report.from_dict(found["report"]))
+                    self._job.hear(node, _REPORT.validate_python(found["report"]))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._drop(node, str(error))
         self._job.hear(self._name, report)
@@ -118,7 +125,7 @@ class Leader:
             found = lines.newest()
             if found is None:
                 return
-            node, report = str(found["node"]), Report.from_dict(found["report"])
+            node, report = str(found["node"]), _REPORT.validate_python(found["report"])
         except (OSError, ValueError, KeyError, TypeError):
             lines.close()
         else:
@@ -155,11 +162,11 @@ class Follower:
     def exchange(self, report: Report) -> Order:
         """Raises: OSError where the node that decides is gone."""
         if time.monotonic() - self._sent_at > 0.5 * _AGAIN_S:
-            self._lines.send({"node": self._name, "report": report.to_dict()})
+            self._lines.send({"node": self._name, "report": asdict(report)})
             self._sent_at = time.monotonic()
         found = self._lines.newest()
         if found is not None:
-            self._order = Order(**found)
+            self._order = _ORDER.validate_python(found)
         return self._order
 
     def close(self) -> None:

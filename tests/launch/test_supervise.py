@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import socket
@@ -257,7 +258,11 @@ def test_two_nodes_meet_one_decides_and_the_other_takes_over(address: tuple[str,
 def test_what_is_no_report_is_hung_up_on(address: tuple[str, int]) -> None:
     link = Met(lambda _: Job(2, 3, LIMITS_S, 60.0, print), "a", address, 60.0, print)
     link.exchange(Report())
-    for sent in (b"GET / HTTP/1.1\n\n", b'{"node": 1}\n', b"[]\n", b'{"node":"x","report":7}\n'):
+    wrong = json.dumps(
+        {"node": "x", "report": {"ranks": [{**dataclasses.asdict(rank(0)), "pid": "a"}]}}
+    )
+    strange = [b"GET / HTTP/1.1\n\n", b'{"node": 1}\n', b"[]\n", b'{"node":"x","report":7}\n']
+    for sent in (*strange, wrong.encode() + b"\n"):
         with socket.create_connection(address) as stranger:
             stranger.sendall(sent)
             stranger.settimeout(0.01)
