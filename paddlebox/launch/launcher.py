@@ -40,9 +40,16 @@ def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> ar
     parser.add_argument("--master", default=environment.get("PADDLE_MASTER", ""))
     parser.add_argument("--rank", default=environment.get("PADDLE_RANK", "-1"))
     scripts = [at for at, word in enumerate(command[1:], 1) if word.endswith(".py")]
-    found, _ = parser.parse_known_args(list(command[1 : scripts[0]] if scripts else command[1:]))
+    try:
+        found, _ = parser.parse_known_args(
+            list(command[1 : scripts[0]] if scripts else command[1:])
+        )
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"the launcher's options: {error}") from None
     if not found.nnodes.isdigit() or not int(found.nnodes):
         raise ConfigError(f"--nnodes {found.nnodes}: expected a number; ranges are not supervised")
+    if not found.rank.removeprefix("-").isdigit():
+        raise ConfigError(f"--rank {found.rank}: expected a number")
     if int(found.nnodes) > 1 and not found.master:
         raise ConfigError(f"--nnodes {found.nnodes} without --master HOST:PORT: nodes cannot meet")
     if int(found.nnodes) > 2 and int(found.rank) < 0:

@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, command = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
     if not command:
         parser.error("no command: expected -- python -m paddle.distributed.launch ...")
+    if shutil.which(command[0]) is None:
+        parser.error(f"{command[0]}: no such program")
     try:
         limits = _limits_of(options)
         launch = launch_options(command, os.environ)

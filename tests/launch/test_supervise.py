@@ -203,6 +203,9 @@ def test_nodes_are_those_of_the_launcher() -> None:
     assert (found.nnodes, found.master, found.rank) == ("2", "h:1", "-1")
     with pytest.raises(ConfigError, match="--rank 0, 1"):
         launch_options([*launch[:-1], "--nnodes", "3", "tools/train.py"], {})
+    for wrong in (["--nnodes"], ["--nnodes", "2:4"], ["--rank", "first"]):
+        with pytest.raises(ConfigError, match=wrong[0]):
+            launch_options(["python", "-m", "paddle.distributed.launch", *wrong], {})
     with pytest.raises(ConfigError, match="without --master"):
         launch_options(["python", "-m", "paddle.distributed.launch", "--nnodes", "2"], {})
 
