@@ -1,8 +1,8 @@
 /* The HBM tier on a GPU, as a C interface: no Paddle, no C++ types, nothing thrown.
  *
  * The same sources give two libraries: with nvcc one for a GPU, and with a C++ compiler one where
- * "the device" is the host, for tests of everything but speed. Both give the same bits, and the bits
- * of the host's tier (ops/table), because all run the same functions of ops/rule.
+ * "the device" is the host, for tests of everything but speed. Both give the same bits, and those of
+ * the host's tier (ops/table), because all run the same functions of ops/rule.
  *
  * Life of a table:  begin -> put_rows, carry -> find, pull, pull_pooled, plan, push -> changed,
  * get_rows (its rows go to the host) -> drop.
@@ -33,7 +33,8 @@ enum pbx_hbm_code {
   PBX_HBM_DEVICE = 3,  /* CUDA refused, or a kernel failed */
 };
 
-/* One of ops/rule, in its order: naive, adagrad, std_adagrad, adagrad_v2, adam, shared_adam, ftrl. */
+/* One of ops/rule, by its place in naive, adagrad, std_adagrad, adagrad_v2, adam, shared_adam,
+ * ftrl. */
 typedef struct {
   int32_t kind;
   float learning_rate, initial_range, initial_g2sum;
@@ -93,8 +94,8 @@ PBX_HBM_API int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, pb
 PBX_HBM_API void pbx_hbm_drop(pbx_hbm_table* table);
 PBX_HBM_API int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out);
 
-/* Writes rows. ids: host (m), each once, or null: [first, first + m). rows: host (m, W). Through two
- * pinned buffers, one filled while the other travels. */
+/* Writes rows. ids: host (m), each once, or null: [first, first + m). rows: host (m, W). Through
+ * two pinned buffers, one filled while the other travels. */
 PBX_HBM_API int pbx_hbm_put_rows(pbx_hbm_table* table, const int32_t* ids, uint64_t first,
                                  uint64_t m, const float* rows);
 /* New rows, as the accessor makes them. ids: host (m). slots: host (m). */

@@ -39,7 +39,7 @@ Status Synchronize(Stream stream) {
 Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
   memory.where_ = where;
-  if (bytes == 0) return memory;
+  if (bytes == 0) return Result<Memory>(std::move(memory));
   const cudaError_t error = where == Where::kDevice ? cudaMalloc(&memory.data_, bytes)
                                                     : cudaMallocHost(&memory.data_, bytes);
   if (error == cudaErrorMemoryAllocation) {
@@ -52,7 +52,7 @@ Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   }
   PBX_RETURN_IF_ERROR(CudaStatus(error, what));
   memory.bytes_ = bytes;
-  return memory;
+  return Result<Memory>(std::move(memory));
 }
 
 void Memory::Free(void* data, Where where) {
@@ -122,14 +122,14 @@ Status Synchronize(Stream) { return Status::Ok(); }
 Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
   memory.where_ = where;
-  if (bytes == 0) return memory;
+  if (bytes == 0) return Result<Memory>(std::move(memory));
   // As cudaMalloc aligns it.
   if (bytes > SIZE_MAX / 2 || posix_memalign(&memory.data_, 256, bytes) != 0) {
     memory.data_ = nullptr;
     return Error(Code::kOutOfSpace, "%s: %zu bytes wanted, more than there are", what, bytes);
   }
   memory.bytes_ = bytes;
-  return memory;
+  return Result<Memory>(std::move(memory));
 }
 
 void Memory::Free(void* data, Where) { std::free(data); }

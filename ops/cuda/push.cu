@@ -16,6 +16,11 @@ PBX_HOST_DEVICE inline float Mended(float x, float bound) {
   return Finite(x) ? x : (x > 0 ? bound : (x < 0 ? -bound : 0.0f));
 }
 
+constexpr int kAnyRule = -1;
+
+// kKind: the rule of embed and embedx, where it is the same. Code for one rule takes half of the
+// registers of code for all, so that twice as many blocks share a multiprocessor.
+template <int kKind>
 struct Push {
   TableView table;
   const int32_t* plan;
@@ -55,6 +60,10 @@ struct Push {
   }
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    AccessorConfig config = table.config;
+    if constexpr (kKind != kAnyRule) {
+      config.embed.kind = config.embedx.kind = static_cast<RuleKind>(kKind);
+    }
     const int64_t unique = plan[1], first = tile * rows_of_tile;
     if (first >= unique) return;  // tiles were counted before the plan's size was known
     const int64_t left = unique - first;
@@ -78,7 +87,7 @@ struct Push {
       float* const sum = sums + r * sum_room;
       if (!Check(sum, columns)) return;
       SetFlag(row, kTouched);
-      accessor::Push(table.config, table.keys[ids[r]], sum[0], sum[1], sum + 2, gradient.day, row);
+      accessor::Push(config, table.keys[ids[r]], sum[0], sum[1], sum + 2, gradient.day, row);
     });
     block.ForEach(count * words, [&](int i) {
       const int r = i / words, word = i % words;
@@ -87,8 +96,23 @@ struct Push {
   }
 };
 
-Status LaunchPush(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
+template <int kKind>
+Status LaunchPush(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
                   const pbx_hbm_gradient& gradient, uint64_t* bad, Stream stream) {
+  const RowLayout& layout = table.view.config.layout;
+  const int row_room = layout.words() | 1, sum_room = (3 + layout.embedx_dim) | 1;
+  const size_t of_row = static_cast<size_t>(row_room + sum_room) * 4;
+  int tile = kMostTile;
+  while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
+  // 3 + U + (U + 1) + M values, and no row without an occurrence.
+  const uint64_t most_rows = (plan_size - 4) / 3;
+  const Push<kKind> body{table.view, plan, gradient, bad, tile, row_room, sum_room};
+  return Launch("push", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
+                static_cast<size_t>(tile) * of_row, stream);
+}
+
+Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
+                      const pbx_hbm_gradient& gradient, uint64_t* bad, Stream stream) {
   if (plan_size < 4) {
     return Error(Code::kInvalidArgument, "push: a plan of %llu values, 4 are the least",
                  static_cast<unsigned long long>(plan_size));
@@ -97,16 +121,17 @@ Status LaunchPush(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
     return Error(Code::kInvalidArgument, "push: slots is %lld, expected 1 or more",
                  static_cast<long long>(gradient.slots));
   }
-  const RowLayout& layout = table->view.config.layout;
-  const int row_room = layout.words() | 1, sum_room = (3 + layout.embedx_dim) | 1;
-  const size_t of_row = static_cast<size_t>(row_room + sum_room) * 4;
-  int tile = kMostTile;
-  while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
-  // 3 + U + (U + 1) + M values, and no row without an occurrence.
-  const uint64_t most_rows = (plan_size - 4) / 3;
-  const Push body{table->view, plan, gradient, bad, tile, row_room, sum_room};
-  return Launch("push", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
-                static_cast<size_t>(tile) * of_row, stream);
+  const AccessorConfig& config = table.view.config;
+  auto launch = LaunchPush<kAnyRule>;
+  if (config.embed.kind == config.embedx.kind) {
+    switch (config.embed.kind) {
+      case RuleKind::kNaive: launch = LaunchPush<static_cast<int>(RuleKind::kNaive)>; break;
+      case RuleKind::kAdaGrad: launch = LaunchPush<static_cast<int>(RuleKind::kAdaGrad)>; break;
+      case RuleKind::kAdam: launch = LaunchPush<static_cast<int>(RuleKind::kAdam)>; break;
+      default: break;  // the rarer ones share one code
+    }
+  }
+  return launch(table, plan, plan_size, gradient, bad, stream);
 }
 
 }  // namespace
@@ -118,6 +143,6 @@ using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                  const pbx_hbm_gradient* gradient, uint64_t* bad, void* stream) {
   return Call(table->hbm, [&] {
-    return LaunchPush(table, plan, plan_size, *gradient, bad, static_cast<Stream>(stream));
+    return CheckAndLaunch(*table, plan, plan_size, *gradient, bad, static_cast<Stream>(stream));
   });
 }

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from core import Library, Reference, build
+from hbm_library import Library, Reference, build
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64
-from ctypes import c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -241,9 +240,7 @@ class Table:
         asked = self.device.put(ids.astype(np.int32))
         shape = (len(ids), 3 + self.device.config.embedx_dim)
         out = self.device.put(np.full(shape, np.nan, np.float32))
-        self.library.call(
-            "pull", self.handle, asked.pointer, c_uint64(len(ids)), out.pointer, None
-        )
+        self.library.call("pull", self.handle, asked.pointer, c_uint64(len(ids)), out.pointer, None)
         return out.get()
 
     def pull_pooled(
@@ -369,7 +366,11 @@ class Reference:
     def plan(self, ids: np.ndarray, offsets: np.ndarray, stamp: int = 1) -> np.ndarray:
         plan = np.zeros(4 + 3 * len(ids), np.int32)
         size = self._native.pbx_reference_plan(
-            pointer(ids), pointer(offsets), c_uint64(len(offsets) - 1), c_int32(stamp), pointer(plan)
+            pointer(ids),
+            pointer(offsets),
+            c_uint64(len(offsets) - 1),
+            c_int32(stamp),
+            pointer(plan),
         )
         return plan[:size].copy()
 
@@ -385,7 +386,7 @@ class Reference:
 
 def build(device: str) -> Path:
     """Builds the libraries for `host` or `gpu`. Returns their folder."""
-    more = [] if device == "host" else [f"NVCC={os.environ.get('NVCC', 'nvcc')}"]
+    more = [] if device == "host" else [f"NVCC={os.environ.get('NVCC') or 'nvcc'}"]
     done = subprocess.run(
         ["make", "-C", str(ROOT / "tests/cuda"), "-j2", device, *more],
         capture_output=True,
