@@ -28,9 +28,7 @@ def load_named(named: str, key: str) -> Any:
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
         return getattr(module, name)
-    except ConfigError:
-        raise
-    except (AttributeError, ImportError, OSError) as error:
+    except (AttributeError, ConfigError, ImportError, OSError) as error:
         raise ConfigError(f"{key} {named!r}: {error}") from error
     except Exception as error:  # whatever the user's code does wrong
         raise ConfigError(f"{key} {named!r}: {type(error).__name__}: {error}") from error

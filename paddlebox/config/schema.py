@@ -415,8 +415,8 @@ class DataConfig(Section):
     )
     parser: str = Field(
         default="",
-        description="parser plugin for text: module:function, or the path of a .so; needs "
-        "security.allow_commands",
+        description="parser plugin for text: module:function, path/to/file.py:function or the "
+        "path of a .so; needs security.allow_commands",
     )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
