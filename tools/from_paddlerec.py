@@ -1,4 +1,4 @@
-"""Turns a config of PaddleRec into one of this project: python tools/from_paddlerec.py CONFIG --out DIR"""
+"""Turns a config of PaddleRec into one of ours: python tools/from_paddlerec.py CONFIG --out DIR"""
 
 import sys
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from paddlebox.config.models import ModelType, NetworkConfig
-from paddlebox.config.section import Text
+from paddlebox.config.section import ListOf, Text
 
 
 class CustomConfig(NetworkConfig):
@@ -19,12 +19,11 @@ class CustomConfig(NetworkConfig):
     settings: dict[str, JsonValue] = Field(
         default_factory=dict, description="whatever the layer reads from `config.settings`"
     )
-    history: dict[Text, Text] = Field(
-        default_factory=dict,
-        description="sparse slots that the layer reads id by id, each with a max_length: the slot "
-        "of the item that they are compared with",
+    in_order: ListOf[Text] = Field(
+        default=(),
+        description="sparse slots that the layer reads id by id, each with a max_length",
     )
 
     @property
     def sequences(self) -> tuple[str, ...]:
-        return tuple(self.history)
+        return self.in_order

@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> list[str]:
         source, reading, name_of(source), relative(train), relative(test) if has_test else ""
     )
     made.put("data.slots", relative(written[1]))
-    slots = {"csv": reading.csv} if reading.csv else {}
+    slots: dict[str, Any] = {"csv": reading.csv} if reading.csv else {}
     slots |= {"slots": reading.slots}
     _check(made, slots, arguments.config)
     said = [*_report(made, len(looked_at), arguments.config)]
@@ -125,8 +125,8 @@ def _by_reader(
         )
     if not arguments.allow_commands:
         raise ConfigError(
-            f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, now "
-            "and when training: give --allow-commands if you trust its code"
+            f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
+            "now and when training: give --allow-commands if you trust its code"
         )
     from paddlebox.launch.paddlerec.reader import reading_of
 
@@ -207,23 +207,17 @@ def _write(
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
 
 
-class _Dumper(yaml.SafeDumper):
-    """One slot a line; strings that YAML 1.2 would read as numbers are quoted by SafeDumper."""
-
-
 def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:
     first = "".join(f"# {line}\n" for line in head)
     slots = values.get("slots")
     rest = {key: value for key, value in values.items() if key != "slots"}
-    text = (
-        yaml.dump(rest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=1000)
-        if rest
-        else ""
-    )
+    text = _dumped(rest, None) if rest else ""
     if slots is None:
         return first + text
-    lines = (
-        yaml.dump(slot, Dumper=_Dumper, sort_keys=False, default_flow_style=True, width=1000)
-        for slot in slots
-    )
-    return first + text + "slots:\n" + "".join(f"  - {line}" for line in lines)
+    return first + text + "slots:\n" + "".join(f"  - {_dumped(slot, True)}" for slot in slots)
+
+
+def _dumped(value: Any, flow: bool | None) -> str:
+    """flow: on one line; None: what is innermost."""
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=flow, width=1000)
+    return text

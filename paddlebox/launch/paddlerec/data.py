@@ -160,8 +160,8 @@ def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> R
         lacking = [name for name in every if name not in seen]
         names += [name for name in every if name not in labels]
         if lacking and len(lacking) < len(numbered):
-            notes.append(f"{len(lacking)} slots between {every[0]} and {every[-1]} are in slots.yaml"
-                         " too, though the lines that were looked at lack them")  # fmt: skip
+            between = f"{len(lacking)} slots between {every[0]} and {every[-1]}"
+            notes.append(f"{between} are in slots.yaml too, though these lines lack them")
         elif lacking:
             names = [name for name in names if name in seen]
     for name in names:
@@ -170,8 +170,8 @@ def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> R
             notes.append(f"slot {name} is left out: the model has places of its own")
         elif known.numbers and not known.integers:
             if known.least != known.most:
-                notes.append(f"{name} has {known.least} to {known.most} values a line, and is dense:"
-                             " lines of another number than the most are malformed")  # fmt: skip
+                values = f"{known.least} to {known.most} values a line"
+                notes.append(f"dense {name} has {values}: one of fewer than the most is malformed")
             slots.append({"name": name, "type": "dense", "dim": known.most, "default": 0})
         else:
             hashed = {} if known.integers else {"hash": True}
@@ -242,7 +242,7 @@ def _census(width: int) -> Reading:
         f"its files are label,label and {width} numbers",
         pipe_command=f"sed -E 's/,/ /g; s/^([^ ]+) ([^ ]+) /1 \\1 1 \\2 {width} /; s/$/ 1 1/'",
         notes=(
-            "slot always is 1 in every line: a table needs a sparse slot, and these files have none",
+            "slot always is 1 in every line: a table needs a sparse slot, and these have none",
             "the names of the labels, marital and income, are those of PaddleRec's census data; "
             "datasets/census_income reads the publisher's own files, with ids in place of columns "
             "of zeros and ones",

@@ -87,7 +87,7 @@ def _columns(reader: Path, labels: Sequence[str], count: int) -> set[int]:
     for label in labels:
         if not label.isdecimal() or int(label) >= count:
             raise ConfigError(
-                f"--label {label}: {reader} makes {count} arrays of a line; expected their numbers, "
-                f"0 to {count - 1}"
+                f"--label {label}: {reader} makes {count} arrays of a line; expected their "
+                f"numbers, 0 to {count - 1}"
             )
     return {int(label) for label in labels}

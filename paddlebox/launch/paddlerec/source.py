@@ -71,9 +71,9 @@ def read_source(path: Path, model: str = "") -> Source:
     old = [key for key in _OLD_KEYS if key in values]
     if old or isinstance(values.get("runner"), list):
         raise ConfigError(
-            f"{path}: is a config of PaddleRec 1 ({', '.join(old) or 'runner is a list'}); expected "
-            "one of PaddleRec 2, with the sections runner and hyper_parameters: take the config.yaml "
-            "that its model has there, and put your values into it"
+            f"{path}: is a config of PaddleRec 1 ({', '.join(old) or 'runner is a list'}); "
+            "expected one of PaddleRec 2, with the sections runner and hyper_parameters: take the "
+            "config.yaml that its model has there, and put your values into it"
         )
     if "trainer" in values and "model" in values:
         raise ConfigError(f"{path}: is a config of this project already (model, trainer)")
