@@ -27,8 +27,10 @@ def load_named(named: str, key: str) -> Any:
         raise ConfigError(f"{key} {named!r}: expected module:name, or path/to/file.py:name")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+        if not hasattr(module, name):
+            raise ConfigError(f"{where} has no attribute {name!r}")
         return getattr(module, name)
-    except (AttributeError, ConfigError, ImportError, OSError) as error:
+    except (ConfigError, ImportError, OSError) as error:
         raise ConfigError(f"{key} {named!r}: {error}") from error
     except Exception as error:  # whatever the user's code does wrong
         raise ConfigError(f"{key} {named!r}: {type(error).__name__}: {error}") from error

@@ -58,6 +58,9 @@ def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     print("\n".join(lines))
     return 0
 
@@ -199,12 +202,9 @@ def _write(
         "slots.yaml": _yaml(slots, ["The columns, as the data's first lines have them."]),
         "conversion.txt": "\n".join(said) + "\n",
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (out / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
 
 
 def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:

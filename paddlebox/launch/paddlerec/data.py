@@ -76,7 +76,7 @@ def first_lines(files: Sequence[Path]) -> list[str]:
     try:
         return list(islice(lines(), LINES))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{files[0].parent}: cannot be read as text: {error}") from error
+        raise ConfigError(f"{files[0]} …: cannot be read as text: {error}") from error
 
 
 def look(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
@@ -114,7 +114,7 @@ def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
     # Of slots there are few, of values many; and a name is a name.
     sides: tuple[set[str], set[str]] = (set(), set())
     for line in lines:
-        for token in line.split():
+        for token in _tokens(line):
             left, _, right = token.rpartition(":")
             sides[0].add(left)
             sides[1].add(right)
@@ -123,7 +123,7 @@ def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
     first = lines[0].split()[0].rpartition(":")
     for line in lines:
         counts: dict[str, int] = {}
-        for token in line.split():
+        for token in _tokens(line):
             left, _, right = token.rpartition(":")
             name, value = (left, right) if named else (right, left)
             counts[name] = counts.get(name, 0) + 1
@@ -143,6 +143,11 @@ def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
             f"--label, one of {found}"
         )
     return _reading_of(seen, wanted, named)
+
+
+def _tokens(line: str) -> list[str]:
+    """Those that have a name; training counts the lines of others as malformed."""
+    return [token for token in line.split() if ":" in token]
 
 
 def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> Reading:
