@@ -654,6 +654,7 @@ class Config(Section):
             raise ValueError(f"metrics: names are given twice: {', '.join(twice)}")
         return self
 
+    @model_validator(mode="after")
     def _tables_have_names_of_their_own(self) -> Config:
         for key, table in self.extra_tables.items():
             if table.name != key:
