@@ -47,6 +47,12 @@ def range_starts(size: int) -> np.ndarray:
     return np.array([-(-(rank << 64) // size) for rank in range(size)], np.uint64)
 
 
+def key_ranges(size: int) -> list[tuple[int, int]]:
+    """(size) first and last key of each rank."""
+    starts = [int(start) for start in range_starts(size)]
+    return list(zip(starts, [start - 1 for start in [*starts[1:], 1 << 64]], strict=True))
+
+
 @dataclass(frozen=True)
 class ShardedPass(StagedPass):
     """A pass whose rows are up at their owners; `row_of_key` are places among this rank's keys."""
@@ -105,6 +111,14 @@ class ShardedTable(Table):
     @property
     def ranks(self) -> int:
         return self.world.size
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def key_range(self) -> tuple[int, int]:
+        return key_ranges(self.world.size)[self.world.rank]
 
     # ---- once a pass
 
@@ -188,6 +202,13 @@ class ShardedTable(Table):
         self.wait_commit()
         self.world.wait("committed")
         return super().commit_in_background(**arguments)
+
+    def commit_ended(self) -> int:
+        """As `Table.commit_ended`, once every rank has committed the pass before; each calls it."""
+        self._background.settle()
+        if self._ended.kept_fields is not None:
+            self.world.wait("committed")
+        return super().commit_ended()
 
     def agree_parts(self, parts: int) -> int:
         """How many parts a pass is split into: as many as any rank needs."""
@@ -313,6 +334,9 @@ class ShardedTable(Table):
         first = sum(core.unmix(int(text[:16], 16)) for text in found) & _MASK
         second = sum(int(text[16:], 16) for text in found) & _MASK
         return f"{core.mix(first):016x}{second:016x}"
+
+    def meet(self, what: str, mine: bytes = b"") -> list[bytes]:
+        return self.world.gather(what, mine)
 
     def gather(self, mine: bytes) -> list[bytes]:
         self.world.wait("gather")
