@@ -17,10 +17,10 @@ import numpy as np
 
 from paddlebox.config import TableConfig
 from paddlebox.errors import StoreError
-from paddlebox.ranks.sharded import key_ranges
 from paddlebox.store.files import table_folder
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.table import Table
 
 _BLOCK = 64  # counters of the admission filter that belong to one stretch of keys

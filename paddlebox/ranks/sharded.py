@@ -29,6 +29,8 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.world import LANES, World
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.table import StagedPass, Table
 
 core = _native.core
@@ -38,19 +40,12 @@ Feed = dict[str, Any]
 STEP = "ranks:step"
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
-_MASK = (1 << 64) - 1  # sums of digests
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
 
 
 def range_starts(size: int) -> np.ndarray:
     """(size) uint64: where the range of each rank begins in the hash order."""
-    return np.array([-(-(rank << 64) // size) for rank in range(size)], np.uint64)
-
-
-def key_ranges(size: int) -> list[tuple[int, int]]:
-    """(size) first and last key of each rank."""
-    starts = [int(start) for start in range_starts(size)]
-    return list(zip(starts, [start - 1 for start in [*starts[1:], 1 << 64]], strict=True))
+    return np.array([first for first, _ in key_ranges(size)], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -331,9 +326,7 @@ class ShardedTable(Table):
     def digest(self) -> str:
         """Of the rows of all ranks: what one rank with all of them would give."""
         found = [text.decode() for text in self.world.gather("digest", super().digest().encode())]
-        first = sum(core.unmix(int(text[:16], 16)) for text in found) & _MASK
-        second = sum(int(text[16:], 16) for text in found) & _MASK
-        return f"{core.mix(first):016x}{second:016x}"
+        return sum_of_digests(found)
 
     def meet(self, what: str, mine: bytes = b"") -> list[bytes]:
         return self.world.gather(what, mine)

@@ -5,10 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 Feed = dict[str, Any]
 ALL_KEYS = (0, (1 << 64) - 1)
+
+
+def key_ranges(size: int) -> list[tuple[int, int]]:
+    """(size) first and last key of each of so many ranks: equal shares of the hash order."""
+    starts = [-(-(rank << 64) // size) for rank in range(size + 1)]
+    return [(start, following - 1) for start, following in pairwise(starts)]
 
 
 class OneRank:

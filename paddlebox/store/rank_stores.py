@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from paddlebox import _native
 from paddlebox.errors import StoreError
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+
+_MASK = (1 << 64) - 1
 
 
 def store_of_rank(store: Path, rank: int) -> Path:
@@ -68,6 +72,22 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         alike = [record for record in of_pass if len(record.events) == len(first.events)]
         chosen.append((store_of_rank(store, rank), (alike or of_pass)[-1]))
     return chosen
+
+
+def stores_beside(store: Path) -> list[Path]:
+    """A run's stores that are there, by rank, whatever is in them; store: of the first rank."""
+    folders = {0: store}
+    for path in (store.parent / "ranks").glob(f"*/{store.name}"):
+        if path.parent.name.isdecimal():
+            folders[int(path.parent.name)] = path
+    return [folders[rank] for rank in sorted(folders)]
+
+
+def sum_of_digests(digests: Sequence[str]) -> str:
+    """The digest of the rows of all ranks: what one rank with all of them would give."""
+    first = sum(_native.core.unmix(int(text[:16], 16)) for text in digests) & _MASK
+    second = sum(int(text[16:], 16) for text in digests) & _MASK
+    return f"{_native.core.mix(first):016x}{second:016x}"
 
 
 def _kept(store: Path) -> list[VersionRecord]:

@@ -28,10 +28,10 @@ from paddlebox.config import Config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.ranks.moving import overlapping, write_range
-from paddlebox.ranks.sharded import key_ranges
 from paddlebox.store import copies, files
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.one_rank import key_ranges
 from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
 
 log = logging.getLogger("paddlebox")
