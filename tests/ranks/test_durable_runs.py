@@ -33,7 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two ranks that saved and copied each of their three passes."""
     folder = tmp_path_factory.mktemp("runs")
-    done = launch("train", folder / "run", data, *_ALL, *_kept_in(folder))
+    more = (*_ALL, *_kept_in(folder), "trainer.evaluate_after_pass=true")
+    done = launch("train", folder / "run", data, *more)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
