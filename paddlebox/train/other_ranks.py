@@ -29,6 +29,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.ranks.moving import overlapping, write_range
 from paddlebox.store import copies, files
+from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import key_ranges
@@ -101,8 +102,10 @@ def _to_json(found: Found | None) -> bytes:
 
 def _from_json(text: bytes) -> Found | None:
     fields = json.loads(text)
-    if fields is None:
-        return None
+    return _from_fields(fields) if fields is not None else None
+
+
+def _from_fields(fields: Mapping[str, Any]) -> Found:
     passes = {int(number): version for number, version in fields["passes"].items()}
     return Found(fields["ranks"], passes, fields["newest"])
 
@@ -134,13 +137,11 @@ def _view(root: Path, world: World, name: str) -> dict[int, Found]:
     """The stores of a name that any rank sees, by rank."""
     here = {rank: look(dir_of(root, rank) / name) for rank in _ranks_seen(root)}
     mine = {rank: asdict(found) for rank, found in here.items() if found is not None}
-    seen: dict[int, Found] = {}
-    for theirs in world.gather(f"view {name}", json.dumps(mine).encode()):
-        for rank, fields in json.loads(theirs).items():
-            found = _from_json(json.dumps(fields).encode())
-            assert found is not None
-            seen[int(rank)] = found
-    return seen
+    views = [json.loads(v) for v in world.gather(f"view {name}", json.dumps(mine).encode())]
+    fields = {rank: of for view in views for rank, of in view.items()}
+    # Where nodes do not share the folder one may have an old rank's there: a rank knows its own.
+    fields |= {str(r): view[str(r)] for r, view in enumerate(views) if str(r) in view}
+    return {int(rank): _from_fields(of) for rank, of in fields.items()}
 
 
 def _settled(root: Path, world: World) -> dict[int, Found]:
@@ -162,14 +163,14 @@ def _settled(root: Path, world: World) -> dict[int, Found]:
             folder = dir_of(root, rank)
             if done and rank < done[0]:
                 _put_in_place(folder)
-            _remove(folder / _MOVED)
+            if (folder / _MOVED).exists():
+                _set_aside(folder / _MOVED, folder / _MOVING)
     stores = {rank: found for rank, found in _view(root, world, "store").items() if found.ranks}
     for _ in _in_turns(world):
         for rank in _ranks_seen(root):
             folder = dir_of(root, rank)
             if stores and rank >= _size_of(stores) and (folder / "store").exists():
-                _remove(folder / _BEFORE)
-                os.rename(folder / "store", folder / _BEFORE)  # a half of one is not to be found
+                _set_aside(folder / "store", folder / _BEFORE)
             for name in (_MOVING, _BEFORE, _SOURCES):
                 _remove(folder / name)
     return {rank: found for rank, found in stores.items() if rank < _size_of(stores)}
@@ -188,10 +189,15 @@ def _put_in_place(folder: Path) -> None:
     if not (folder / _MOVED).is_dir():
         return
     if (folder / "store").exists():
-        _remove(folder / _BEFORE)
-        os.rename(folder / "store", folder / _BEFORE)
+        _set_aside(folder / "store", folder / _BEFORE)
     os.rename(folder / _MOVED, folder / "store")
     files.sync_folder(str(folder))
+
+
+def _set_aside(folder: Path, to: Path) -> None:
+    """To where nobody looks for a store: what is removed file by file must not be found half."""
+    _remove(to)
+    os.rename(folder, to)
 
 
 def _remove(folder: Path) -> None:
@@ -203,16 +209,18 @@ def _remove(folder: Path) -> None:
 
 def _move(root: Path, config: Config, world: World, stores: dict[int, Found], size: int) -> None:
     for _ in _in_turns(world):
-        _check_not_trained(root, stores, world)
-    sets = [stores[rank].can_go_to() for rank in range(size) if rank in stores]
-    uris = {rank: copies_of(config, rank) for rank in range(size) if rank not in stores}
-    copied = _copies(uris, size, world)
-    agreed = set.intersection(*sets, *(set(copied.get(rank, {})) for rank in uris))
+        _check_may_go(root, stores, world)
     own = key_ranges(world.size)[world.rank]
-    missing = [r for r in overlapping(own, size) if not _visible(root, r) and not copied.get(r)]
-    missing = sorted({int(r) for m in world.gather("missing", _join(missing)) for r in m.split()})
+    unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
+    told = world.gather("unseen", json.dumps(unseen).encode())
+    hidden = sorted({rank for text in told for rank in json.loads(text)})  # from some rank
+    uris = {rank: copies_of(config, rank) for rank in hidden}
+    copied = _copies(uris, size, world)
+    missing = [rank for rank in hidden if not copied.get(rank)]
     if missing:
         _raise_missing(root, config, missing, size, world)
+    sets = [found.can_go_to() for found in stores.values()]
+    agreed = set.intersection(*sets, *(set(copied[rank]) for rank in hidden))
     if not agreed:
         raise StoreError(
             f"{root}: there is no pass that all {size} ranks can go to: "
@@ -259,11 +267,20 @@ def _visible(root: Path, rank: int) -> bool:
     return (dir_of(root, rank) / "store" / "manifest").is_dir()
 
 
-def _check_not_trained(root: Path, stores: Mapping[int, Found], world: World) -> None:
-    """Raises: StoreLockedError while the old ranks still run."""
+def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None:
+    """Raises: StoreLockedError while the old ranks still run; StoreError where a version that would
+    go with their stores has a name."""
     for rank in stores:
-        if rank % world.size == world.rank and _visible(root, rank):
-            StoreLock(str(dir_of(root, rank) / "store" / "LOCK")).release()
+        if rank % world.size != world.rank or not _visible(root, rank):
+            continue
+        store = dir_of(root, rank) / "store"
+        StoreLock(str(store / "LOCK")).release()
+        for named in checkpoints(str(store)):
+            raise StoreError(
+                f"{store}: version {named.version} has the name {named.name!r} and would be lost "
+                f"where {world.size} ranks go on: copy it (tools/store.py copy), and "
+                "`tools/store.py unname` it first"
+            )
 
 
 def _raise_missing(root: Path, config: Config, missing: list[int], size: int, world: World) -> None:
@@ -313,9 +330,8 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
     mine = there.get(world.rank)
     if mine is not None and at in mine.can_go_to():
         return  # `on_ranks.agreed_passes` goes back to it
-    _remove(own / _BEFORE)
     if (own / "store").exists():
-        os.rename(own / "store", own / _BEFORE)
+        _set_aside(own / "store", own / _BEFORE)
     record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])
     _remove(own / _BEFORE)
     log.info("%s: pass %d came back from its copy, version %d", own, at, record.version)
@@ -350,7 +366,3 @@ def _passes_text(stores: Mapping[int, Found], copied: Mapping[int, Mapping[int, 
         + (f" and copies of {sorted(copied[rank])}" if copied.get(rank) else "")
         for rank in ranks
     )
-
-
-def _join(numbers: list[int]) -> bytes:
-    return " ".join(map(str, numbers)).encode()

@@ -145,7 +145,7 @@ class KilledError(Exception):
 def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
     one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = _digest(one, config)
+    expected, two = _digest(one, config), _as_ranks(one, 2, tmp_path / "two", config)
     rename, remove = os.rename, shutil.rmtree
 
     def dying_at(step: int, left: list[int]) -> Callable[[Callable[..., Any]], Any]:
@@ -162,7 +162,7 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
         return wrap
 
     for step in range(40):
-        run_dir = _as_ranks(one, 2, tmp_path / str(step), config)
+        run_dir = Path(shutil.copytree(two, tmp_path / str(step)))
         mortal = dying_at(step, [0])
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", mortal(rename))
