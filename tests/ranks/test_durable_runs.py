@@ -17,30 +17,9 @@ from paddlebox.serving.gate import Gate
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
 from paddlebox.store.rank_stores import rank_versions
-from tests.conftest import make_synthetic, tool
-from tests.ranks.test_launched_runs import launch, run_launched, summary
+from tests.conftest import tool
+from tests.ranks.launched import launch, run_launched, summary
 from tests.ranks.worker import SLOTS, write_rows
-
-_ALL = ("table.life.base_threshold=0", "table.life.delta_threshold=0")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_synthetic(tmp_path_factory.mktemp("data"), passes=6, rows=3000, test_rows=2000)
-
-
-@pytest.fixture(scope="module")
-def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two ranks that saved and copied each of their three passes."""
-    folder = tmp_path_factory.mktemp("runs")
-    more = (*_ALL, *_kept_in(folder), "trainer.evaluate_after_pass=true")
-    done = launch("train", folder / "run", data, *more)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "run"
-
-
-def _kept_in(folder: Path) -> tuple[str, ...]:
-    return (f"save.out={folder}/out", f"checkpoint.copy_to={folder}/copies")
 
 
 def _served(run_dir: Path) -> list[np.ndarray]:
@@ -51,14 +30,11 @@ def _served(run_dir: Path) -> list[np.ndarray]:
     return [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
 
 
-@pytest.mark.slow
-def test_ranks_write_one_base_and_one_delta_a_pass_which_serve_the_newest_commit(
-    run_dir: Path,
-) -> None:
-    out = run_dir.parent / "out"
+def check_saves(out: Path, run_dir: Path) -> None:
+    """There is a base and a delta for each pass, once, and they serve the newest commit."""
     assert [done.name for done in donefile.read(out, "base")] == ["00000000/base"]
     deltas = [done.name for done in donefile.read(out, "delta")]
-    assert deltas == ["00000000/delta-2", "00000000/delta-3"]
+    assert deltas == [f"00000000/delta-{number}" for number in (2, 3, 4)]
     chain = chain_of(open_save(out / deltas[-1]))
     assert all(len(save.meta["ranks"]) == 2 for save in chain)
     keys, rows = (np.concatenate(part) for part in zip(*Served(chain).chunks(), strict=True))
@@ -72,30 +48,38 @@ def test_ranks_write_one_base_and_one_delta_a_pass_which_serve_the_newest_commit
 
 
 @pytest.mark.slow
-def test_an_export_of_all_ranks_predicts_as_the_training_program(
-    run_dir: Path, data: Path, tmp_path: Path
+def test_ranks_write_one_base_and_one_delta_a_pass_which_serve_the_newest_commit(
+    undisturbed: Path,
 ) -> None:
-    line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    check_saves(undisturbed.parent / "out", undisturbed)
+
+
+@pytest.mark.slow
+def test_an_export_of_all_ranks_predicts_as_the_training_program(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    line = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[-1])
     auc = line["test"]["auc"]
-    with RunSource(run_dir) as source:
+    with RunSource(undisturbed) as source:
         export(source, tmp_path / "m", gate=Gate([str(data / "test.txt")], min_auc=auc - 1e-5))
-    with RunSource(run_dir) as source, pytest.raises(TrainingError, match="AUC"):
+    with RunSource(undisturbed) as source, pytest.raises(TrainingError, match="AUC"):
         export(source, tmp_path / "n", gate=Gate([str(data / "test.txt")], min_auc=auc + 1e-5))
 
 
 @pytest.mark.slow
-def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_trains_on(
-    run_dir: Path, data: Path, tmp_path: Path
+def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named(
+    undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
-    copied = tmp_path / "run"
-    shutil.copytree(run_dir, copied)
-    shutil.rmtree(copied / "ranks/1")
-    done = launch("train", copied, data, *_ALL, *_kept_in(run_dir.parent))
+    run_dir = tmp_path / "run"
+    for folder in ("run", "copies", "out"):
+        shutil.copytree(undisturbed.parent / folder, tmp_path / folder)
+    shutil.rmtree(run_dir / "ranks/1")
+    done = launch("train", run_dir, data)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("sparse_digest", "dense_digest"):
-        assert summary(copied / "ranks/1")[name] == summary(run_dir)[name]
-    shutil.rmtree(copied / "ranks/1")
-    done = launch("train", copied, data, *_ALL)
+        assert summary(run_dir / "ranks/1")[name] == summary(undisturbed)[name]
+    shutil.rmtree(run_dir / "ranks/1")
+    done = launch("train", run_dir, data, "checkpoint.copy_to=")
     assert done.returncode != 0
     logs = "".join(path.read_text() for path in (tmp_path / "log").glob("workerlog.*"))
     assert "rank 1 (0x8000000000000000 to 0xffffffffffffffff) is gone" in logs
@@ -103,22 +87,23 @@ def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_trains_on(
 
 @pytest.mark.slow
 def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second_pass(
-    run_dir: Path, data: Path, tmp_path: Path
+    undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
-    more = ["--init-from", str(run_dir), "--skip-files", "train-001.txt"]
-    done = launch("train", tmp_path / "new", data, "checkpoint.every=2", *_ALL, *more)
+    run_dir = tmp_path / "new"
+    more = ["--init-from", str(undisturbed), "--skip-files", "train-001.txt"]
+    done = launch("train", run_dir, data, "checkpoint.every=2", "save.out=", *more)
     assert done.returncode == 0, done.stdout + done.stderr
+    folders = (run_dir, run_dir / "ranks/1")
     carried = [
-        json.loads((folder / "init.json").read_text())["rows"]["carried"]
-        for folder in (tmp_path / "new", tmp_path / "new/ranks/1")
+        json.loads((folder / "init.json").read_text())["rows"]["carried"] for folder in folders
     ]
-    assert carried == [record.live_rows for _, record in rank_versions(run_dir / "store")]
-    lines = (tmp_path / "new/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["samples"] for line in lines] == [3000, 6000, 6000]
-    for folder in (tmp_path / "new", tmp_path / "new/ranks/1"):
+    assert carried == [record.live_rows for _, record in rank_versions(undisturbed / "store")]
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["samples"] for line in lines] == [4000, 8000, 8000, 8000]
+    for folder in folders:
         stat = json.loads(tool("store", "stat", folder / "store", "--json").stdout)
         kinds = [(v["kind"], v["pass_number"]) for v in stat["versions"]]
-        assert kinds[-2:] == [("pass", 2), ("pass", 3)]
+        assert kinds == [("pass", 2), ("pass", 4)]
 
 
 _CONFIG = """

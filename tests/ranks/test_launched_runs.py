@@ -7,75 +7,22 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, make_synthetic
-
-CONFIG = "configs/dnn_synthetic.yaml"
-_PATIENCE_S = 240
-
-
-def command(ranks: int, name: str, run_dir: Path, config: Path | str, *more: str) -> list[str]:
-    """`more`: overrides, then other arguments."""
-    launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
-    launcher += ["--log_dir", str(run_dir.parent / "log")]
-    return [
-        *(sys.executable, *(launcher if ranks > 1 else [])),
-        *(f"tools/{name}.py", "-c", str(config), "--run-dir", str(run_dir), "-o", *more),
-    ]
-
-
-def run_launched(*arguments: Any) -> Any:
-    """Runs a `command` to its end."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S,
-    )
-
-
-def _overrides(data: Path) -> tuple[str, ...]:
-    return (
-        f"data.train_files=[{data}/train-*.txt]",
-        f"data.test_files=[{data}/test.txt]",
-        "data.files_per_pass=2",
-        "model.hidden=[16]",
-    )
-
-
-def launch(tool: str, run_dir: Path, data: Path, *more: str, ranks: int = 2) -> Any:
-    return run_launched(ranks, tool, run_dir, CONFIG, *_overrides(data), *more)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def summary(run_dir: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-    return found
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return make_synthetic(folder, passes=8, rows=4000, test_rows=2000)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("runs") / "run"
-    done = launch("train", run_dir, data)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return run_dir
+from tests.conftest import ROOT
+from tests.ranks.launched import (
+    CONFIG,
+    PATIENCE_S,
+    command,
+    environment,
+    launch,
+    overrides,
+    summary,
+)
+from tests.ranks.test_durable_runs import check_saves
 
 
 @pytest.mark.slow
@@ -110,9 +57,9 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     run_dir, struck = tmp_path / "run", 0
     for attempt in range(12):
         job = subprocess.Popen(
-            command(2, "train", run_dir, CONFIG, *_overrides(data)),
+            command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
             cwd=ROOT,
-            env=_environment(),
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -122,12 +69,13 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
                 struck += 1
-        if job.wait(_PATIENCE_S) == 0:
+        if job.wait(PATIENCE_S) == 0:
             break
     assert struck > 0, "no job lived long enough to be struck"
     expected, found = summary(undisturbed), summary(run_dir)
     for name in ("sparse_digest", "dense_digest", "samples"):
         assert found[name] == expected[name]
+    check_saves(tmp_path / "out", run_dir)
 
 
 @pytest.mark.slow
@@ -136,20 +84,20 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
 ) -> None:
     run_dir = tmp_path / "run"
     job = subprocess.Popen(
-        command(2, "train", run_dir, CONFIG, *_overrides(data)),
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
         cwd=ROOT,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     workers = _children(job.pid)
     if workers:
         os.kill(workers[-1], signal.SIGTERM)
-    job.wait(_PATIENCE_S)
+    job.wait(PATIENCE_S)
     passes = [len((d / "metrics.jsonl").read_text().splitlines()) for d in _dirs(run_dir)]
     assert passes[0] == passes[1] > 0
     done = launch("train", run_dir, data)
