@@ -38,10 +38,14 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
     Raises: StoreError where nothing is committed, a rank's store is missing, or it does not keep a
         version of that pass; CorruptionError.
     """
-    kept = [_kept(store)]
-    if not kept[0]:
+    with Manifest.open_reader(store) as manifest:
+        head = manifest.head() if version is None else manifest.version(version)
+    if head is None:
         raise StoreError(f"{store}: no version has been committed yet")
-    size = ranks_of(kept[0][-1])
+    size = ranks_of(head)
+    if size == 1:
+        return [(store, head)]
+    kept = [_kept(store)]
     for rank in range(1, size):
         of_rank = store_of_rank(store, rank)
         if not of_rank.is_dir():
@@ -51,12 +55,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
                 "restore COPY_TO/ranks/R RUN_DIR/ranks/R)"
             )
         kept.append(_kept(of_rank))
-    if version is not None:
-        first = next((record for record in kept[0] if record.version == version), None)
-        if first is None:
-            there = [record.version for record in kept[0]]
-            raise StoreError(f"{store}: version {version} is not kept; kept are {there}")
-    else:
+    first = head
+    if version is None:
         common = set.intersection(*({pass_of(r) for r in records} for records in kept))
         if not common:
             raise StoreError(f"{store.parent}: there is no pass that all {size} ranks keep")

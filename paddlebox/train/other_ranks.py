@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.ranks import World
 from paddlebox.ranks.moving import overlapping, write_range
 from paddlebox.store import copies, files
@@ -56,10 +56,16 @@ class Found:
 
 def look(store: Path) -> Found | None:
     """What a store holds; None where there is none."""
-    if not (store / "manifest" / "data.mdb").is_file():
+    data = store / "manifest" / "data.mdb"
+    if not data.is_file() or data.stat().st_size == 0:
         return None
-    with Manifest.open_reader(store) as manifest:
-        records = [manifest.version(number) for number in manifest.versions()]
+    try:
+        with Manifest.open_reader(store) as manifest:
+            records = [manifest.version(number) for number in manifest.versions()]
+    except CorruptionError:
+        if files.manifest_versions(str(store)):
+            raise
+        records = []  # a power cut while the store was made: its writer makes it anew
     passes = {int(record.cursor.get("pass", 0)): record.version for record in records}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
     return Found(ranks, passes, records[-1].version if records else 0)

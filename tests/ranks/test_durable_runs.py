@@ -79,7 +79,7 @@ def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named(
     for name in ("sparse_digest", "dense_digest"):
         assert summary(run_dir / "ranks/1")[name] == summary(undisturbed)[name]
     shutil.rmtree(run_dir / "ranks/1")
-    done = launch("train", run_dir, data, "checkpoint.copy_to=")
+    done = launch("train", run_dir, data, "checkpoint.copy_to=''")
     assert done.returncode != 0
     logs = "".join(path.read_text() for path in (tmp_path / "log").glob("workerlog.*"))
     assert "rank 1 (0x8000000000000000 to 0xffffffffffffffff) is gone" in logs
@@ -91,7 +91,7 @@ def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second
 ) -> None:
     run_dir = tmp_path / "new"
     more = ["--init-from", str(undisturbed), "--skip-files", "train-001.txt"]
-    done = launch("train", run_dir, data, "checkpoint.every=2", "save.out=", *more)
+    done = launch("train", run_dir, data, "checkpoint.every=2", "save.out=''", *more)
     assert done.returncode == 0, done.stdout + done.stderr
     folders = (run_dir, run_dir / "ranks/1")
     carried = [

@@ -22,6 +22,7 @@ from paddlebox.store.copies import copy_version
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.train.on_ranks import agreed_passes
 from paddlebox.train.other_ranks import take_over
 from paddlebox.upkeep.cli import main as store_tool
 from tests.conftest import ROOT
@@ -201,6 +202,29 @@ def test_a_rank_that_is_gone_is_moved_from_its_copy(
     checkpoint = config.checkpoint.model_copy(update={"copy_to": str(uri)})
     take_over(two, config.model_copy(update={"checkpoint": checkpoint}), World())
     assert _digest(two, config) == _digest(one, config)
+
+
+class _BesideOther(World):
+    """The first of two ranks, the other of which says always the same."""
+
+    def __init__(self, other: bytes) -> None:
+        super().__init__(0, 2)
+        self._other = other
+
+    def gather(self, what: str, mine: bytes) -> list[bytes]:
+        return [mine, self._other]
+
+
+def test_an_empty_rank_takes_no_more_from_the_others_than_their_first_commit(
+    one: Path, config: Config, tmp_path: Path
+) -> None:
+    run_dir = Path(shutil.copytree(one, tmp_path / "run"))
+    with pytest.raises(
+        StoreError, match=r"0 passes, this one keeps versions after passes \[1, 2\]"
+    ):
+        agreed_passes(run_dir, 2, _BesideOther(b"0"))
+    assert agreed_passes(run_dir, 2, _BesideOther(b"1")) == 1
+    assert agreed_passes(run_dir, 1, _BesideOther(b"0")) == 0
 
 
 def test_stores_that_never_were_of_one_model_are_not_put_together(
