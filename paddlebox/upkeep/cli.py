@@ -60,7 +60,8 @@ def _run(store: Path, arguments: argparse.Namespace) -> int:
     arguments.told = []
     for rank, (folder, own) in enumerate(zip(stores, key_ranges(len(stores)), strict=True)):
         of_rank = argparse.Namespace(**{**vars(arguments), "key_range": own})
-        if folder in chosen:
+        has_name = wanted in [named.name for named in checkpoints(str(folder))]
+        if folder in chosen and not has_name:  # a copy is called by the name
             number = chosen[folder]
             of_rank.version = str(number) if isinstance(wanted, str) else number
         if rank and "uri" in arguments:

@@ -204,6 +204,21 @@ def test_a_rank_that_is_gone_is_moved_from_its_copy(
     assert _digest(two, config) == _digest(one, config)
 
 
+def test_names_and_copies_are_of_all_ranks_and_a_name_keeps_them_as_they_are(
+    one: Path, two: Path, config: Config, tmp_path: Path
+) -> None:
+    version, uri = str(rank_versions(two / "store")[0][1].version), tmp_path / "copies"
+    assert store_tool(["name", str(two), version, "good"]) == 0
+    with pytest.raises(StoreError, match=r"has the name 'good' and would be lost"):
+        take_over(two, config, World())
+    assert store_tool(["copy", str(two), str(uri), "--version", "good"]) == 0
+    assert [path.name for path in uri.glob("**/checkpoints/*")] == ["good", "good"]
+    assert store_tool(["unname", str(two), "good"]) == 0
+    assert store_tool(["restore", f"{uri}/ranks/1", str(tmp_path / "restored")]) == 0
+    take_over(two, config, World())
+    assert _digest(two, config) == _digest(one, config)
+
+
 class _BesideOther(World):
     """The first of two ranks, the other of which says always the same."""
 
