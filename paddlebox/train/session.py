@@ -22,13 +22,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config
-=======
-from paddlebox import _native
 from paddlebox.config import Config, Slots
->>>>>>> 6382843c050983614c63352860d4c03207950424
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
@@ -89,15 +84,8 @@ def train(
     world.wait("fresh")
     other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
-<<<<<<< HEAD
-    begun = resume.take_up(run_dir, config, slots, listed, back_to, skip)
-    on_ranks.check_same_ranks(run_dir, begun.record, world)
-    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = resume.take_up(run_dir, config, slots, listed)
-    heartbeat.committed(begun.passes)
-=======
     begun = _take_up(run_dir, config, slots, listed, back_to, skip, world)
->>>>>>> 6382843c050983614c63352860d4c03207950424
+    heartbeat.committed(begun.passes)
     passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
@@ -188,15 +176,11 @@ def train(
                         )
                     )
                     write_line()
-<<<<<<< HEAD
-                    on_ranks.stop_together(world)
+                    on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.
                 heartbeat.committed(min(head, planned.number - 1))
         heartbeat.stage("end", "of the run: the last commit")
-=======
-                    on_ranks.stop_together(world, table)
->>>>>>> 6382843c050983614c63352860d4c03207950424
         table.wait_commit()
         table.commit_ended()
         if saves is not None:
@@ -312,12 +296,8 @@ def _train_pass(
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
-<<<<<<< HEAD
     heartbeat.stage("commit", f"pass {planned.number}")
-    dataset.end_pass(commit=_is_due(config, planned, following))
-=======
     dataset.end_pass(commit=on_ranks.is_due(_is_due(config, planned, following), world))
->>>>>>> 6382843c050983614c63352860d4c03207950424
     dataset.release_memory()
     seconds = time.perf_counter() - begin.at
     after = table.counters()
