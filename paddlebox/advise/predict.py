@@ -97,7 +97,10 @@ def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Predi
         if number + 1 < len(work.passes):  # the last one's is behind the last pass
             train["commit"] = rates.commit_s + unique * rates.commit_row_s
         # What all threads want of the processors, while this pass trains and the next is loaded.
-        beside = text_s + key_s + pack_s + stage_s if number + 1 < len(work.passes) else pack_s
+        # What training does not hide is done while it waits, and crowds nobody.
+        hidden = min(1.0, trained_s / max(1e-9, load_s + stage_s))
+        last = number + 1 == len(work.passes)
+        beside = pack_s if last else pack_s + hidden * (text_s + key_s + stage_s)
         wanted = (train["dense"] + train["step"]) * rates.dense_cores + train["metrics"]
         wanted += train["pull"] + train["push"] + beside
         train["crowding"] = max(0.0, wanted / max(rates.cores, rates.dense_cores) - trained_s)
