@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # starts processes that import Paddle
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("advise")
     rng = random.Random(1)
-    rows = [f"{rng.randrange(2)},{rng.randrange(50)},{i % 7},0.5\n" for i in range(LINES)]
+    rows = [f"{rng.randrange(2)},{1 + rng.randrange(50)},{1 + i % 7},0.5\n" for i in range(LINES)]
     text = "click,user,item,price\n" + "".join(rows)
     (folder / "train-0.csv").write_text(text)
     (folder / "train-1.csv.gz").write_bytes(gzip.compress(text.encode(), 6))
