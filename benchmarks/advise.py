@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import statistics
@@ -101,7 +102,7 @@ def compare(name: str, overrides: list[str], folder: Path, turns: int) -> dict[s
         rates.append(measured(config, overrides, folder / f"{name}-{turn}"))
         told.append(predicted(config, overrides, folder))
     said = [float(one["samples_per_s"]) for one in told]
-    around = [2 / (1 / a + 1 / b) for a, b in zip(said, said[1:], strict=False)]  # mean of seconds
+    around = [2 / (1 / a + 1 / b) for a, b in itertools.pairwise(said)]  # mean of seconds
     ratios = [a / rate for a, rate in zip(around, rates, strict=True)]
     ratio = statistics.median(ratios)
     print(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +35,9 @@ class Workload:
 
     def unique(self, instances: float) -> float:
         """Different ids of so many instances, as far as the sample tells (Heaps' law)."""
-        return min(instances * self.line_ids, self.unique_c * instances**self.unique_power)
+        return min(
+            instances * self.line_ids, self.unique_c * math.pow(instances, self.unique_power)
+        )
 
 
 @dataclass(frozen=True)
@@ -131,5 +132,3 @@ def growth(half: int, half_keys: int, size: int, keys: int) -> float:
 def _compression(path: Path) -> float:
     data = path.read_bytes()[: 16 << 20]
     return len(data) / len(zlib.compress(data, 6))
-
-

@@ -52,7 +52,10 @@ def _software(facts: Facts) -> Iterator[Finding]:
     if facts.packages_missing:
         names = ", ".join(facts.packages_missing)
         yield Finding(
-            Level.FAILS, "packages", f"not installed: {names}", "pip install paddlebox installs them"
+            Level.FAILS,
+            "packages",
+            f"not installed: {names}",
+            "pip install paddlebox installs them",
         )
     if facts.native_problem:
         do = "see the message; docs/building.md"
@@ -126,7 +129,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
     if facts.usable_bytes < _LEAST_MEMORY:
         yield Finding(
             Level.FAILS, "memory",
-            f"{facts.usable_bytes / MIB:,.0f} MiB are free to take, expected {_LEAST_MEMORY // MIB}",
+            f"{facts.usable_bytes / MIB:,.0f} MiB are free, expected {_LEAST_MEMORY // MIB}",
             "end other programs, or raise the container's limit",
         )  # fmt: skip
     limit = facts.memory_limit_bytes
@@ -180,7 +183,7 @@ def _disk(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
     if disk.fsync_s > _SLOW_SYNC_S:
         yield Finding(
-            Level.SLOW, "disk", f"a sync takes {disk.fsync_s * 1e3:.0f} ms: short passes wait for it",
+            Level.SLOW, "disk", f"a sync takes {disk.fsync_s * 1e3:.0f} ms: short passes wait",
             "larger passes, or checkpoint.every: 10",
         )  # fmt: skip
     segments = disk.free_bytes // _SEGMENT_BYTES + _OTHER_FILES

@@ -15,16 +15,16 @@ from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import _guarded, _prepare
 
 _ADVICE = {
-    "dense": "the dense part is what takes the time: smaller layers, larger batches, more ranks, or "
-    "trainer.dense_threads",
+    "dense": "the dense part is what takes the time: smaller layers, larger batches, more ranks "
+    "or trainer.dense_threads",
     "sparse": "pull and push take the time: fewer ids an instance, a smaller table.embedx_dim, or "
     "more ranks",
-    "feeder": "reading and parsing take the time: more data.threads, feeder.cache_bytes, a cheaper "
-    "format than text; with one pass nothing hides its load: set data.files_per_pass",
-    "ssd": "staging and commits take the time: a larger mem.budget_bytes, larger passes, or a faster "
-    "disk",
-    "cores": "the threads want more processors than there are: fewer trainer.dense_threads, or more "
-    "cores",
+    "feeder": "reading and parsing take the time: more data.threads, feeder.cache_bytes, a "
+    "cheaper format than text; with one pass nothing hides its load: set data.files_per_pass",
+    "ssd": "staging and commits take the time: a larger mem.budget_bytes, larger passes, or a "
+    "faster disk",
+    "cores": "the threads want more processors than there are: fewer trainer.dense_threads, or "
+    "more cores",
 }
 
 
@@ -120,5 +120,7 @@ def as_text(name: str, told: Mapping[str, Any]) -> str:
         if seconds > 0
     ]
     tiers = {**found["memory_bytes"], "disk": found["disk_bytes"]}
-    lines.append("bytes: " + ", ".join(f"{tier} {size / 2**20:,.1f} MiB" for tier, size in tiers.items()))
+    lines.append(
+        "bytes: " + ", ".join(f"{tier} {size / 2**20:,.1f} MiB" for tier, size in tiers.items())
+    )
     return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])])

@@ -83,14 +83,14 @@ def as_text(told: dict[str, Any]) -> str:
         f"{facts['huge_pages'] or 'unknown'}, governor {facts['governor'] or 'unknown'}",
         f"memory: {facts['memory_bytes'] / 2**30:.1f} GiB, a run may take "
         f"{facts['usable_bytes'] / 2**30:.1f} now",
-        f"disk: {facts['filesystem'] or 'unknown'}, io_uring {'yes' if facts['io_uring'] else 'no'}, "
-        f"open files {facts['open_files'] or 'unlimited'}",
+        f"disk: {facts['filesystem'] or 'unknown'}, io_uring "
+        f"{'yes' if facts['io_uring'] else 'no'}, open files {facts['open_files'] or 'unlimited'}",
     ]
     if disk is not None:
         lines.append(
             f"disk: read {disk['read_bytes_per_s'] / 1e6:,.0f} MB/s, write "
-            f"{disk['write_bytes_per_s'] / 1e6:,.0f} MB/s, {disk['random_reads_per_s']:,.0f} random "
-            f"reads/s, a sync {disk['fsync_s'] * 1e3:.2f} ms, free "
+            f"{disk['write_bytes_per_s'] / 1e6:,.0f} MB/s, {disk['random_reads_per_s']:,.0f} "
+            f"random reads/s, a sync {disk['fsync_s'] * 1e3:.2f} ms, free "
             f"{disk['free_bytes'] / 2**30:,.0f} GiB"
         )
     lines.append("")

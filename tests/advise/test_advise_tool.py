@@ -1,4 +1,4 @@
-"""tools/advise.py on a config and its data: what it counts is true, and it leaves nothing behind."""
+"""tools/advise.py on a config and its data: its counts are true, and it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ def test_an_optimizers_state_is_no_weight():
     assert weights_of(state) == 3 * 4 + 4 * 5
 
 
-def test_busy_threads_get_some_of_the_processors():
-    assert 0.1 <= busy_cores(2, 0.05)
+def test_one_busy_thread_gets_one_processor_at_most():
+    assert 0 < busy_cores(1, 0.05) < 1.2
 
 
 def test_rates_are_kept_and_others_are_refused(tmp_path):

@@ -70,7 +70,12 @@ def test_a_sound_machine_is_told_nothing():
         ({"governor": "powersave"}, "slow", "governor", "powersave"),
         ({"numa_nodes": 2}, "note", "numa", "2 memory nodes"),
         ({"settings": {"OMP_NUM_THREADS": "8"}}, "slow", "OMP_NUM_THREADS", "is 8, of 8 cores"),
-        ({"settings": {"KMP_AFFINITY": "granularity=fine,compact"}}, "slow", "KMP_AFFINITY", "pins"),
+        (
+            {"settings": {"KMP_AFFINITY": "granularity=fine,compact"}},
+            "slow",
+            "KMP_AFFINITY",
+            "pins",
+        ),
         ({"settings": {"FLAGS_use_mkldnn": "1"}}, "fails", "FLAGS_use_mkldnn", "train wrongly"),
         ({"settings": {"MKL_DEBUG_CPU_TYPE": "5"}}, "slow", "MKL_DEBUG_CPU_TYPE", "is 5; 7 is"),
         ({"available_bytes": 500 * MIB}, "fails", "memory", "500 MiB are free"),
