@@ -13,11 +13,12 @@ from paddlebox.data.decompress import codec_of
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sources import open_source
-from paddlebox.errors import ConfigError, DataError
+from paddlebox.data.whole_files import load_files
+from paddlebox.errors import DataError
 from paddlebox.train.plan import plan_passes
-from paddlebox.train.slot_figures import load_files
 
 _SAMPLE_LINES = 20_000
+_BATCH = 1 << 16  # of no consequence: nothing is trained
 _SAMPLE_BATCHES = 4
 _SAMPLE_BYTES = 256 << 20  # of longer lines there are fewer
 
@@ -55,17 +56,14 @@ def take_sample(config: Config, slots: Slots, folder: Path) -> Sample:
     Raises: DataError where there is nothing to read; ConfigError for files that only code of the
         config's can read.
     """
-    if config.data.pipe_command or config.data.parser:
-        raise ConfigError(
-            "advise reads files without data.pipe_command and data.parser, which the config has"
-        )
     first = plan_passes(config)[0].files[0]
     path = first
     if config.data.format not in (Format.PARQUET, Format.ARROW):
         path = str(folder / "sample")
         _copy_lines(config, first, Path(path))
     tables = slots.tables([table.name for table in config.tables])
-    loaded = load_files(config, slots, [path], tuple(tables) if config.extra_tables else ())
+    several = tuple(tables) if config.extra_tables else ()
+    loaded = load_files(config, slots, [path], _BATCH, "advise reads files", several)
     if loaded.size == 0:
         raise DataError(f"{first}: no instances to measure with")
     return Sample(path, _size_of(path, config), loaded)
