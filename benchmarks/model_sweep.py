@@ -12,7 +12,7 @@ commits; the rest is the dense part's, with the program's own overhead. Beside t
 tools/advise.py says, the mean of before and after the run.
 
 Goals: the bottleneck that is predicted is the one that is measured, or within 10 % of the wall time
-of it, for four of five models; samples/s are predicted within 25 % in the median.
+of it, for four of five models. How far samples/s are off is told; advise.py judges that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from advise import call, predicted
 REGIMES = ("dense", "sparse", "feeder", "ssd")
 NAMES = {"dense": "dense part", "sparse": "pull and push", "feeder": "feeder", "ssd": "store"}
 COLORS = {"dense": "#4269d0", "sparse": "#efb118", "feeder": "#6cc5b0", "ssd": "#ff725c"}
-SAME_BOTTLENECK, WITHIN = 0.8, 0.25
+SAME_BOTTLENECK = 0.8
 CLOSE = 0.1  # shares of the wall time that may be called a draw
 
 
@@ -164,11 +164,8 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     off = statistics.median(
         abs(one["predicted_per_s"] / one["whole_run_per_s"] - 1) for one in seen.values()
     )
-    return {"axes": figures}, [
-        report.Goal(
-            "models whose bottleneck is predicted", same, SAME_BOTTLENECK, same >= SAME_BOTTLENECK
-        ),
-        report.Goal("samples/s, off by, median", off, WITHIN, off <= WITHIN),
+    return {"axes": figures, "off_median": off}, [
+        report.Goal("bottlenecks predicted", same, SAME_BOTTLENECK, same >= SAME_BOTTLENECK)
     ]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from paddlebox.errors import StoreError
 from paddlebox.launch.cpu import Setting
 from paddlebox.launch.doctor import as_text, doctor_main, told_of
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = DiskRates(
     write_bytes_per_s=1.5e9,
     read_bytes_per_s=2.5e9,
@@ -178,6 +182,21 @@ def test_a_disk_is_measured_within_bounds_and_left_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreError, match="cannot be measured: No such file"):
         measure_disk(tmp_path / "absent")
+
+
+def test_a_package_that_the_doctor_itself_needs_is_told_as_well(tmp_path):
+    (tmp_path / "pydantic.py").write_text(
+        "raise ModuleNotFoundError('No module named pydantic', name='pydantic')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "doctor.py")],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "fails packages: not installed: pydantic" in done.stderr
 
 
 def test_this_machine_can_be_examined(tmp_path, capsys):
