@@ -78,9 +78,9 @@ def calibrate(
     mean = {stage: (first[stage] + second[stage] + third[stage]) / 3 for stage in first}
     ids, rows = max(1, kernels.ids), max(1.0, mean["rows"])
     sample_ids = max(1, ids // 2)  # of the sample: the kernels went over it twice
-    # The second commit has the rows of one batch, the third all. Of few rows nothing can be told.
-    more = rows - dense.rows
-    commit_row_s = max(0.0, third["commit"] - second["commit"]) / more if more > _MANY_ROWS else 0.0
+    # The second commit has the rows of one batch, the others all. Of few rows nothing can be told.
+    more, whole_s = rows - dense.rows, (first["commit"] + third["commit"]) / 2
+    commit_row_s = max(0.0, whole_s - second["commit"]) / more if more > _MANY_ROWS else 0.0
     rates = Rates(
         format=config.data.format.value,
         parse_byte_s=(mean["read"] + mean["parse"]) / max(1, sample.text_bytes),
