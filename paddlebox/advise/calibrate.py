@@ -55,7 +55,11 @@ def calibrate(
         folder: on the disk that the store will be on; what is written is as large as the sample.
     """
     alone = {"threads": 1, "pack_threads": 1, "dedup_slots": "off", "train_files": [sample.path]}
-    config = config.model_copy(update={"data": config.data.model_copy(update=alone)})
+    sections = {
+        "data": config.data.model_copy(update=alone),
+        "feeder": config.feeder.model_copy(update={"cache_bytes": 0}),  # parse each time
+    }
+    config = config.model_copy(update=sections)
     threads = len(os.sched_getaffinity(0))
     cores = busy_cores(threads, _SPIN_S)
     with (
