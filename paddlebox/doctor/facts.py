@@ -39,6 +39,7 @@ class Facts:
     cpu_vendor: str
     cpu_flags: frozenset[str]
     cores: int  # physical, that this process may use
+    load: float  # threads of all programs that run or want to, mean of a minute
     numa_nodes: int
     governor: str | None
     huge_pages: str | None  # always, madvise, never
@@ -82,6 +83,7 @@ def read_facts(
         cpu_vendor=vendor,
         cpu_flags=flags,
         cores=cores,
+        load=os.getloadavg()[0],
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
         governor=_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
         huge_pages=chosen_of(_text("/sys/kernel/mm/transparent_hugepage/enabled")),

@@ -84,6 +84,11 @@ def _processor(facts: Facts) -> Iterator[Finding]:
             Level.SLOW, "cores", "one core: loading and commits take their time from training",
             "two cores or more; see OMP_NUM_THREADS below",
         )  # fmt: skip
+    if facts.load > facts.cores:
+        yield Finding(
+            Level.SLOW, "load", f"{facts.load:.0f} threads want the {facts.cores} cores already",
+            "let other programs end, or run beside them and expect less",
+        )  # fmt: skip
     if facts.governor not in (None, "performance"):
         yield Finding(
             Level.SLOW, "governor", f"the clock follows {facts.governor}: short work runs slowly",
@@ -164,9 +169,9 @@ def _disk(facts: Facts) -> Iterator[Finding]:
             "a folder on a disk",
         )  # fmt: skip
     disk = facts.disk
-    if disk is None:
+    if disk is None or facts.filesystem == "tmpfs":
         return
-    if not disk.direct and facts.filesystem != "tmpfs":
+    if not disk.direct:
         yield Finding(
             Level.SLOW, "disk", f"{facts.filesystem} has no direct I/O: the rates are the cache's",
             "a folder on ext4 or xfs",
