@@ -9,7 +9,7 @@ does on GPUs; and a light model over many rare ids, where memory holds few rows.
 three passes of generated MultiSlot text. Shares are of the wall time of the last two: pull and push
 as the kernels counted them; feeder: waits for loads and batches; store: waits for staging and
 commits; the rest is the dense part's, with the program's own overhead. Beside them stands what
-tools/advise.py says, the mean of before and after the run.
+tools/advise.py said before the run. The models take turns.
 
 Goals: the bottleneck that is predicted is the one that is measured, or within 10 % of the wall time
 of it, for four of five models. How far samples/s are off is told; advise.py judges that.
@@ -102,15 +102,14 @@ def write_data(model: Model, folder: Path, passes: int, rows: int, seed: int) ->
 
 
 def measure(model: Model, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    write_data(model, folder, options.passes, options.rows, options.seed)
-    config = folder / "config.yaml"
+    """One prediction and one run."""
+    if not (folder / "config.yaml").exists():
+        write_data(model, folder, options.passes, options.rows, options.seed)
+    config, run_dir = folder / "config.yaml", folder / "run"
     threads = [f"trainer.dense_threads={options.dense_threads}"]
-    told = [predicted(config, threads, folder)]
-    call("train.py", "-c", config, "--run-dir", folder / "run", "-o", *threads)
-    told.append(predicted(config, threads, folder))
-    lines = [
-        json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
+    told = predicted(config, threads, folder)
+    call("train.py", "-c", config, "--run-dir", run_dir, "--fresh", "-o", *threads)
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steady = lines[1:]
     seconds = sum(line["seconds"] for line in steady)
     waits = {w: sum(line["wait_s"][w] for line in steady) for w in steady[0]["wait_s"]}
@@ -120,22 +119,26 @@ def measure(model: Model, folder: Path, options: argparse.Namespace) -> dict[str
         "ssd": waits["stage"] + waits["commit"],
     }
     spent["dense"] = max(0.0, seconds - sum(spent.values()))
-    shares = {name: spent[name] / seconds for name in REGIMES}
     whole = sum(line["samples"] for line in lines) / sum(line["seconds"] for line in lines)
-    said = 2 / sum(1 / one["samples_per_s"] for one in told)
-    regimes = {
-        name: sum(one["regimes"][name] / one["seconds"] for one in told) / 2 for name in REGIMES
-    }
     return {
-        "model": asdict(model),
         "samples_per_s": sum(line["samples"] for line in steady) / seconds,
-        "whole_run_per_s": whole,
-        "predicted_per_s": said,
-        "shares": shares,
-        "predicted_shares": regimes,
-        "bottleneck": max(shares, key=lambda name: shares[name]),
-        "predicted_bottleneck": max(regimes, key=lambda name: regimes[name]),
+        "predicted_of_measured": told["samples_per_s"] / whole,
+        "seconds": spent,
+        "predicted_seconds": {name: told["regimes"][name] for name in REGIMES},
     }
+
+
+def summed(model: Model, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the turns of a model: seconds of the turns together, medians of the rest."""
+    figures: dict[str, Any] = {"model": asdict(model)}
+    for name in ("samples_per_s", "predicted_of_measured"):
+        figures[name] = statistics.median(turn[name] for turn in turns)
+    for name, kind in (("", "seconds"), ("predicted_", "predicted_seconds")):
+        spent = {regime: sum(turn[kind][regime] for turn in turns) for regime in REGIMES}
+        whole = sum(spent.values())
+        figures[f"{name}shares"] = {regime: spent[regime] / whole for regime in REGIMES}
+        figures[f"{name}bottleneck"] = max(spent, key=lambda regime: spent[regime])
+    return figures
 
 
 def agrees(one: dict[str, Any]) -> bool:
@@ -144,26 +147,23 @@ def agrees(one: dict[str, Any]) -> bool:
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
-    seen: dict[Model, dict[str, Any]] = {}
-    figures: dict[str, Any] = {}
+    models = list(dict.fromkeys(model for points in AXES.values() for _, model in points))
+    turns: dict[Model, list[dict[str, Any]]] = {model: [] for model in models}
+    for _ in range(options.turns):
+        for number, model in enumerate(models):
+            turns[model].append(measure(model, folder / str(number), options))
+    found = {model: summed(model, taken) for model, taken in turns.items()}
     head = "".join(f"{NAMES[name]:>15}" for name in REGIMES)
     print(f"{'':16}{'':>15}{'samples/s':>11}{'advise':>9}{head}")
     for axis, points in AXES.items():
-        figures[axis] = {}
         for name, model in points:
-            if model not in seen:
-                seen[model] = measure(model, folder / str(len(seen)), options)
-            one = figures[axis][name] = seen[model]
+            one = found[model]
             shares = "".join(f"{one['shares'][regime]:>15.1%}" for regime in REGIMES)
-            ratio = one["predicted_per_s"] / one["whole_run_per_s"]
-            print(
-                f"{axis:16}{name:>15}{one['samples_per_s']:>11,.0f}{ratio:>9.2f}{shares}",
-                flush=True,
-            )
-    same = statistics.mean(agrees(one) for one in seen.values())
-    off = statistics.median(
-        abs(one["predicted_per_s"] / one["whole_run_per_s"] - 1) for one in seen.values()
-    )
+            speed, ratio = one["samples_per_s"], one["predicted_of_measured"]
+            print(f"{axis:16}{name:>15}{speed:>11,.0f}{ratio:>9.2f}{shares}")
+    figures = {axis: {name: found[m] for name, m in points} for axis, points in AXES.items()}
+    same = statistics.mean(agrees(one) for one in found.values())
+    off = statistics.median(abs(one["predicted_of_measured"] - 1) for one in found.values())
     return {"axes": figures, "off_median": off}, [
         report.Goal("bottlenecks predicted", same, SAME_BOTTLENECK, same >= SAME_BOTTLENECK)
     ]
@@ -204,6 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rows", type=int, default=40_000, help="a pass")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--dense-threads", type=int, default=0, help="1 where others run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="2 GB")
@@ -215,8 +216,8 @@ def main() -> int:
     if options.draw is not None:
         draw(options.out, options.draw)
         return 0
-    if options.passes < 2 or options.rows < 1000:
-        parser.error("expected --passes of 2 and --rows of 1000 or more")
+    if options.passes < 2 or options.rows < 1000 or options.turns < 1:
+        parser.error("expected --passes of 2, --rows of 1000 and --turns of 1 or more")
     return report.timed(options, lambda folder: run(options, folder), hidden={"draw"})
 
 

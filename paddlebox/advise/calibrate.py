@@ -82,8 +82,9 @@ def calibrate(
     mean = {stage: (first[stage] + second[stage] + third[stage]) / 3 for stage in first}
     ids, rows = max(1, kernels.ids), max(1.0, mean["rows"])
     sample_ids = max(1, ids // 2)  # of the sample: the kernels went over it twice
-    # The second commit has the rows of one batch, the others all. Of few rows nothing can be told.
-    more, whole_s = rows - dense.rows, (first["commit"] + third["commit"]) / 2
+    # The second commit has the rows of one batch, the others all; what else syncs to the disk makes
+    # one of them ten times as long at times. Of few rows nothing can be told.
+    more, whole_s = rows - dense.rows, min(first["commit"], third["commit"])
     commit_row_s = max(0.0, whole_s - second["commit"]) / more if more > _MANY_ROWS else 0.0
     rates = Rates(
         format=config.data.format.value,
