@@ -7,6 +7,7 @@ and the commit of pass n - 1 are done.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from paddlebox.config import Config
 _PASS_TABLES = 3  # that live at once: one commits, one trains, one is staged
 _INSTANCE_BYTES, _ID_BYTES = 16, 12  # in the feeder: offsets and label; key, position, order
 _ROW_KEY_BYTES = 8
-_MOST_THREADS = 8  # data.threads 0
+_MOST_THREADS, _MOST_PACKERS = 8, 4  # data.threads 0, data.pack_threads 0
 
 
 @dataclass(frozen=True)
@@ -57,58 +58,99 @@ _REGIME_OF = {
 
 def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Prediction:
     """What a run of the config does, were it begun now."""
-    threads = min(config.data.threads or _MOST_THREADS, max(1, round(rates.cores)))
-    packers = config.data.pack_threads or max(1, min(4, round(rates.cores) // 2))
     parts = dict.fromkeys(_REGIME_OF, 0.0)
     parts["step"] += rates.first_step_s
-    before_s = 0.0  # what hides the load of the next pass: nothing hides the first
-    seen, mem_rows = 0, config.mem.budget_bytes // (sizes.stored_row_bytes + _ROW_KEY_BYTES)
-    largest = rows = 0.0
+    hides_s = (
+        0.0  # training that the load of the next pass is hidden behind; nothing hides the first
+    )
+    seen, largest, rows = 0, 0.0, 0.0
     for number, samples in enumerate(work.passes):
-        ids, unique = samples * work.line_ids, work.unique(samples)
-        epoch, place = divmod(number, work.passes_an_epoch)
-        if place == 0 and epoch == 0:
-            seen = 0
         rows_before = rows
-        if epoch == 0:
+        if number < work.passes_an_epoch:  # later epochs bring nothing new
             seen += samples
             rows = work.unique(seen)
-        known = max(0.0, unique - (rows - rows_before))
-        in_mem = min(1.0, (mem_rows + unique) / max(1.0, rows_before))
-        read_bytes = known * (1 - in_mem) * (sizes.stored_row_bytes + _ROW_KEY_BYTES)
-        batches = -(-samples // config.data.batch_size)
-        train = {
-            "dense": samples * FLOPS_A_WEIGHT * sizes.weights / rates.flops_per_s,
-            "step": batches * rates.step_s + rates.end_s,
-            "metrics": samples * rates.metric_s,
-            "pull": ids * rates.pull_id_s,
-            "push": ids * rates.push_id_s,
-        }
-        trained_s = sum(train.values())
-        pack_s = ids * rates.pack_id_s
-        train["pack"] = max(0.0, pack_s / packers - trained_s)
-        text_s = samples * work.line_bytes * rates.parse_byte_s
-        key_s = ids * rates.key_id_s
-        load_s = max(text_s / threads, key_s) if threads > 1 else text_s + key_s
-        stage_s = unique * rates.stage_row_s + read_bytes / rates.disk_read_bytes_per_s
-        waited = max(0.0, load_s + stage_s - before_s)
-        train["stage"] = min(waited, stage_s)
-        train["load"] = waited - train["stage"]
-        if number + 1 < len(work.passes):  # the last one's is behind the last pass
-            train["commit"] = rates.commit_s + unique * rates.commit_row_s
-        # What all threads want of the processors, while this pass trains and the next is loaded.
-        # What training does not hide is done while it waits, and crowds nobody.
-        hidden = min(1.0, trained_s / max(1e-9, load_s + stage_s))
+        unique = work.unique(samples)
         last = number + 1 == len(work.passes)
-        beside = pack_s if last else pack_s + hidden * (text_s + key_s + stage_s)
-        wanted = (train["dense"] + train["step"]) * rates.dense_cores + train["metrics"]
-        wanted += train["pull"] + train["push"] + beside
-        train["crowding"] = max(0.0, wanted / max(rates.cores, rates.dense_cores) - trained_s)
-        for name, seconds in train.items():
+        spent = _training(config, work, rates, sizes, samples)
+        trained_s = sum(spent.values())
+        load = _Load.of(config, work, rates, samples)
+        stage_s = unique * rates.stage_row_s
+        known = max(0.0, unique - (rows - rows_before))
+        stage_s += _read_s(config, rates, sizes, known, unique, rows_before)
+        waited_s = max(0.0, load.seconds + stage_s - hides_s)
+        spent["stage"] = min(waited_s, stage_s)
+        spent["load"] = waited_s - spent["stage"]
+        spent["pack"] = max(0.0, load.pack_s / load.packers - trained_s)
+        if not last:  # the last commit is behind the last pass
+            spent["commit"] = rates.commit_s + unique * rates.commit_row_s
+        # What training does not hide is done while it waits, and crowds nobody.
+        hidden = 0.0 if last else min(1.0, trained_s / max(1e-9, load.seconds + stage_s))
+        beside_s = load.pack_s + hidden * (load.text_s + load.key_s + stage_s)
+        spent["crowding"] = _crowding_s(rates, spent, trained_s, beside_s)
+        for name, seconds in spent.items():
             parts[name] += seconds
-        before_s = trained_s + train["crowding"]
+        hides_s = trained_s + spent["crowding"]
         largest = max(largest, unique)
     return _told(config, work, sizes, parts, rows, largest)
+
+
+def _training(
+    config: Config, work: Workload, rates: Rates, sizes: Sizes, samples: int
+) -> dict[str, float]:
+    """Seconds of the training thread in a pass, while it waits for nobody."""
+    ids, batches = samples * work.line_ids, -(-samples // config.data.batch_size)
+    return {
+        "dense": samples * FLOPS_A_WEIGHT * sizes.weights / rates.flops_per_s,
+        "step": batches * rates.step_s + rates.end_s,
+        "metrics": samples * rates.metric_s,
+        "pull": ids * rates.pull_id_s,
+        "push": ids * rates.push_id_s,
+    }
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What the feeder does for a pass."""
+
+    text_s: float  # read and parse, all threads together
+    key_s: float  # on one
+    pack_s: float  # all together
+    seconds: float  # from its first byte to its last key
+    packers: int
+
+    @staticmethod
+    def of(config: Config, work: Workload, rates: Rates, samples: int) -> _Load:
+        cores = max(1, round(rates.cores))
+        threads = min(config.data.threads or _MOST_THREADS, cores)
+        ids = samples * work.line_ids
+        text_s, key_s = samples * work.line_bytes * rates.parse_byte_s, ids * rates.key_id_s
+        return _Load(
+            text_s=text_s,
+            key_s=key_s,
+            pack_s=ids * rates.pack_id_s,
+            seconds=max(text_s / threads, key_s) if threads > 1 else text_s + key_s,
+            packers=config.data.pack_threads or max(1, min(_MOST_PACKERS, cores // 2)),
+        )
+
+
+def _read_s(
+    config: Config, rates: Rates, sizes: Sizes, known: float, unique: float, rows: float
+) -> float:
+    """Reading those of the known rows that neither MEM nor the pass before, as large as this one,
+    holds. rows: of the store before the pass."""
+    row_bytes = sizes.stored_row_bytes + _ROW_KEY_BYTES
+    held = config.mem.budget_bytes // row_bytes + unique
+    absent = 1 - min(1.0, held / max(1.0, rows))
+    return known * absent * row_bytes / rates.disk_read_bytes_per_s
+
+
+def _crowding_s(
+    rates: Rates, spent: Mapping[str, float], trained_s: float, beside_s: float
+) -> float:
+    """How much longer than alone a pass trains, as all threads want more than the processors."""
+    wanted = (spent["dense"] + spent["step"]) * rates.dense_cores
+    wanted += spent["metrics"] + spent["pull"] + spent["push"] + beside_s
+    return max(0.0, wanted / max(rates.cores, rates.dense_cores) - trained_s)
 
 
 def _told(
