@@ -106,7 +106,7 @@ def as_text(name: str, told: Mapping[str, Any]) -> str:
     """For people."""
     found, work = told["prediction"], told["workload"]
     lines = [
-        f"{name}: {found['samples']:,} samples in {len(work['passes'])} passes, "
+        f"{name}: {found['samples']:,} samples, passes {len(work['passes'])}, "
         f"{work['line_ids']:.1f} ids each, {found['rows']:,} rows at the end",
         f"about {found['samples_per_s']:,.0f} samples/s, {found['seconds']:,.1f} s; bound by: "
         f"{found['bottleneck']}",
