@@ -130,7 +130,7 @@ def _in_threads(
     def run() -> None:
         buffer = mmap.mmap(-1, _REQUEST)
         buffer.write(data)
-        while time.perf_counter() - begin < seconds and not failed:
+        while not failed:
             with lock:
                 number = next(numbers)
             try:
@@ -141,6 +141,8 @@ def _in_threads(
                 return
             with lock:
                 done[0] += 1
+            if time.perf_counter() - begin >= seconds:  # each does one at least, however slow
+                return
 
     threads = [threading.Thread(target=run) for _ in range(depth)]
     for thread in threads:

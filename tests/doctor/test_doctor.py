@@ -181,6 +181,8 @@ def test_a_disk_is_measured_within_bounds_and_left_as_it_was(tmp_path):
     found = measure_disk(tmp_path, most_bytes=4 << 20, seconds=0.1)
     assert min(found.write_bytes_per_s, found.read_bytes_per_s, found.random_reads_per_s) > 0
     assert found.fsync_s > 0
+    at_once = measure_disk(tmp_path, most_bytes=4 << 20, seconds=0.0)  # a machine that is so slow
+    assert min(at_once.read_bytes_per_s, at_once.random_reads_per_s) > 0
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreError, match="cannot be measured: No such file"):
         measure_disk(tmp_path / "absent")
