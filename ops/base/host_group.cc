@@ -279,6 +279,7 @@ Status HostGroup::Move(int lane, const std::vector<Bytes>& out, const std::vecto
   constexpr size_t kHead = sizeof(uint64_t);
   std::vector<Message> sending(names_.size()), receiving(names_.size());
   std::vector<bool> awaited(names_.size());
+  awaited[static_cast<size_t>(member_)] = true;  // by itself, should it leave
   int gone = -1;
   for (;;) {
     const uint32_t rung = BellOf(lane, member_)->rung.load();

@@ -70,7 +70,9 @@ class HostGroup {
   // values: (n) become the sums over all members, added up in their order: the same bits on each.
   Status Sum(int lane, float* values, size_t n, const GoOn& go_on = {});
 
-  // The others' waits for this member end with an error that has `why`.
+  // PeerGone where that member has left or ended.
+  Status CheckPeer(int peer) const;
+  // The others' waits for this member, and its own, end with an error that has `why`.
   void Leave(const std::string& why);
 
   LaneCounters counters(int lane) const;
@@ -90,7 +92,6 @@ class HostGroup {
   void RingBell(int lane, int member) const;
   size_t Write(int lane, int to, const unsigned char* bytes, size_t size) const;
   size_t Read(int lane, int from, unsigned char* bytes, size_t size) const;
-  Status CheckPeer(int peer) const;
   Status Move(int lane, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
               const GoOn& go_on);
   bool Sleep(int lane, uint32_t rung) const;

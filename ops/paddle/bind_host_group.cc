@@ -70,6 +70,14 @@ void BindHostGroup(py::module_& module) {
       .def_property_readonly("where", &HostGroup::where)
       .def("watch", [](HostGroup& group) { ThrowIfError(group.Watch()); })
       .def("leave", &HostGroup::Leave)
+      .def("check",
+           [](const HostGroup& group, int member) {
+             if (member < 0 || member >= group.members()) {
+               ThrowIfError(
+                   Error(Code::kInvalidArgument, "member %d of %d", member, group.members()));
+             }
+             ThrowIfError(group.CheckPeer(member));
+           })
       .def("swap",
            [](HostGroup& group, int lane, const std::vector<py::buffer>& out,
               const std::vector<py::buffer>& into) {
@@ -87,6 +95,7 @@ void BindHostGroup(py::module_& module) {
              out["waiting_seconds"] = static_cast<double>(found.waiting_ns) / 1e9;
              return out;
            })
+      .def_static("sums_here", [] { return !FindSummingGroup().group.expired(); })
       .def("sums", [](const std::shared_ptr<HostGroup>& group, int lane) {
         SetSummingGroup(group, lane);  // of this process's programs
       });

@@ -1,6 +1,9 @@
 #include "paddle/host_groups.h"
 
+#include <pybind11/pybind11.h>
+
 #include <mutex>
+#include <optional>
 
 #include "paddle/kernel_guard.h"
 
@@ -21,6 +24,9 @@ std::vector<Tensor> SumOverRanks(const Tensor& values) {
       return Error(Code::kFailedPrecondition,
                    "no ranks have joined on this host: World.join comes before the program runs");
     }
+    // Dygraph holds it, and a thread of this process may have to answer the others meanwhile.
+    std::optional<pybind11::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) release.emplace();
     std::memcpy(sum.data<float>(), values.data<float>(), Count(values) * sizeof(float));
     return group->Sum(found.lane, sum.data<float>(), Count(values));
   });

@@ -124,10 +124,8 @@ class ShardedTable(Table):
         day: int = 0,
     ) -> ShardedPass:
         """As `Table.stage`; keys: those of this rank's instances, of every range."""
-        self.world.wait("stage")
-        staged = self._staging.submit(self._stage, keys, slots, train, day)
-        result: ShardedPass = staged.result()
-        return result
+        self._staging.meet("stage")
+        return self._staging.do(self._stage, keys, slots, train, day)
 
     def _stage(
         self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
@@ -162,9 +160,8 @@ class ShardedTable(Table):
     ) -> int:
         """As `Table.count_keys`; the counts of all ranks are added up by the owners."""
         del slots
-        self.world.wait("count")
-        counted: int = self._staging.submit(self._count_keys, keys, counts).result()
-        return counted
+        self._staging.meet("count")
+        return self._staging.do(self._count_keys, keys, counts)
 
     def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
@@ -214,7 +211,7 @@ class ShardedTable(Table):
                 return None
             own = list(itertools.islice(source, most))
             fill = [nobody() for _ in range(most - len(own))]
-            self.world.wait("ask")
+            self._asking.meet("ask")
             return self._asking.submit(self._ask, staged, own, fill)
 
         coming = ask(0)
@@ -280,11 +277,15 @@ class ShardedTable(Table):
         step: Step = feed.pop(STEP)
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
-        self._stepping.submit(self._bring, step).result()
-        self._batch.open()
-        yield step.instances
-        if step.push is not None:
-            self._stepping.submit(self._take, step).result()
+        try:
+            self._stepping.do(self._bring, step)
+            self._batch.open()
+            yield step.instances
+            if step.push is not None:
+                self._stepping.do(self._take, step)
+        except BaseException as error:
+            self.world.leave(error)  # the others are in this step, too
+            raise
 
     def _bring(self, step: Step) -> None:
         asked = [self._rows(len(ids)) for ids in step.asked]
@@ -315,10 +316,14 @@ class ShardedTable(Table):
         return f"{core.mix(first):016x}{second:016x}"
 
     def gather(self, mine: bytes) -> list[bytes]:
-        self.world.wait("gather")
+        self._stepping.meet("gather")
         array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes may be written
-        found = self._stepping.submit(self._stepping.exchange, [array] * self.world.size).result()
+        found = self._stepping.do(self._stepping.exchange, [array] * self.world.size)
         return [theirs.tobytes() for theirs in found]
+
+    def counters(self) -> dict[str, Any]:
+        exchanged = {f"exchange_{name}": value for name, value in self.world.counters().items()}
+        return {**super().counters(), **exchanged}
 
     def close(self) -> None:
         if getattr(self, "_batch", None) is not None:
