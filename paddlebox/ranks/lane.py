@@ -83,8 +83,7 @@ class Lane:
         return call(*arguments)
 
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
-        """Does this on the lane's thread: there, and in `do`, `swap` and `exchange` may be called.
-        """
+        """Does this on the lane's thread. There, and in `do`, `swap` and `exchange` are called."""
         return self._thread.submit(call, *arguments)
 
     def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:

@@ -162,18 +162,18 @@ class World:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 if time.monotonic() - looked > _SEEN_LIVING_S:
                     looked = time.monotonic()
-                    self._check_living(rank, lambda: store.add(key, 0) >= number)
+                    self._check_living(rank, key, number)
             found.append(bytes(store.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
         return found
 
-    def _check_living(self, rank: int, has_written: Callable[[], bool]) -> None:
+    def _check_living(self, rank: int, key: str, number: int) -> None:
         """Raises: RankError where one of this host has ended without what is awaited of it."""
         if self.memory is None or rank not in self.near:
             return
         try:
             self.memory.check(self.near.index(rank))
         except RankError:
-            if not has_written():  # it may have, and ended well
+            if self._store.add(key, 0) < number:  # it may have, and ended well
                 raise
 
     def leave(self, error: BaseException) -> None:
@@ -233,8 +233,8 @@ def _send_at_once(port: int) -> None:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    if connection.getpeername()[1] == port:
-                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                of_ip = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if of_ip and connection.getpeername()[1] == port:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # closed since, or not connected
             continue

@@ -92,7 +92,12 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense}
+    return {
+        "passes": passes,
+        "digest": digest,
+        "dense": dense,
+        "on_one_host": world.on_one_host,
+    }
 
 
 def main() -> None:
