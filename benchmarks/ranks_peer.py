@@ -1,5 +1,5 @@
-"""One rank of Paddle's own data parallelism, for ranks.py: DataParallel over Gloo, each with a replica
-of the whole embedding, whose sparse gradients all of them gather.
+"""One rank of Paddle's own data parallelism, for ranks.py: DataParallel over Gloo, each with a
+replica of the whole embedding, whose sparse gradients all of them gather.
 
 The network is that of ranks.py; batches are made before and lie in memory.
 """
