@@ -23,7 +23,7 @@ paddle, core = _native.paddle, _native.core
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
-LANES = ("stage", "ask", "step")  # once a pass, ahead of steps, in steps
+LANES = ("stage", "ask", "step", "early")  # once a pass, ahead of steps, in steps, beside them
 DENSE = "dense"  # within a host: what programs sum (ranks/dense.py)
 _SEEN_LIVING_S = 0.2
 _PATIENCE_S = 24 * 3600  # a rank that is gone ends the job: the launcher sees to that

@@ -133,6 +133,8 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     near = _train(tmp_path / "near", 2, passes)
     far = _train(tmp_path / "far", 2, passes, launchers=2)
     assert (near["on_one_host"], far["on_one_host"]) == (True, False)
+    assert far["sent"]["sent_bytes_early"] > 0
+    assert far["sent"]["sent_bytes_step"] < near["sent"]["sent_bytes_step"]
     assert far["digest"] == near["digest"]
     assert far["dense"] == near["dense"]
 

@@ -97,6 +97,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         "digest": digest,
         "dense": dense,
         "on_one_host": world.on_one_host,
+        "sent": world.counters(),
     }
 
 
