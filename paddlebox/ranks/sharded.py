@@ -5,7 +5,8 @@ so what a rank needs of an owner is one slice of them:
 
     once a pass   keys to their owners; row ids back
     each batch    the row ids that it needs, to their owners, ahead of its step
-    each step     rows before it; what the push has merged after it
+    each step     rows before it, between hosts most of them in the step before (early.py);
+                  what the push has merged after it
 
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
@@ -19,7 +20,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from paddlebox import _native
 from paddlebox.config import TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.early import Changes, Late, pack, unpack
+from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.world import LANES, World
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import sum_of_digests
@@ -69,6 +72,8 @@ class Step:
     counts: list[int]  # (R) of the u rows, which are in the order of owners
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
+    late: Late | None = None  # where the other rows travel early: between hosts
+    following: Step | None = None  # where some of its rows do
 
 
 class ShardedTable(Table):
@@ -92,7 +97,9 @@ class ShardedTable(Table):
         super().__init__(config, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
-        self._staging, self._asking, self._stepping = (world.lane(name) for name in LANES)
+        lanes = (world.lane(name) for name in LANES)
+        self._staging, self._asking, self._stepping, self._ahead = lanes
+        self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
@@ -133,10 +140,8 @@ class ShardedTable(Table):
         day: int = 0,
     ) -> ShardedPass:
         """As `Table.stage`; keys: those of this rank's instances, of every range."""
-        self.world.wait("stage")
-        staged = self._staging.submit(self._stage, keys, slots, train, day)
-        result: ShardedPass = staged.result()
-        return result
+        self._staging.meet("stage")
+        return self._staging.do(self._stage, keys, slots, train, day)
 
     def _stage(
         self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
@@ -171,9 +176,8 @@ class ShardedTable(Table):
     ) -> int:
         """As `Table.count_keys`; the counts of all ranks are added up by the owners."""
         del slots
-        self.world.wait("count")
-        counted: int = self._staging.submit(self._count_keys, keys, counts).result()
-        return counted
+        self._staging.meet("count")
+        return self._staging.do(self._count_keys, keys, counts)
 
     def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
@@ -223,6 +227,9 @@ class ShardedTable(Table):
         assert isinstance(staged, ShardedPass)
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
         source = iter(batches)
+        self._coming = None
+        # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
+        changes = None if self.world.on_one_host else Changes(_shard(staged).rows, staged.train)
 
         def ask(first: int) -> Future[list[Feed]] | None:
             most = min(_BATCHES_A_MESSAGE, steps - first)
@@ -230,17 +237,33 @@ class ShardedTable(Table):
                 return None
             own = list(itertools.islice(source, most))
             fill = [nobody() for _ in range(most - len(own))]
-            self.world.wait("ask")
-            return self._asking.submit(self._ask, staged, own, fill)
+            self._asking.meet("ask")
+            return self._asking.submit(self._ask, staged, own, fill, changes)
 
         coming = ask(0)
+        held: Feed | None = None  # until the step after it is known
         for first in range(0, steps, _BATCHES_A_MESSAGE):
             assert coming is not None
             feeds = coming.result()
             coming = ask(first + _BATCHES_A_MESSAGE)
-            yield from feeds
+            for feed in feeds:
+                if changes is None:
+                    yield feed
+                    continue
+                if held is not None:
+                    held[STEP] = replace(held[STEP], following=feed[STEP])
+                    yield held
+                held = feed
+        if held is not None:
+            yield held
 
-    def _ask(self, staged: ShardedPass, own: list[Feed], fill: list[Feed]) -> list[Feed]:
+    def _ask(
+        self,
+        staged: ShardedPass,
+        own: list[Feed],
+        fill: list[Feed],
+        changes: Changes | None,
+    ) -> list[Feed]:
         """The steps of some batches: which rows this rank needs of each owner, and which each rank
         needs of it. On the lane's thread."""
         lane, ranks = self._asking, self.world.size
@@ -269,6 +292,11 @@ class ShardedTable(Table):
             np.split(found, np.cumsum(head[:steps])[:-1])
             for found, head in zip(asked, heads, strict=True)
         ]
+        late: list[Late | None] = [None] * steps
+        if changes is not None:
+            asked_late = [changes.late([parts[at] for parts in of_step]) for at in range(steps)]
+            told = lane.exchange([pack(asked_late, r) for r in range(ranks)])
+            late = [Late(*both) for both in zip(asked_late, unpack(told, counts), strict=True)]
         for number, feed in enumerate(feeds):
             needed = [parts[number] for parts in of_step]
             push = None
@@ -284,6 +312,7 @@ class ShardedTable(Table):
                 counts[number].tolist(),
                 needed,
                 push,
+                late[number],
             )
         return feeds
 
@@ -296,11 +325,21 @@ class ShardedTable(Table):
         step: Step = feed.pop(STEP)
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
-        self._stepping.submit(self._bring, step).result()
-        self._batch.open()
-        yield step.instances
-        if step.push is not None:
-            self._stepping.submit(self._take, step).result()
+        try:
+            if step.late is None:
+                self._stepping.do(self._bring, step)
+            else:
+                self._bring_late(step, step.late)
+            self._batch.open()
+            if step.following is not None:
+                ahead = self._ahead.submit(self._bring_early, step.following)
+                self._coming = (step.following, ahead)
+            yield step.instances
+            if step.push is not None:
+                self._stepping.do(self._take, step)
+        except BaseException as error:
+            self.world.leave(error)  # the others are in this step, too
+            raise
 
     def _bring(self, step: Step) -> None:
         asked = [self._rows(len(ids)) for ids in step.asked]
@@ -310,6 +349,33 @@ class ShardedTable(Table):
         mine = self._rows(len(step.keys))
         self._stepping.swap(asked, np.split(mine, np.cumsum(step.counts)[:-1]))
         self._batch.fill(None, 0, mine)
+
+    def _bring_early(self, step: Step) -> None:
+        assert step.late is not None
+        self._batch.prepare(step.stamp, step.keys, step.push is None)
+        self._bring_some(self._ahead, step, [~late for late in step.late.asked], ~step.late.own)
+
+    def _bring_late(self, step: Step, late: Late) -> None:
+        """What the step before has changed, once the rest is here."""
+        coming, self._coming = self._coming, None
+        # The first step of a pass has none before it, in which its rows could have come.
+        if coming is not None and coming[0].late is late:
+            coming[1].result()
+        else:
+            self._ahead.do(self._bring_early, step)
+        self._stepping.do(self._bring_some, self._stepping, step, late.asked, late.own)
+
+    def _bring_some(self, lane: Lane, step: Step, asked: list[np.ndarray], own: np.ndarray) -> None:
+        """asked: (R) bool of step.asked, which of them. own: (u) bool, those that come here."""
+        ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
+        out = [self._rows(len(of_rank)) for of_rank in ids]
+        for of_rank, rows in zip(ids, out, strict=True):
+            core.pull_into(self._native, of_rank, rows)
+        of_owner = np.split(own, np.cumsum(step.counts)[:-1])
+        counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
+        mine = self._rows(sum(counts))
+        lane.swap(out, np.split(mine, np.cumsum(counts)[:-1]))
+        self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
 
     def _take(self, step: Step) -> None:
         merged = np.split(self._batch.merged(), np.cumsum(step.counts)[:-1])
@@ -332,10 +398,14 @@ class ShardedTable(Table):
         return self.world.gather(what, mine)
 
     def gather(self, mine: bytes) -> list[bytes]:
-        self.world.wait("gather")
+        self._stepping.meet("gather")
         array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes may be written
-        found = self._stepping.submit(self._stepping.exchange, [array] * self.world.size).result()
+        found = self._stepping.do(self._stepping.exchange, [array] * self.world.size)
         return [theirs.tobytes() for theirs in found]
+
+    def counters(self) -> dict[str, Any]:
+        exchanged = {f"exchange_{name}": value for name, value in self.world.counters().items()}
+        return {**super().counters(), **exchanged}
 
     def close(self) -> None:
         if getattr(self, "_batch", None) is not None:

@@ -82,7 +82,8 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             dataset.set_filelist(files[world.rank :: world.size])
             dataset.load_into_memory()
             dataset.begin_pass()
-            result = run_pass(dataset, runner.train_step)
+            step = _failing if world.rank == settings.get("failing_rank") else runner.train_step
+            result = run_pass(dataset, step)
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
@@ -92,7 +93,17 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense}
+    return {
+        "passes": passes,
+        "digest": digest,
+        "dense": dense,
+        "on_one_host": world.on_one_host,
+        "sent": world.counters(),
+    }
+
+
+def _failing(feed: Any) -> Any:
+    raise ValueError("the step of this rank fails")
 
 
 def main() -> None:
