@@ -59,6 +59,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMetric(module);
   pbx::BindTable(module);
   pbx::BindRanks(module);
+  pbx::BindNarrow(module);
   pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);

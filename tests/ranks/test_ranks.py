@@ -22,7 +22,8 @@ name: ranks
 data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
-table: {{embedx_dim: 4, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+ranks: {options}
 """
 
 
@@ -34,6 +35,8 @@ def _train(
     program: str = "pir",
     min_count: int = 1,
     batch: int = 0,
+    dim: int = 4,
+    options: str = "{}",
 ) -> dict[str, Any]:
     """What the first rank wrote, and the rows of all: {feasign: row}."""
     folder.mkdir(exist_ok=True)
@@ -41,7 +44,12 @@ def _train(
     config = folder / "config.yaml"
     config.write_text(
         _CONFIG.format(
-            folder=folder, batch=batch or _BATCH // ranks, program=program, min_count=min_count
+            folder=folder,
+            batch=batch or _BATCH // ranks,
+            program=program,
+            min_count=min_count,
+            dim=dim,
+            options=options,
         )
     )
     settings = folder / "settings.json"

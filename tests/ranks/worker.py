@@ -54,7 +54,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
-    from paddlebox.ranks import ShardedTable
+    from paddlebox.ranks import sharded_table
     from paddlebox.store.table import Table
     from paddlebox.train.loop import run_pass
     from paddlebox.train.program import build_runner
@@ -68,7 +68,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     if world.alone:
         table = Table(config.table, **arguments)
     else:
-        table = ShardedTable(config.table, world=world, **arguments)
+        table = sharded_table(config.table, world=world, options=config.ranks, **arguments)
     passes = []
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
