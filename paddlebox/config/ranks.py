@@ -65,8 +65,8 @@ class RanksConfig(Section):
     )
     sparse_sync: Choice[SparseSync] = Field(
         default=SparseSync.SYNC,
-        description="sync: a step's rows have the gradients of all before it; async: of all but the "
-        "last `staleness` steps, and it does not wait for their exchange",
+        description="sync: a step's rows have the gradients of all steps before it; async: of "
+        "all but the last `staleness`, and it does not wait for their exchange",
     )
     staleness: int = Field(
         default=1, ge=1, le=64, description="async: steps whose gradients a row may lack"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+Sent = dict[str, Counter[str]]
+
 
 class Traffic:
     """Counts what leaves a rank; a rank's own share of an exchange is not sent.
@@ -30,13 +32,13 @@ class Traffic:
             if rank // self._per_node != self._rank // self._per_node:
                 self.between_nodes[what] += array.nbytes
 
-    def now(self) -> dict[str, Counter[str]]:
+    def now(self) -> Sent:
         return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
 
 
 def of_pass(
-    before: dict[str, Counter[str]],
-    after: dict[str, Counter[str]],
+    before: Sent,
+    after: Sent,
     gather: Callable[[bytes], list[bytes]],
     steps: int,
     samples: int,
@@ -47,7 +49,7 @@ def of_pass(
         before, after: of `Traffic.now`. gather: of a table. samples: of all ranks.
     """
     mine = {name: dict(after[name] - before[name]) for name in after}
-    sums: dict[str, Counter[str]] = {name: Counter() for name in after}
+    sums: Sent = {name: Counter() for name in after}
     for theirs in gather(json.dumps(mine).encode()):
         for name, counts in json.loads(theirs).items():
             sums[name].update(counts)

@@ -105,15 +105,11 @@ class TwoLevelTable(ShardedTable):
         bounds = np.zeros(self.world.size + 1, np.int64)
         for node, rank in enumerate(self._peers):
             bounds[rank + 1] = len(staged.of_node[node])
-        return Residual(
-            self._gradient_format, np.concatenate(staged.of_node), np.cumsum(bounds)
-        )
+        return Residual(self._gradient_format, np.concatenate(staged.of_node), np.cumsum(bounds))
 
     # ---- each batch
 
-    def _to_mates(
-        self, lane: Any, what: str, wanted: list[np.ndarray]
-    ) -> list[list[np.ndarray]]:
+    def _to_mates(self, lane: Any, what: str, wanted: list[np.ndarray]) -> list[list[np.ndarray]]:
         """(L, N) what each rank of the node wants of the l-th owner of each node.
 
         Args:

@@ -111,7 +111,7 @@ def train(
         _ended_passes_committed(table),
         _saving(config, table) as saves,
     ):
-        runner = build_runner(config, slots, world.size)
+        runner = build_runner(config, slots, world)
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
@@ -251,6 +251,7 @@ def _train_pass(
             tasks=dataset.tasks,
         )
     interrupt.no_deadline()
+    runner.finish_pass()
     dense = runner.dense_state()
     try:
         check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
@@ -297,6 +298,7 @@ def _train_pass(
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
+        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]

@@ -62,7 +62,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     folder = Path(settings["folder"])
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
-    runner = build_runner(config, slots, world.size)
+    runner = build_runner(config, slots, world)
     arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
     arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
     if world.alone:
@@ -83,16 +83,18 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             dataset.load_into_memory()
             dataset.begin_pass()
             result = run_pass(dataset, runner.train_step)
+            runner.finish_pass()
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
+        sent = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
         feasigns, rows = table.read_all()
         dense = {name: array.tolist() for name, array in runner.dense_state().items()}
         dataset.close()
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense}
+    return {"passes": passes, "digest": digest, "dense": dense, "sent": sent}
 
 
 def main() -> None:
