@@ -74,6 +74,7 @@ class World:
         if store is None:
             host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
             store = paddle.base.core.TCPStore(host, int(port), False, self.size, _PATIENCE_S)
+            _send_at_once(int(port))
             self._clients.store = store
         return store
 
@@ -129,3 +130,19 @@ class World:
         for lane in self._lanes.values():
             lane.close()
         self._lanes.clear()
+
+
+def _send_at_once(port: int) -> None:
+    """For the process's connections to this port of any host. A TCPStore writes a request in parts,
+    each of which waits for the acknowledgement of the one before: 50 to 100 ms a call, and 0.05 ms
+    without that."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    if connection.getpeername()[1] == port:
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # closed since, or not connected
+            continue
