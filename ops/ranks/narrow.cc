@@ -1,6 +1,5 @@
 #include "ranks/narrow.h"
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -13,6 +12,7 @@ constexpr size_t kCounts = 2 * sizeof(float);  // show, click
 constexpr size_t kInt8Head = kCounts + sizeof(float) + sizeof(uint16_t);
 // 127 / x is finite above it, and an embedx below it is nothing: it is sent as zeros.
 constexpr uint32_t kSmallest = 0x0d800000u;  // 2^-100
+constexpr size_t kAhead = 16;                // rows of a residual that are on their way
 constexpr float kToInteger = 12582912.0f;    // 1.5 * 2^23: adding it rounds to an integer
 
 uint32_t BitsOf(float value) {
@@ -174,6 +174,11 @@ Status PackWithResidual(Wire wire, const float* rows, size_t n, size_t columns,
   Room room(columns);
   std::vector<float> sum(values), sent(values);
   for (size_t i = 0; i < n; ++i, rows += columns, out += bytes) {
+    if (i + kAhead < n) {
+      const float* const coming =
+          residual + static_cast<size_t>(places[i + kAhead]) * (columns - 1);
+      for (size_t c = 0; c < columns - 1; c += 16) __builtin_prefetch(coming + c, 1);
+    }
     float* const kept = residual + static_cast<size_t>(places[i]) * (columns - 1);
     for (size_t c = 0; c < values; ++c) sum[c] = rows[2 + c] + kept[1 + c];
     std::memcpy(out, rows, kCounts);
@@ -182,7 +187,7 @@ Status PackWithResidual(Wire wire, const float* rows, size_t n, size_t columns,
     kept[0] = rows[0];
     for (size_t c = 0; c < values; ++c) {
       const float lost = sum[c] - sent[c];
-      kept[1 + c] = std::isfinite(lost) ? lost : 0.0f;
+      kept[1 + c] = lost - lost == 0.0f ? lost : 0.0f;  // of what is not finite it is NaN
     }
   }
   return Status::Ok();

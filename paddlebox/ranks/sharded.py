@@ -257,6 +257,7 @@ class ShardedTable(Table):
 
     def abandon(self, *, evaluation: bool = False) -> None:
         self._residual = None
+        self._stepping.submit(lambda: None).result()  # rows that are on their way are of its pass
         self._given.clear()
         super().abandon(evaluation=evaluation)
 

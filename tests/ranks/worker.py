@@ -70,6 +70,10 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     else:
         table = sharded_table(config.table, world=world, options=config.ranks, **arguments)
     passes = []
+    order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
+    if not world.alone:
+        table._fetch = _noting(order, "fetch", table._fetch)
+        table._give = _noting(order, "give", table._give)
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
         dataset.init(
@@ -94,7 +98,16 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense, "sent": sent}
+    return {"passes": passes, "digest": digest, "dense": dense, "sent": sent, "order": order}
+
+
+def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:
+    def noted(*arguments: Any) -> Any:
+        found = call(*arguments)
+        order.append((what, sum(done == what for done, _ in order)))
+        return found
+
+    return noted
 
 
 def main() -> None:
