@@ -43,7 +43,7 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
-    "ranks": _NATIVE | {"store"},
+    "ranks": _NATIVE | {"_call", "store"},
     "upkeep": _NATIVE | {"store"},
     "report": _NATIVE | {"store", "upkeep"},
     "saves": _NATIVE | {"store"},

@@ -226,6 +226,9 @@ def _joined() -> Iterator[World]:
     try:
         yield world
         world.wait("end")
+    except BaseException as error:
+        world.leave(error)
+        raise
     finally:
         world.close()
 

@@ -47,7 +47,7 @@ class TopK:
         kept[places] = 0
         self._kept = kept
         lane = self._world.lane("step")
-        found = lane.submit(self._to_all, lane, message).result()
+        found = lane.do(self._to_all, lane, message)
         total = np.zeros(len(kept), np.float32)
         for theirs in found:  # in the order of ranks; the places of one are different
             total[theirs[:count]] += theirs[count:].view(np.float32)
@@ -124,5 +124,4 @@ def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:
         others = sum(part.nbytes for r, part in enumerate(parts) if r != world.rank)
         return total, others + mine.nbytes * (world.size - 1)
 
-    found: tuple[np.ndarray, int] = lane.submit(swap).result()
-    return found
+    return lane.do(swap)

@@ -5,7 +5,8 @@ so what a rank needs of an owner is one slice of them:
 
     once a pass   keys to their owners; row ids back
     each batch    the row ids that it needs, to their owners, ahead of its step
-    each step     rows before it; what the push has merged after it
+    each step     rows before it, between hosts most of them in the step before (early.py);
+                  what the push has merged after it
 
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
@@ -87,6 +89,8 @@ class Step:
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     way: Any = None  # of `Asked`
+    late: Late | None = None  # where the other rows travel early: between hosts
+    following: Step | None = None  # where some of its rows do
 
 
 class ShardedTable(Table):
@@ -117,7 +121,9 @@ class ShardedTable(Table):
         super().__init__(config, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
-        self._staging, self._asking, self._stepping = (world.lane(name) for name in LANES)
+        lanes = (world.lane(name) for name in LANES)
+        self._staging, self._asking, self._stepping, self._ahead = lanes
+        self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
@@ -157,10 +163,8 @@ class ShardedTable(Table):
         day: int = 0,
     ) -> ShardedPass:
         """As `Table.stage`; keys: those of this rank's instances, of every range."""
-        self.world.wait("stage")
-        staged = self._staging.submit(self._stage, keys, slots, train, day)
-        result: ShardedPass = staged.result()
-        return result
+        self._staging.meet("stage")
+        return self._staging.do(self._stage, keys, slots, train, day)
 
     def _stage(
         self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
@@ -197,9 +201,8 @@ class ShardedTable(Table):
     ) -> int:
         """As `Table.count_keys`; the counts of all ranks are added up by the owners."""
         del slots
-        self.world.wait("count")
-        counted: int = self._staging.submit(self._count_keys, keys, counts).result()
-        return counted
+        self._staging.meet("count")
+        return self._staging.do(self._count_keys, keys, counts)
 
     def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
@@ -232,8 +235,8 @@ class ShardedTable(Table):
         residual, self._residual = self._residual, None
         # A step of Adam moves a row by its momentum, far more than what a rounding has left.
         if residual is not None and not {*self._rules} & {*_WITH_MOMENTUM}:
-            self.world.wait("flush")
-            self._stepping.submit(self._flush, residual).result()
+            self._stepping.meet("flush")
+            self._stepping.do(self._flush, residual)
         super().end(pass_number)
 
     @property
@@ -257,7 +260,7 @@ class ShardedTable(Table):
 
     def abandon(self, *, evaluation: bool = False) -> None:
         self._residual = None
-        self._stepping.submit(lambda: None).result()  # rows that are on their way are of its pass
+        self._ahead.submit(lambda: None).result()  # rows that are on their way are of its pass
         self._given.clear()
         super().abandon(evaluation=evaluation)
 
@@ -286,6 +289,11 @@ class ShardedTable(Table):
         assert isinstance(staged, ShardedPass)
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
         source = iter(batches)
+        self._coming = None
+        # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
+        changes = None
+        if not (self.world.on_one_host or self.options.ahead or self.options.two_level):
+            changes = Changes(_shard(staged).rows, staged.train)
 
         def ask(first: int) -> Future[list[Feed]] | None:
             most = min(_BATCHES_A_MESSAGE, steps - first)
@@ -293,8 +301,8 @@ class ShardedTable(Table):
                 return None
             own = list(itertools.islice(source, most))
             fill = [nobody() for _ in range(most - len(own))]
-            self.world.wait("ask")
-            return self._asking.submit(self._ask, staged, own, fill)
+            self._asking.meet("ask")
+            return self._asking.submit(self._ask, staged, own, fill, changes)
 
         def planned() -> Iterator[Feed]:
             coming = ask(0)
@@ -304,18 +312,47 @@ class ShardedTable(Table):
                 coming = ask(first + _BATCHES_A_MESSAGE)
                 yield from feeds
 
-        # What is done on a lane is done in this order: with `ahead` steps fetched before a step's
-        # gradients are given, its rows lack those of just so many steps.
+        feeds = self._with_following(planned(), changes is not None)
+        yield from self._with_rows(feeds, staged.train)
+
+    def _with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
+        """Where rows travel early, each step knows the one after it."""
+        held: Feed | None = None
+        for feed in feeds:
+            if not early:
+                yield feed
+                continue
+            if held is not None:
+                held[STEP] = replace(held[STEP], following=feed[STEP])
+                yield held
+            held = feed
+        if held is not None:
+            yield held
+
+    def _with_rows(self, feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
+        """In asynchronous training the rows of the next steps are on their way.
+
+        What is done on a lane is done in its order: with `ahead` steps fetched before a step's
+        gradients are given, rows lack those of just so many steps.
+        """
+        ahead = self.options.ahead if train else 0
         fetched: deque[Feed] = deque()
-        ahead = self.options.ahead if staged.train else 0
-        for feed in planned():
-            feed[_ROWS] = self._stepping.submit(self._fetch, feed[STEP])
+        for feed in feeds:
+            if ahead:
+                feed[_ROWS] = self._ahead.submit(self._fetch, feed[STEP], self._ahead)
             fetched.append(feed)
             if len(fetched) > ahead:
                 yield fetched.popleft()
         yield from fetched
+        self._settle(0)
 
-    def _ask(self, staged: ShardedPass, own: list[Feed], fill: list[Feed]) -> list[Feed]:
+    def _ask(
+        self,
+        staged: ShardedPass,
+        own: list[Feed],
+        fill: list[Feed],
+        changes: Changes | None,
+    ) -> list[Feed]:
         """The steps of some batches: which rows this rank needs of each owner, and which each rank
         needs of it. On the lane's thread."""
         lane, feeds, rows = self._asking, [*own, *fill], []
@@ -332,6 +369,14 @@ class ShardedTable(Table):
         sizes = [_instances(feed) for feed in own] + [0] * len(fill)
         asked = self._request(staged, wanted)
         all_sizes = lane.exchange([np.array(sizes, np.int64)] * self.world.size)
+        late: list[Late | None] = [None] * len(feeds)
+        if changes is not None:
+            asked_late = [changes.late(of_step.rows) for of_step in asked]
+            told = self._exchange(
+                lane, "ids", [pack(asked_late, rank) for rank in range(self.world.size)]
+            )
+            counts = np.array([np.diff(cut) for cut in cuts], np.int64)
+            late = [Late(*each) for each in zip(asked_late, unpack(told, counts), strict=True)]
         for number, feed in enumerate(feeds):
             push = None
             if staged.train:
@@ -348,6 +393,7 @@ class ShardedTable(Table):
                 asked[number].rows,
                 push,
                 asked[number].way,
+                late[number],
             )
         return feeds
 
@@ -380,41 +426,89 @@ class ShardedTable(Table):
         step: Step = feed.pop(STEP)
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
-        rows = feed.pop(_ROWS).result()
-        self._batch.prepare(step.stamp, step.keys, step.push is None)
-        self._batch.fill(None, 0, rows)
-        self._batch.open()
-        yield step.instances
-        if step.push is not None:
-            # The table's own memory lasts until the next batch.
-            merged = self._batch.merged().copy() if self.options.ahead else self._batch.merged()
-            self._given.append(self._stepping.submit(self._give, step, merged))
-            self._settle(self.options.ahead)
+        try:
+            rows: Future[np.ndarray] | None = feed.pop(_ROWS, None)
+            if rows is not None:
+                self._batch.prepare(step.stamp, step.keys, step.push is None)
+                self._batch.fill(None, 0, rows.result())
+            elif step.late is not None:
+                self._bring_late(step, step.late)
+            else:
+                self._stepping.do(self._bring, step)
+            self._batch.open()
+            if step.following is not None:
+                ahead = self._ahead.submit(self._bring_early, step.following)
+                self._coming = (step.following, ahead)
+            yield step.instances
+            if step.push is not None and rows is None:
+                self._stepping.do(self._give, step, self._stepping, self._batch.merged())
+            elif step.push is not None:
+                # The table's own memory lasts until the next batch.
+                merged = self._batch.merged().copy()
+                self._given.append(self._ahead.submit(self._give, step, self._ahead, merged))
+                self._settle(self.options.ahead)
+        except BaseException as error:
+            self.world.leave(error)  # the others are in this step, too
+            raise
 
     def _settle(self, most: int) -> None:
         """Waits until at most so many steps are on their way to owners."""
         while len(self._given) > most:
             self._given.popleft().result()
 
-    def _fetch(self, step: Step) -> np.ndarray:
-        """(u, P) float32 rows of a batch, from their owners. On the lane's thread."""
-        sizes = [len(ids) for ids in step.asked]
-        asked = np.empty((sum(sizes), self._columns), np.float32)
-        core.pull_into(self._native, np.concatenate(step.asked), asked)
-        out = np.split(self._row_format.pack(asked), np.cumsum(sizes)[:-1])
-        mine = self._row_format.empty(len(step.keys))
+    def _bring(self, step: Step) -> None:
+        self._batch.prepare(step.stamp, step.keys, step.push is None)
+        self._batch.fill(None, 0, self._fetch(step, self._stepping))
+
+    def _bring_early(self, step: Step) -> None:
+        assert step.late is not None
+        self._batch.prepare(step.stamp, step.keys, step.push is None)
+        self._bring_some(self._ahead, step, [~late for late in step.late.asked], ~step.late.own)
+
+    def _bring_late(self, step: Step, late: Late) -> None:
+        """What the step before has changed, once the rest is here."""
+        coming, self._coming = self._coming, None
+        # The first step of a pass has none before it, in which its rows could have come.
+        if coming is not None and coming[0].late is late:
+            coming[1].result()
+        else:
+            self._ahead.do(self._bring_early, step)
+        self._stepping.do(self._bring_some, self._stepping, step, late.asked, late.own)
+
+    def _bring_some(self, lane: Lane, step: Step, asked: list[np.ndarray], own: np.ndarray) -> None:
+        """asked: (R) bool of step.asked, which of them. own: (u) bool, those that come here."""
+        ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
+        of_owner = np.split(own, np.cumsum(step.counts)[:-1])
+        counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
+        mine = self._swap_rows(lane, ids, counts)
+        self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
+
+    def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
+        """(u, P) float32 rows of a batch, from their owners."""
+        return self._swap_rows(lane, step.asked, step.counts)
+
+    def _packed_rows(self, asked: list[np.ndarray]) -> list[np.ndarray]:
+        """The rows of this rank that are asked for, as they travel."""
+        rows = np.empty((sum(len(ids) for ids in asked), self._columns), np.float32)
+        core.pull_into(self._native, np.concatenate(asked), rows)
+        return np.split(self._row_format.pack(rows), np.cumsum([len(ids) for ids in asked])[:-1])
+
+    def _swap_rows(self, lane: Lane, asked: list[np.ndarray], counts: list[int]) -> np.ndarray:
+        """(sum of counts, P) float32 rows from their owners. asked: (R) int32 rows of this rank.
+        counts: (R) of rows from each."""
+        out = self._packed_rows(asked)
+        mine = self._row_format.empty(sum(counts))
         self.traffic.add("rows", out)
-        self._stepping.swap(out, np.split(mine, np.cumsum(step.counts)[:-1]))
+        lane.swap(out, np.split(mine, np.cumsum(counts)[:-1]))
         return self._row_format.unpack(mine)
 
-    def _give(self, step: Step, merged: np.ndarray) -> None:
-        """Takes (u, P) gradients to the owners of their rows, who apply them. On the lane's
-        thread."""
+    def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
+        """Takes (u, P) gradients to the owners of their rows, who apply them."""
         out = np.split(self._pack_gradients(merged, step.places), np.cumsum(step.counts)[:-1])
         sizes = [len(ids) for ids in step.asked]
         records = self._gradient_format.empty(sum(sizes))
         self.traffic.add("gradients", out)
-        self._stepping.swap(out, np.split(records, np.cumsum(sizes)[:-1]))
+        lane.swap(out, np.split(records, np.cumsum(sizes)[:-1]))
         core.push_planned(self._native, step.push, self._gradient_format.unpack(records))
 
     def _pack_gradients(self, gradients: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -436,10 +530,14 @@ class ShardedTable(Table):
         return f"{core.mix(first):016x}{second:016x}"
 
     def gather(self, mine: bytes) -> list[bytes]:
-        self.world.wait("gather")
+        self._stepping.meet("gather")
         array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes may be written
-        found = self._stepping.submit(self._stepping.exchange, [array] * self.world.size).result()
+        found = self._stepping.do(self._stepping.exchange, [array] * self.world.size)
         return [theirs.tobytes() for theirs in found]
+
+    def counters(self) -> dict[str, Any]:
+        exchanged = {f"exchange_{name}": value for name, value in self.world.counters().items()}
+        return {**super().counters(), **exchanged}
 
     def close(self) -> None:
         if getattr(self, "_batch", None) is not None:

@@ -24,6 +24,7 @@ from paddlebox import _native
 from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
+from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.narrow import Residual
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.sharded import Asked, ShardedPass, ShardedTable, Step
@@ -109,7 +110,7 @@ class TwoLevelTable(ShardedTable):
 
     # ---- each batch
 
-    def _to_mates(self, lane: Any, what: str, wanted: list[np.ndarray]) -> list[list[np.ndarray]]:
+    def _to_mates(self, lane: Lane, what: str, wanted: list[np.ndarray]) -> list[list[np.ndarray]]:
         """(L, N) what each rank of the node wants of the l-th owner of each node.
 
         Args:
@@ -170,20 +171,17 @@ class TwoLevelTable(ShardedTable):
 
     # ---- each step
 
-    def _fetch(self, step: Step) -> np.ndarray:
+    def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
         way: Way = step.way
-        sizes = [len(ids) for ids in step.asked]
-        asked = np.empty((sum(sizes), self._columns), np.float32)
-        core.pull_into(self._native, np.concatenate(step.asked), asked)
-        out = np.split(self._row_format.pack(asked), np.cumsum(sizes)[:-1])
-        unions = self._between_nodes("rows", out, self._row_format.empty, way.unions)
+        out = self._packed_rows(step.asked)
+        unions = self._between_nodes(lane, "rows", out, self._row_format.empty, way.unions)
         shares = [
             np.concatenate([unions[node][at] for node, at in enumerate(of_mate)])
             for of_mate in way.at
         ]
         counts = np.array(step.counts).reshape(self._nodes, self._local)
         found = self._inside_node(
-            "rows", shares, [self._row_format.empty(int(n)) for n in counts.sum(axis=0)]
+            lane, "rows", shares, [self._row_format.empty(int(n)) for n in counts.sum(axis=0)]
         )
         mine = self._row_format.empty(len(step.keys))
         ends = np.cumsum(step.counts).reshape(self._nodes, self._local)
@@ -193,7 +191,7 @@ class TwoLevelTable(ShardedTable):
                 mine[ends[node, at] - len(part) : ends[node, at]] = part
         return self._row_format.unpack(mine)
 
-    def _give(self, step: Step, merged: np.ndarray) -> None:
+    def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
         way: Way = step.way
         of_owner = np.split(merged, np.cumsum(step.counts)[:-1])
         shares = [
@@ -202,7 +200,10 @@ class TwoLevelTable(ShardedTable):
         ]
         wants = [[len(at) for at in of_mate] for of_mate in way.at]
         found = self._inside_node(
-            "gradients", shares, [np.empty((sum(n), self._columns), np.float32) for n in wants]
+            lane,
+            "gradients",
+            shares,
+            [np.empty((sum(n), self._columns), np.float32) for n in wants],
         )
         sums = np.zeros((sum(way.unions), self._columns), np.float32)
         of_union = np.split(sums, np.cumsum(way.unions)[:-1])
@@ -212,6 +213,7 @@ class TwoLevelTable(ShardedTable):
                 union[at] += part
         packed = self._pack_gradients(sums, way.places)
         arrived = self._between_nodes(
+            lane,
             "gradients",
             np.split(packed, np.cumsum(way.unions)[:-1]),
             self._gradient_format.empty,
@@ -221,30 +223,35 @@ class TwoLevelTable(ShardedTable):
         core.push_planned(self._native, step.push, gradients)
 
     def _between_nodes(
-        self, what: str, out: list[np.ndarray], empty: Any, counts: list[int]
+        self, lane: Lane, what: str, out: list[np.ndarray], empty: Any, counts: list[int]
     ) -> list[np.ndarray]:
         """(N) from the l-th rank of each node what it has for this one. out: (N). counts: (N) of
         records that arrive."""
         into = [empty(count) for count in counts]
-        self._swap_some(what, dict(zip(self._peers, out, strict=True)), self._peers, into)
+        self._swap_some(lane, what, dict(zip(self._peers, out, strict=True)), self._peers, into)
         return into
 
     def _inside_node(
-        self, what: str, out: list[np.ndarray], into: list[np.ndarray]
+        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> list[np.ndarray]:
         """(L) likewise of the ranks of the node."""
-        self._swap_some(what, dict(zip(self._mates, out, strict=True)), self._mates, into)
+        self._swap_some(lane, what, dict(zip(self._mates, out, strict=True)), self._mates, into)
         return into
 
     def _swap_some(
-        self, what: str, out: dict[int, np.ndarray], ranks: range, into: list[np.ndarray]
+        self,
+        lane: Lane,
+        what: str,
+        out: dict[int, np.ndarray],
+        ranks: range,
+        into: list[np.ndarray],
     ) -> None:
         nothing = np.empty(0, np.uint8)
         all_out, all_into = [nothing] * self.world.size, [nothing] * self.world.size
         for rank, room in zip(ranks, into, strict=True):
             all_out[rank], all_into[rank] = np.ascontiguousarray(out[rank]), room
         self.traffic.add(what, all_out)
-        self._stepping.swap(all_out, all_into)
+        lane.swap(all_out, all_into)
 
 
 def _split(message: np.ndarray, parts: int) -> list[np.ndarray]:

@@ -90,6 +90,13 @@ def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def exchanged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Of several ranks: what this one sent to the others, and the seconds that took, by lane."""
+    names = [name for name in after if name.startswith("exchange_")]
+    spent = {name.removeprefix("exchange_"): after[name] - before[name] for name in names}
+    return {"exchange": spent} if spent else {}
+
+
 def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
     """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
     for."""

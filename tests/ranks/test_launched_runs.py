@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,33 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     expected, found = _summary(undisturbed), _summary(run_dir)
     for name in ("sparse_digest", "dense_digest", "samples"):
         assert found[name] == expected[name]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
+    data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    job = subprocess.Popen(
+        _command("train", run_dir, data, "trainer.epochs=50"),
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (run_dir / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.02)
+    workers = {
+        re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
+        for pid in _children(job.pid)
+    }
+    os.kill(workers["1"], signal.SIGKILL)
+    assert job.wait(_PATIENCE_S) != 0
+    said = (tmp_path / "log/workerlog.0").read_text()
+    assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
 
 
 @pytest.mark.slow

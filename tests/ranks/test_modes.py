@@ -66,7 +66,7 @@ def test_narrow_formats_train_nearly_the_same_rows_and_two_runs_the_same(
 
 def _bytes(result: dict[str, Any], which: str = "sent") -> int:
     """That the first rank has sent in steps."""
-    return sum(result["sent"][which][name] for name in ("ids", "rows", "gradients"))
+    return sum(result["traffic"][which][name] for name in ("ids", "rows", "gradients"))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
     mode = _train(tmp_path / "mode", 2, passes, program=program, options=options)
     of_other = json.loads((tmp_path / "mode/result-2-1.json").read_text())
     assert of_other["dense"] == mode["dense"]
-    assert 0 < mode["sent"]["dense"] < 0.5 * usual["sent"]["dense"]
+    assert 0 < mode["traffic"]["dense"] < 0.5 * usual["traffic"]["dense"]
     for before, after in zip(usual["passes"], mode["passes"], strict=True):
         assert after["auc"] == pytest.approx(before["auc"], abs=0.05)
     again = _train(tmp_path / "again", 2, passes, program=program, options=options)

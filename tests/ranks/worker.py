@@ -91,14 +91,22 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
-        sent = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
+        traffic = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
         feasigns, rows = table.read_all()
         dense = {name: array.tolist() for name, array in runner.dense_state().items()}
         dataset.close()
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense, "sent": sent, "order": order}
+    return {
+        "passes": passes,
+        "digest": digest,
+        "dense": dense,
+        "on_one_host": world.on_one_host,
+        "sent": world.counters(),
+        "traffic": traffic,
+        "order": order,
+    }
 
 
 def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:
