@@ -107,7 +107,9 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
             stderr=subprocess.DEVNULL,
         )
         if attempt < 4:
-            time.sleep(6 + 6 * random.random())
+            while not _children(job.pid) and job.poll() is None:
+                time.sleep(0.1)
+            time.sleep(4 + 6 * random.random())
             workers = _children(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)

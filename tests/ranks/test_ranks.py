@@ -39,8 +39,10 @@ def _train(
     dim: int = 4,
     options: str = "{}",
     launchers: int = 1,
+    failing_rank: int | None = None,
 ) -> dict[str, Any]:
-    """What the first rank wrote, and the rows of all: {feasign: row}."""
+    """What the first rank wrote, and the rows of all: {feasign: row}. Or what the first rank said,
+    under "log", where a rank is to fail."""
     folder.mkdir(exist_ok=True)
     (folder / "slots.yaml").write_text(SLOTS)
     config = folder / "config.yaml"
@@ -56,7 +58,14 @@ def _train(
     )
     settings = folder / "settings.json"
     settings.write_text(
-        json.dumps({"folder": str(folder), "config": str(config), "passes": passes})
+        json.dumps(
+            {
+                "folder": str(folder),
+                "config": str(config),
+                "passes": passes,
+                "failing_rank": failing_rank,
+            }
+        )
     )
     worker = [str(_ROOT / "tests/ranks/worker.py"), str(settings)]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks // launchers)]
@@ -71,6 +80,8 @@ def _train(
         jobs.append(subprocess.Popen(command, env=environment, **pipes))
     said = [job.communicate(timeout=300)[0][-2000:] for job in jobs]
     logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log-*/workerlog.*"))]
+    if failing_rank is not None:
+        return {"log": logs[0], "codes": [job.returncode for job in jobs]}
     assert [job.returncode for job in jobs] == [0] * launchers, "\n".join([*said, *logs])
     result: dict[str, Any] = json.loads((folder / f"result-{ranks}-0.json").read_text())
     result["rows"] = {}
@@ -145,6 +156,21 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     assert far["sent"]["sent_bytes_step"] < near["sent"]["sent_bytes_step"]
     assert far["digest"] == near["digest"]
     assert far["dense"] == near["dense"]
+
+
+def test_a_rank_whose_step_fails_tells_the_others_why(tmp_path: Path) -> None:
+    passes = _passes(tmp_path / "data", 2)
+    found = _train(tmp_path / "run", 2, passes, failing_rank=1)
+    assert found["codes"] != [0]
+    expected = "rank 1 has left the job: ValueError: the step of this rank fails"
+    assert expected in found["log"]
+
+
+@pytest.mark.slow
+def test_two_hosts_of_two_ranks_train_what_one_rank_trains(tmp_path: Path) -> None:
+    one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1))
+    four = _train(tmp_path / "four", 4, _passes(tmp_path / "b", 4), launchers=2)
+    _assert_same_model(one, four)
 
 
 @pytest.mark.slow

@@ -86,7 +86,8 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             dataset.set_filelist(files[world.rank :: world.size])
             dataset.load_into_memory()
             dataset.begin_pass()
-            result = run_pass(dataset, runner.train_step)
+            step = _failing if world.rank == settings.get("failing_rank") else runner.train_step
+            result = run_pass(dataset, step)
             runner.finish_pass()
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
@@ -116,6 +117,10 @@ def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:
         return found
 
     return noted
+
+
+def _failing(feed: Any) -> Any:
+    raise ValueError("the step of this rank fails")
 
 
 def main() -> None:
