@@ -117,3 +117,18 @@ def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
         assert after["auc"] == pytest.approx(before["auc"], abs=0.05)
     again = _train(tmp_path / "again", 2, passes, program=program, options=options)
     assert (again["digest"], again["dense"]) == (mode["digest"], mode["dense"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    ["{rows: int8, gradients: int8, dense_top_k: 0.1}", "{rows: float16, sparse_sync: async}"],
+)
+def test_the_way_of_exchange_changes_no_bit_of_a_mode(tmp_path: Path, options: str) -> None:
+    passes = _passes(tmp_path / "data", 2)
+    near = _train(tmp_path / "near", 2, passes, dim=16, options=options)
+    far = _train(tmp_path / "far", 2, passes, dim=16, options=options, launchers=2)
+    assert (near["on_one_host"], far["on_one_host"]) == (True, False)
+    assert far["digest"] == near["digest"]
+    if "top_k" in options:  # an all-reduce adds up in an order of its own
+        assert far["dense"] == near["dense"]
