@@ -21,9 +21,10 @@ CPP = {
     "feed": {"row", "base"},
     "metric": {"base"},
     "dense": {"base"},
+    "ranks": {"base"},
     "cuda": {"store", "rule", "row", "base"},
     "paddle": {
-        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "base"),
+        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks", "base"),
     },
 }
 # Headers of others that only ops/paddle may include.

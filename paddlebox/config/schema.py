@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 from paddlebox.config.zoo import AnyModelConfig
 
@@ -629,6 +630,7 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    ranks: RanksConfig = Field(default_factory=RanksConfig)
     metrics: ListOf[MetricConfig] = Field(
         default=(), description="metrics beside the usual ones: docs/metrics.md"
     )

@@ -85,7 +85,7 @@ def opened(
         assert table.head is not None
         on_ranks.check_same_ranks(run_dir, table.head, world)
         resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots, world.size)
+        runner = build_runner(config, slots, world)
         runner.load_dense_state(table.load_dense())
         yield table, runner, table.head.version
 

@@ -12,6 +12,8 @@ from tqdm import tqdm
 
 from paddlebox.config import Config
 from paddlebox.data.stages import AFTER, BEFORE, WORK
+from paddlebox.ranks import ShardedTable
+from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
 from paddlebox.train.loop import PassResult
 from paddlebox.train.metrics import PassMetrics, format_metrics
@@ -26,11 +28,35 @@ class Started(NamedTuple):
     counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
     at: float
+    traffic: Sent
 
 
 def begun(table: Tables) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
-    return Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
+    return Started(
+        table.counters(), counters_of, table.compaction_wait_s, time.perf_counter(), sent_now(table)
+    )
+
+
+def sent_now(table: Tables) -> Sent:
+    """Bytes that this rank has sent, where there are several."""
+    return table.traffic.now() if isinstance(table, ShardedTable) else {}
+
+
+def sent(table: Tables, begin: Started, result: PassResult, dense_bytes: int) -> dict[str, Any]:
+    """What all ranks have sent in a pass; nothing on one rank. Every rank calls it.
+
+    Args:
+        dense_bytes: of dense parameters, by this rank since it was started.
+    """
+    if not isinstance(table, ShardedTable):
+        return {}
+    table.traffic.sent["dense"] = dense_bytes
+    return {
+        "ranks": of_pass(
+            begin.traffic, sent_now(table), table.gather, result.batches, result.samples
+        )
+    }
 
 
 def by_table(

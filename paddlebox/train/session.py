@@ -110,7 +110,7 @@ def train(
         _ended_passes_committed(table, world),
         _saving(config, table) as saves,
     ):
-        runner = build_runner(config, slots, world.size)
+        runner = build_runner(config, slots, world)
         world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
@@ -278,6 +278,7 @@ def _train_pass(
             tasks=dataset.tasks,
         )
     interrupt.no_deadline()
+    runner.finish_pass()
     dense = runner.dense_state()
     try:
         check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
@@ -326,6 +327,7 @@ def _train_pass(
         **pass_line.hot_path(before, after),
         **pass_line.exchanged(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
+        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]

@@ -23,7 +23,8 @@ name: ranks
 data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
-table: {{embedx_dim: 4, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+ranks: {options}
 """
 
 
@@ -35,6 +36,8 @@ def _train(
     program: str = "pir",
     min_count: int = 1,
     batch: int = 0,
+    dim: int = 4,
+    options: str = "{}",
     launchers: int = 1,
     failing_rank: int | None = None,
 ) -> dict[str, Any]:
@@ -45,7 +48,12 @@ def _train(
     config = folder / "config.yaml"
     config.write_text(
         _CONFIG.format(
-            folder=folder, batch=batch or _BATCH // ranks, program=program, min_count=min_count
+            folder=folder,
+            batch=batch or _BATCH // ranks,
+            program=program,
+            min_count=min_count,
+            dim=dim,
+            options=options,
         )
     )
     settings = folder / "settings.json"
