@@ -18,6 +18,7 @@ from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss
 from paddlebox.ranks.dense import SHARE, sum_gradients
+from paddlebox.train.averaging import Averageable, Averaged
 
 paddle = ops.paddle
 
@@ -51,6 +52,12 @@ def build_runner(config: Config, slots: Slots, ranks: int = 1) -> Runner:
 
     Raises: ConfigError for a program of the old IR on several ranks.
     """
+    runner = _build_runner(config, slots, ranks)
+    decay = config.optimizer.averaging
+    return Averaged(runner, decay) if decay else runner
+
+
+def _build_runner(config: Config, slots: Slots, ranks: int) -> Averageable:
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
         return _Dygraph(config, slots, ranks)
@@ -182,6 +189,13 @@ class _Dygraph:
             {name: paddle.to_tensor(array) for name, array in of_optimizer.items()}
         )
 
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {p.name: np.array(p.numpy()) for p in self._model.parameters()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        for parameter in self._model.parameters():
+            parameter.set_value(values[parameter.name])
+
 
 class _Static:
     def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
@@ -254,3 +268,11 @@ class _Static:
             if name.startswith("learning_rate"):
                 continue  # the config has it, and may have changed
             self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        tensors = self._train.state_dict("param", self._scope)
+        return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        for name, value in values.items():
+            self._scope.find_var(name).get_tensor().set(value, paddle.CPUPlace())
