@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.closing import Closing
 from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import PassError, StoreError
@@ -42,7 +43,7 @@ _MIB = 1 << 20
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
-class Table(OneRank):
+class Table(OneRank, Closing):
     """Opens a table, and the store in ``folder`` with it.
 
     Args:
@@ -683,9 +684,3 @@ class Table(OneRank):
                 self._native.unregister()
                 self._native = None
             self._history.close()
-
-    def __enter__(self) -> Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
