@@ -472,6 +472,13 @@ class OptimizerConfig(Section):
     type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
     learning_rate: float = Field(default=0.001, gt=0, description="step size")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
+    averaging: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="evaluate, export and serve averages of the dense parameters over the steps, "
+        "which keep so much of themselves at each, less in the first; 0: none",
+    )
 
 
 class TrainerConfig(Section):

@@ -21,6 +21,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
+from paddlebox.store.averages import averaged
 
 paddle = ops.paddle
 
@@ -156,9 +157,10 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:
         executor.run(startup)
+        served = averaged(dense)
         wanted = 0  # bytes of parameters
         for name, tensor in program.state_dict("param", scope).items():
-            value, shape = dense.get(name), np.shape(np.array(tensor))
+            value, shape = served.get(name), np.shape(np.array(tensor))
             if value is None or value.shape != shape:
                 raise CorruptionError(
                     f"the dense state is of another model: {name}: expected shape {shape}, found "

@@ -14,6 +14,7 @@ import numpy as np
 from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
 from paddlebox.config.fields import fields_of
+from paddlebox.config.ranks import DenseSync
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
@@ -21,6 +22,7 @@ from paddlebox.nn import TableSlots, log_loss
 from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce, Average, TopK
+from paddlebox.train.averaging import Averaged
 from paddlebox.train.ranked import RATE, RankedRunner
 
 paddle = ops.paddle
@@ -66,10 +68,21 @@ def build_runner(config: Config, slots: Slots, world: World | None = None) -> Ru
     Args:
         world: of the ranks that train it together.
 
-    Raises: ConfigError for a program of the old IR on several ranks.
+    Raises: ConfigError for a program of the old IR on several ranks, and for averages of parameters
+        that are themselves averaged now and then.
     """
+    ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
+    if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
+        raise ConfigError(
+            "optimizer.averaging with ranks.dense: average: between two averages over the ranks each "
+            "has parameters of its own; choose one of them"
+        )
+    runner = _build_runner(config, slots, world, ranks)
+    return Averaged(runner, decay) if decay else runner
+
+
+def _build_runner(config: Config, slots: Slots, world: World | None, ranks: int) -> RankedRunner:
     paddle.seed(config.seed)
-    ranks = world.size if world is not None else 1
     if config.trainer.program is Program.DYGRAPH:
         return _Dygraph(config, slots, world)
     if ranks > 1 and config.trainer.program is not Program.PIR:
@@ -196,9 +209,6 @@ class _Dygraph(RankedRunner):
         self._optimizer.step()
         self._optimizer.clear_grad()
 
-    def _parameters(self) -> dict[str, np.ndarray]:
-        return {p.name: p.numpy() for p in self._model.parameters()}
-
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
         self.load_dense_state({**self.dense_state(), **state})
 
@@ -224,6 +234,13 @@ class _Dygraph(RankedRunner):
         self._optimizer.set_state_dict(
             {name: paddle.to_tensor(array) for name, array in of_optimizer.items()}
         )
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {p.name: np.array(p.numpy()) for p in self._model.parameters()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        for parameter in self._model.parameters():
+            parameter.set_value(values[parameter.name])
 
 
 class _Static(RankedRunner):
@@ -308,10 +325,6 @@ class _Static(RankedRunner):
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
 
-    def _parameters(self) -> dict[str, np.ndarray]:
-        tensors = self._state.state_dict("param", self._scope)
-        return {name: np.array(tensor) for name, tensor in tensors.items()}
-
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
         for name, array in state.items():
             self._scope.find_var(name).get_tensor().set(array, paddle.CPUPlace())
@@ -339,3 +352,10 @@ class _Static(RankedRunner):
             if name.startswith(RATE):
                 continue  # the config has it, and may have changed
             self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        self._set(values)

@@ -46,8 +46,15 @@ class RankedRunner(ABC):
     def dense_state(self) -> dict[str, np.ndarray]: ...
 
     @abstractmethod
-    def _parameters(self) -> dict[str, np.ndarray]:
-        """Of the dense state, what is no optimizer's."""
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+    @abstractmethod
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies, by name: of the dense state, what is no optimizer's."""
+
+    @abstractmethod
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        """All of them."""
 
     @abstractmethod
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
@@ -69,7 +76,7 @@ class RankedRunner(ABC):
             step = self._step if feed.pop(SHARE)[0] > 0 else self.evaluate_step
             found = step(feed)
             if mode.is_due():
-                self._set(mode.mean(self._parameters()))
+                self._set(mode.mean(self.parameters()))
             return found
         if mode is not None:
             mode.count(self._gradient_size)
