@@ -10,6 +10,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
+from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
 from paddlebox.data.positions import task_columns
 from paddlebox.errors import ConfigError, TrainingError
@@ -76,6 +77,7 @@ def _load(files: Sequence[str], config: Config, slots: Slots) -> LoadedPass:
         max_bad_line_ratio=data.max_bad_line_ratio,
         max_line_bytes=data.max_line_bytes,
         retries=data.retries,
+        instances=InstanceOptions(parse_logkey=data.logkey),
     )
     return load(list(files), options, _ALL_KEYS)
 

@@ -186,6 +186,11 @@ class Table(OneRank):
     def pass_bytes_per_row(self) -> int:
         return int(self._native.pass_bytes_per_row)
 
+    def set_counted(self, slots: Sequence[bool]) -> None:
+        """Whether pushes to rows of slot 0, 1, ... count shows and clicks from now on; empty: all
+        do. The others learn alone. Not while a program runs."""
+        self._native.set_counted([int(counted) for counted in slots])
+
     def stage(
         self,
         keys: np.ndarray,

@@ -22,9 +22,14 @@ from paddlebox.ranks.dense import SHARE, sum_gradients
 paddle = ops.paddle
 
 
+RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, of models that read page views
+
+
 def _model_inputs(config: Config) -> list[str]:
     """Arguments of a zoo model's forward, in order."""
     first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
+    if config.model.page_views:
+        first.append(RANK_OFFSET)
     of_a_table = ("box_ids", "box_offsets", "box_plan")
     return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
@@ -215,6 +220,8 @@ class _Static:
                 )
                 for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
+            if config.model.page_views:
+                inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
             model = _create_model(config, slots)
             if not train:
                 model.eval()

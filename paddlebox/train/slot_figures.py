@@ -9,6 +9,7 @@ import numpy as np
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.schema import Rule
+from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
 from paddlebox.errors import ConfigError
 from paddlebox.store.group import Tables
@@ -37,6 +38,7 @@ def load_files(
         max_line_bytes=data.max_line_bytes,
         retries=data.retries,
         tables=tables,
+        instances=InstanceOptions(parse_logkey=data.logkey),
     )
     return load(files, options, [_ALL_KEYS] * (max(tables, default=0) + 1))
 
