@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config import Config, Phase, Slots, load_slots
 from paddlebox.config.check import validate
-from paddlebox.errors import StoreError
+from paddlebox.config.phases import state_of
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.table import Table
@@ -126,6 +127,7 @@ class RunSource:
         )
         self.parts = {table.name: _TableRows(table) for table in self._table.members}
         self.head = head
+        self._phase = Phase.UPDATE
         self.meta: Mapping[str, Any] = {
             "kind": "base",
             "version": head.version,
@@ -135,6 +137,23 @@ class RunSource:
             "dense_version": head.dense_version,
         }
 
+    def choose(self, phase: Phase) -> None:
+        """Makes the program of a phase the one that serves; update's is unless this is called.
+
+        Raises: ConfigError where there is none, or it reads whole pages, which a request has not.
+        """
+        if phase is Phase.UPDATE:
+            return
+        if not self.config.phases:
+            raise ConfigError("--phase join: the run has no phases, and one model: leave it out")
+        chosen = self.config.of_phase(phase)
+        if chosen.model.page_views:
+            raise ConfigError(
+                f"--phase join: phases.join.model.type {chosen.model.type.value} reads page views, "
+                "and a request has single instances: export update, as is done without --phase"
+            )
+        self.config, self._phase = chosen, phase
+
     def visit(self, callback: Visit) -> None:
         """Of the first table."""
         self._table.members[0].rows_of_base(callback)
@@ -143,7 +162,7 @@ class RunSource:
         return ()
 
     def dense(self) -> Mapping[str, np.ndarray]:
-        return self._table.load_dense()
+        return state_of(self._phase, self._table.load_dense())
 
     def close(self) -> None:
         self._table.close()

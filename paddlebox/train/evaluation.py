@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Phase, Slots
+from paddlebox.config.phases import state_of
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
@@ -18,7 +19,7 @@ from paddlebox.train.dump import PredictionDump
 from paddlebox.train.loop import run_pass
 from paddlebox.train.metrics import format_metrics
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
-from paddlebox.train.phases import enter, state_of
+from paddlebox.train.phases import enter
 from paddlebox.train.program import Runner, build_runner
 from paddlebox.train.run_dir import write_json
 

@@ -1,7 +1,7 @@
 """Join and update: two programs over one table, one after the other in each pass (docs/phases.md).
 
 Join takes the pass in page views, update takes the same instances shuffled. Their dense states are
-committed as one: update's by the names that a run of one program gives, join's behind "join/".
+committed as one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Config, ModelConfig, Phase, Slots
+from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.surface import JOIN, UPDATE
 from paddlebox.train.loop import PassResult, Watcher, run_pass
 from paddlebox.train.program import RANK_OFFSET, Runner, build_runner
 
-_PREFIX = {Phase.UPDATE: "", Phase.JOIN: "join/"}
 State = Mapping[str, np.ndarray]
 
 
@@ -35,23 +35,15 @@ class Runners:
     def dense_state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and optimizer states of all."""
         return {
-            f"{_PREFIX[phase]}{name}": array
+            name: array
             for phase, runner in self._of.items()
-            for name, array in runner.dense_state().items()
+            for name, array in stored_names(phase, runner.dense_state()).items()
         }
 
     def load_dense_state(self, state: State) -> None:
         """The reverse. Raises CorruptionError when names or shapes do not match the models."""
         for phase, runner in self._of.items():
             runner.load_dense_state(state_of(phase, state))
-
-
-def state_of(phase: Phase, state: State) -> dict[str, np.ndarray]:
-    """What a phase's program has of a dense state."""
-    join = _PREFIX[Phase.JOIN]
-    if phase is Phase.JOIN:
-        return {n.removeprefix(join): a for n, a in state.items() if n.startswith(join)}
-    return {name: array for name, array in state.items() if not name.startswith(join)}
 
 
 def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:

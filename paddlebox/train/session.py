@@ -34,7 +34,7 @@ from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables
-from paddlebox.train import interrupt, on_ranks, pass_line, resume
+from paddlebox.train import interrupt, on_ranks, pass_line, repeats, resume
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
@@ -101,6 +101,8 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    repeated = repeats.repeats(passes)
+    repeats.warn(passes, repeated, begun.passes)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
@@ -173,6 +175,8 @@ def train(
                             world,
                         )
                     )
+                    if planned.number in repeated:
+                        lines[-1]["repeats_pass"] = repeated[planned.number]
                     write_line()
                     on_ranks.stop_together(world)
         table.wait_commit()
