@@ -29,12 +29,13 @@ CPP = {
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
 
-_FLOOR = {"config", "errors"}
+_FLOOR = {"closing", "config", "errors"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
 _TRAIN = _DATA | _MODELS | {"saves", "ranks", "train"}
 PYTHON = {
+    "closing": set[str](),
     "errors": set[str](),
     "config": {"errors"},
     "_paddle_version": set[str](),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from paddlebox import _native
+from paddlebox.closing import Closing
 from paddlebox.data.trace import Tracer
 
 STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
@@ -98,7 +99,7 @@ class Threads:
         self.now = self.most
 
 
-class InOrder(Generic[T, R]):
+class InOrder(Closing, Generic[T, R]):
     """Iterates over work(item) for the items of a source, in their order, made by several threads.
 
     A thread takes an item from the source itself, one thread at a time, and works on it where it
@@ -175,12 +176,6 @@ class InOrder(Generic[T, R]):
         close = getattr(self._source, "close", None)  # of a generator: it may hold a file open
         if close is not None:
             close()
-
-    def __enter__(self) -> InOrder[T, R]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _wanted(self) -> int:
         return max(1, self._threads.now)

@@ -158,10 +158,11 @@ def diagnose(
     Raises: ConfigError, DataError, StoreError.
     """
     from paddlebox.data.reader import expand
+    from paddlebox.data.whole_files import load_files
     from paddlebox.train.evaluation import opened
     from paddlebox.train.loop import run_pass
     from paddlebox.train.opening import create_dataset, feeding, read_slots
-    from paddlebox.train.slot_figures import copc_by_value, load_files, slot_figures
+    from paddlebox.train.slot_figures import copc_by_value, slot_figures
 
     slots = read_slots(config)
     names = [slot.name for slot in slots.slots]
@@ -171,7 +172,9 @@ def diagnose(
     in_order = config.data.model_copy(update={"shuffle": False})
     collected = _Collected(slice_slot)
     with opened(config, run_dir, slots) as (table, runner, version):
-        loaded = load_files(config, slots, files, table.slot_tables(slots))
+        loaded = load_files(
+            config, slots, files, 1 << 16, "diagnose reads files", table.slot_tables(slots)
+        )
         figures = slot_figures(table, slots, loaded)
         with feeding(
             create_dataset(config.model_copy(update={"data": in_order}), slots, table)

@@ -99,18 +99,29 @@ def sections(run: Run) -> list[Section]:
     ]
 
 
+#: A curve: its name, its tone, and its value in a line of metrics.jsonl.
+Part = tuple[str, int, Callable[[Line], float | None]]
+
+
+def _over_passes(run: Run, parts: Sequence[Part]) -> tuple[list[int], list[Series]]:
+    """The numbers of the passes, and a series a part."""
+    numbers = [line["pass"] for line in run.lines]
+    return numbers, [
+        Series(name, [of(line) for line in run.lines], tone) for name, tone, of in parts
+    ]
+
+
 def _by_pass(
     run: Run,
     title: str,
     note: str,
-    parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
+    parts: Sequence[Part],
     value: Callable[[float | None], str],
     why: str = "",
     **options: Any,
 ) -> Figure:
     """Curves over passes; those without a value are left out."""
-    numbers = [line["pass"] for line in run.lines]
-    series = [Series(name, [get(line) for line in run.lines], tone) for name, tone, get in parts]
+    numbers, series = _over_passes(run, parts)
     series = [s for s in series if any(v is not None for v in s.values)]
     if not series:
         return missing(title, why or NO_PASS)
@@ -297,13 +308,12 @@ def _stacked(
     run: Run,
     title: str,
     note: str,
-    parts: Sequence[tuple[str, int, Callable[[Line], float | None]]],
+    parts: Sequence[Part],
     value: Callable[[float | None], str],
     why: str = "",
     **options: Any,
 ) -> Figure:
-    numbers = [line["pass"] for line in run.lines]
-    series = [Series(name, [get(line) for line in run.lines], tone) for name, tone, get in parts]
+    numbers, series = _over_passes(run, parts)
     if not any(v for s in series for v in s.values):
         return missing(title, why or NO_PASS)
     return Figure(

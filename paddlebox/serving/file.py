@@ -16,6 +16,7 @@ from typing import Any
 
 import lmdb
 
+from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store.files import lmdb_text
 from paddlebox.store.record import seal, unseal
@@ -140,7 +141,7 @@ _open: dict[tuple[int, str], _Open] = {}
 _lock = threading.Lock()
 
 
-class ExportFile:
+class ExportFile(Closing):
     """An open export file; several readers of one process share its environment.
 
     Raises: StoreError when there is none, when it is open in this process the other way, or after a
@@ -258,12 +259,6 @@ class ExportFile:
             if held.users == 0:
                 held.env.close()
                 del _open[self._key]
-
-    def __enter__(self) -> ExportFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def head_value(head: Head) -> bytes:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Config, Slots
-from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import task_columns
-from paddlebox.errors import ConfigError, TrainingError
+from paddlebox.data.whole_files import load_files
+from paddlebox.errors import TrainingError
 from paddlebox.serving.generation import OpenGeneration
 
 log = logging.getLogger(__name__)
 
 _BATCH = 4096
-_ALL_KEYS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Gate:
 
         Raises: TrainingError with the value found and the bound; DataError, ConfigError.
         """
-        loaded = _load(self.files, new.config, new.slots)
+        loaded = load_files(new.config, new.slots, self.files, _BATCH, "gate files are read")
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"
         if self.min_auc > 0 and not metrics["auc"] >= self.min_auc:
@@ -61,25 +59,6 @@ class Gate:
                 )
         log.info("%s: AUC %.6f, COPC %.4f", name, metrics["auc"], metrics["copc"])
         return metrics
-
-
-def _load(files: Sequence[str], config: Config, slots: Slots) -> LoadedPass:
-    data = config.data
-    if data.pipe_command or data.parser:
-        raise ConfigError(
-            "gate files are read without data.pipe_command and data.parser, which the config has"
-        )
-    options = LoadOptions(
-        format=data.format,
-        slots=slots,
-        batch_size=_BATCH,
-        key_space=data.key_space,
-        max_bad_line_ratio=data.max_bad_line_ratio,
-        max_line_bytes=data.max_line_bytes,
-        retries=data.retries,
-        instances=InstanceOptions(parse_logkey=data.logkey),
-    )
-    return load(list(files), options, _ALL_KEYS)
 
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.closing import Closing
 from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.serving.file import ExportFile, Generation
 from paddlebox.serving.generation import OpenGeneration
@@ -19,7 +20,7 @@ from paddlebox.serving.generation import OpenGeneration
 log = logging.getLogger(__name__)
 
 
-class Predictor:
+class Predictor(Closing):
     """Letters: B = instances, S = sparse slots, W = dense width, nnz = feasigns in the batch.
 
     Thread safe. Not to be used after a fork: open one in each process; they share the file's pages.
@@ -246,9 +247,3 @@ class Predictor:
             idle = generation is not None and generation.users == 0
         if generation is not None and idle:
             self._retire(generation)
-
-    def __enter__(self) -> Predictor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paddlebox.closing import Closing
 from paddlebox.config import Config, Phase, Slots, load_slots
 from paddlebox.config.check import validate
 from paddlebox.config.phases import state_of
@@ -79,7 +80,7 @@ class _TableRows:
         return ()
 
 
-class RunSource:
+class RunSource(Closing):
     """The base of a run: the rows of its newest commit, or of one kept, that pass the save filter.
 
     Args:
@@ -166,12 +167,6 @@ class RunSource:
 
     def close(self) -> None:
         self._table.close()
-
-    def __enter__(self) -> RunSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _model_of(run_dir: Path, head: VersionRecord, config: Config | None) -> tuple[Config, Slots]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox._native import core
+from paddlebox.closing import Closing
 from paddlebox.config import Config, Phase, Slots
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import program
@@ -48,7 +49,7 @@ _TRANSACTION_BYTES = 64 << 20
 _REMOVED_A_TRANSACTION = 1 << 14
 
 
-class Writer:
+class Writer(Closing):
     """The one writer of an export file. Readers of other processes go on beside it.
 
     Raises: StoreLockedError while another process writes; StoreError when this one reads the file.
@@ -373,12 +374,6 @@ class Writer:
         """May be called twice."""
         self._file.close()
         self._lock.release()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Puts:

@@ -4,9 +4,9 @@ what they were, whatever is committed meanwhile."""
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
+from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
 from paddlebox.store.group import Tables
 from paddlebox.store.history import GroupLink, History
@@ -73,7 +73,7 @@ class FrozenTable(Table):
         return self._of.name
 
 
-class Frozen:
+class Frozen(Closing):
     """The last commit of a table or a group, kept until `close`. Rows are opened by `open`, which
     another thread may call: filters and fences are read then, 2 bytes a row.
 
@@ -104,14 +104,3 @@ class Frozen:
         self._opened.close()
         for of in self._versions:
             of.lease.release()
-
-    def __enter__(self) -> Frozen:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.closing import Closing
 from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import files
@@ -54,7 +55,7 @@ class StagedGroup(StagedPass):
         return {name: part.hits for name, part in zip(self.names, self.parts, strict=True)}
 
 
-class TableGroup(OneRank):
+class TableGroup(OneRank, Closing):
     """What datasets and sessions use of a `Table`, over several.
 
     Args:
@@ -485,12 +486,6 @@ class TableGroup(OneRank):
             with ExitStack() as closing:  # the first one last: merges of the others ask it
                 for table in self._tables:
                     closing.callback(table.close)
-
-    def __enter__(self) -> TableGroup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 Tables = Table | TableGroup

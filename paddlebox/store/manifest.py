@@ -9,11 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 import lmdb
 
+from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
 from paddlebox.store.checkpoints import checkpoints
@@ -72,7 +72,7 @@ def _opened_twice(folder: str) -> StoreError:
     return StoreError(f"{folder}: its manifest is open in this process already; use that one")
 
 
-class Manifest:
+class Manifest(Closing):
     """An open manifest, of the one writer or of a reader. Thread safe; not to be used after a fork.
 
     Every method raises StoreError for a closed or forked manifest and for what the system refuses,
@@ -402,17 +402,6 @@ class Manifest:
                 self._lock.release()
             if self._lease is not None:
                 self._lease.release()
-
-    def __enter__(self) -> Manifest:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_usable(self) -> None:
         if self._env is None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.closing import Closing
 from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, PassError, StoreError
@@ -50,7 +51,7 @@ def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:
         raise ConfigError(str(error)) from error
 
 
-class Table(OneRank):
+class Table(OneRank, Closing):
     """Opens a table, and the store in ``folder`` with it.
 
     Args:
@@ -694,9 +695,3 @@ class Table(OneRank):
                 self._native.unregister()
                 self._native = None
             self._history.close()
-
-    def __enter__(self) -> Table:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from paddlebox.closing import Closing
 from paddlebox.errors import ConfigError
 
 # Sections of a line of metrics.jsonl whose numbers are scalars, beside those of the line itself.
@@ -36,7 +37,7 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
         yield tag, float(value)
 
 
-class ScalarWriter:
+class ScalarWriter(Closing):
     """Writes scalars, by pass, below a folder that `visualdl --logdir` shows.
 
     Raises: ConfigError where VisualDL is not installed.
@@ -58,9 +59,3 @@ class ScalarWriter:
 
     def close(self) -> None:
         self._writer.close()
-
-    def __enter__(self) -> ScalarWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -7,40 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Slots
 from paddlebox.config.schema import Rule
-from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
-from paddlebox.errors import ConfigError
+from paddlebox.data.loader import LoadedPass
 from paddlebox.store.group import Tables
 from paddlebox.store.table import Table
 
-_BATCH = 1 << 16
-_ALL_KEYS = (1 << 31) - 1
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
-
-
-def load_files(
-    config: Config, slots: Slots, files: list[str], tables: tuple[int, ...]
-) -> LoadedPass:
-    """Instances in the order of the files, without the rows of any table."""
-    data = config.data
-    if data.pipe_command or data.parser:
-        raise ConfigError(
-            "diagnose reads files without data.pipe_command and data.parser, which the config has"
-        )
-    options = LoadOptions(
-        format=data.format,
-        slots=slots,
-        batch_size=_BATCH,
-        key_space=data.key_space,
-        max_bad_line_ratio=data.max_bad_line_ratio,
-        max_line_bytes=data.max_line_bytes,
-        retries=data.retries,
-        tables=tables,
-        instances=InstanceOptions(parse_logkey=data.logkey),
-    )
-    return load(files, options, [_ALL_KEYS] * (max(tables, default=0) + 1))
 
 
 def slot_figures(table: Tables, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:

@@ -195,18 +195,20 @@ def test_a_forked_child_neither_uses_the_manifest_nor_keeps_its_lock(tmp_path: P
 import os, sys, time
 from paddlebox.errors import StoreError
 from paddlebox.store.manifest import Manifest
+def say(line):  # in one piece: print may write its newline apart
+    os.write(1, f"{line}\\n".encode())
 manifest = Manifest.open_writer(sys.argv[1])
 child = os.fork()
 if child == 0:
     try:
         manifest.head()
     except StoreError as error:
-        print(error, flush=True)
+        say(error)
     manifest.close()
     with Manifest.open_reader(sys.argv[1]):
-        print("opened anew", flush=True)
+        say("opened anew")
     time.sleep(60)
-print(child, flush=True)
+say(child)
 sys.stdin.read()
 """
     parent = run_child(code, str(tmp_path))
