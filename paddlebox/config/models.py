@@ -108,7 +108,7 @@ class DnnConfig(NetworkConfig):
 
 class RankAttentionConfig(NetworkConfig):
     type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
-    attention_dim: Width = Field(
+    attended_dim: Width = Field(
         default=32, description="floats that an instance gets of those beside it on its page"
     )
     enable_input_bp: bool = Field(
