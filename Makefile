@@ -7,6 +7,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+GPU_PYTHON ?= $(PYTHON)
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
 
@@ -16,13 +17,15 @@ RUN_DIR ?=
 
 NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.h ops/*/*.inl)
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
-CPP_FILES = $(shell find ops tests/ops tests/fuzz -name "*.cc" -o -name "*.h" -o -name "*.inl" | sort)
+CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
+  -o -name "*.inl" | sort)
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
+  cuda cuda-setup test-gpu bench-gpu \
   lint lint-python types format-check width format tidy layers clean
 
 help: ## this list
@@ -76,6 +79,35 @@ test-all: test test-slow sanitize ## every test, and the core under the sanitize
 core-test: ## the core alone: no Paddle, no Python
 	@$(CORE_TESTS) run VARIANT=plain
 
+# Where there is no CUDA toolkit, its compiler from PyPI will do: no driver and no GPU are needed to
+# compile.
+CUDA_VENV := .venv-cuda
+CUDA_ROOT = $(firstword $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13))
+NVCC ?= $(or $(shell command -v nvcc),$(addsuffix /bin/nvcc,$(abspath $(CUDA_ROOT))))
+NVCC_FLAGS ?= $(if $(shell command -v nvcc),,-I$(abspath $(CUDA_ROOT))/include/cccl)
+
+$(STAMPS)/cuda: requirements/cuda.txt
+	$(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/cuda.txt
+	@mkdir -p $(@D) && touch $@
+
+cuda-setup: ## .venv-cuda: nvcc from PyPI, unless it is on PATH
+	@command -v nvcc > /dev/null || $(MAKE) --no-print-directory $(STAMPS)/cuda
+
+cuda: cuda-setup ## compile ops/cuda for GPUs (ARCH="80 90")
+	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)"
+
+# On a machine with a GPU: nothing but nvcc, pytest and numpy is needed. CHECK=memcheck, racecheck or
+# initcheck runs them under compute-sanitizer.
+test-gpu: ## the tests of ops/cuda on this machine's GPU
+	@command -v nvidia-smi > /dev/null || { echo "make: no nvidia-smi on PATH: test-gpu needs an NVIDIA\
+	 GPU; make test runs the same tests without one" >&2; exit 1; }
+	PADDLEBOX_HBM_DEVICE=gpu NVCC="$(NVCC)" $(if $(CHECK),compute-sanitizer --tool $(CHECK) --error-exitcode 1) \
+	  $(GPU_PYTHON) -m pytest -q tests/cuda
+
+bench-gpu: ## benchmarks/gpu.py on this machine's GPU
+	NVCC="$(NVCC)" $(GPU_PYTHON) benchmarks/gpu.py
+
 sanitize: sanitize-asan sanitize-tsan ## the core's tests under address, undefined, thread sanitizers
 
 sanitize-asan sanitize-tsan: sanitize-%:
@@ -111,7 +143,7 @@ lint-python: $(STAMPS)/venv ## ruff
 # Scripts are checked one by one: several are called prepare.py.
 types: $(STAMPS)/venv ## mypy --strict
 	$(BIN)/mypy --strict paddlebox
-	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets $(BIN)/mypy --strict --no-error-summary $$script \
+	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets:tests/cuda $(BIN)/mypy --strict --no-error-summary $$script \
 	  || status=1; done; exit $$status
 
 format-check: $(STAMPS)/venv ## clang-format, changing nothing

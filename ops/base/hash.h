@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/host_device.h"
+
 namespace pbx {
 
 // Mix: a bijection of 64-bit words (the finaliser of splitmix64). Mix(feasign) is the internal key,
 // so keys are uniform and hash order is plain integer order. Mix(0) == 0.
-inline uint64_t Mix(uint64_t x) {
+PBX_HOST_DEVICE inline uint64_t Mix(uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ULL;
   x ^= x >> 27;
@@ -20,7 +22,7 @@ inline uint64_t Mix(uint64_t x) {
 }
 
 // Unmix(Mix(x)) == x for every x.
-inline uint64_t Unmix(uint64_t x) {
+PBX_HOST_DEVICE inline uint64_t Unmix(uint64_t x) {
   x ^= (x >> 31) ^ (x >> 62);
   x *= 0x319642b2d24d8ec3ULL;
   x ^= (x >> 27) ^ (x >> 54);

@@ -41,6 +41,7 @@ class ModelType(StrEnum):
     BST = "bst"
     DSSM = "dssm"
     RANK_ATTENTION = "rank_attention"
+    CUSTOM = "custom"
 
 
 class Bilinear(StrEnum):

@@ -1,0 +1,290 @@
+"""The HBM tier on a GPU: what share of the device's own copy rate do pull, push and find reach?
+
+    make bench-gpu        or   NVCC=/usr/local/cuda/bin/nvcc python benchmarks/gpu.py
+
+Needs a GPU, nvcc and numpy; Paddle is not needed. PyTorch and CuPy are measured beside it where
+they are installed. Each figure is the median of --turns turns in which everything measured is
+called once; a call's time is that of --calls calls behind each other, until the device is done.
+
+Bytes are those that a call must move: a pull reads 4 P of each row and writes as much; a pooled
+pull with one id a segment the same; a push reads the gradient of each occurrence (4 (1 + D)) and
+the shows, and reads and writes 4 W of each unique row; a find reads a feasign and writes an id, and
+is counted in keys. The bound beside them is a copy between two arrays of the device, of a GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from ctypes import byref, c_int32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "cuda"))
+
+from hbm_library import Device, Gradient, Library, OnDevice, Table, build, config
+
+PULL, FUSED, FIND = 0.80, 0.60, 2e9  # the goals, at D 64, 16 M rows, uniform, 1 M ids
+GIB = 1 << 30
+GOAL_AT = (64, 16_000_000, "uniform", 1_000_000)
+
+
+def timed(library: Library, calls: int, call: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    library.call("synchronize", None)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    library.call("synchronize", None)
+    return (time.perf_counter() - begin) / calls
+
+
+class CopyOnDevice:
+    """A copy between two arrays of the device."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._arrays = [OnDevice(library, np.zeros(GIB // 4, np.float32)) for _ in range(2)]
+
+    def bytes_per_s(self, calls: int) -> float:
+        """Read and written together."""
+        one, other = self._arrays
+        return (
+            2
+            * GIB
+            / timed(
+                self._library,
+                calls,
+                lambda: self._library.call("copy", one.pointer, other.pointer, c_uint64(GIB), None),
+            )
+        )
+
+
+def pinned_rate(library: Library) -> float:
+    """Bytes a second from pinned memory to the device."""
+    pinned, target = c_void_p(), OnDevice(library, np.zeros(GIB // 4, np.float32))
+    library.call("malloc_pinned", c_uint64(GIB), byref(pinned))
+    ctypes.memset(pinned, 1, GIB)
+    seconds = timed(
+        library, 3, lambda: library.call("to_device", target.pointer, pinned, c_uint64(GIB))
+    )
+    library.get("free_pinned", pinned)
+    return GIB / seconds
+
+
+def ids_of(kind: str, rows: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+    if kind == "uniform":
+        return rng.integers(0, rows, batch).astype(np.int32)
+    found = (rng.zipf(1.05, batch) - 1) % rows
+    spread = found.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(rows)
+    return spread.astype(np.int32)  # the frequent ones are not neighbours
+
+
+class Measured:
+    """A table of some rows, and a batch of its ids on the device."""
+
+    def __init__(self, library: Library, dim: int, rows: int, seed: int) -> None:
+        self.library, self.dim, self.rows = library, dim, rows
+        self.rng = np.random.default_rng(seed)
+        self.device = Device(library, config(dim))
+        step = (1 << 64) // rows
+        self.keys = np.arange(rows, dtype=np.uint64) * np.uint64(step) + np.uint64(step // 2)
+        self.table = Table(self.device, self.keys)
+        chunk = 1 << 20
+        part = self.rng.normal(size=(chunk, self.device.words)).astype(np.float32)
+        part[:, 0] = np.uint32(1 << 16).view(np.float32)  # with embedx
+        part[:, 1:3] = 1.0
+        begin = time.perf_counter()
+        for first in range(0, rows, chunk):
+            self.table.put_rows(part[: min(chunk, rows - first)], first=first)
+        seconds = time.perf_counter() - begin
+        self.build_bytes_per_s = rows * self.device.words * 4 / seconds
+
+    def calls(self, kind: str, batch: int) -> dict[str, tuple[Callable[[], Any], float]]:
+        """Of each operation: a call, and the bytes that it must move."""
+        library, columns = self.library, 3 + self.dim
+        ids = ids_of(kind, self.rows, batch, self.rng)
+        unique = len(np.unique(ids))
+        put = self.device.put
+        on_device, offsets = put(ids), put(np.arange(batch + 1, dtype=np.int32))
+        feasigns = put(_unmix(self.keys[ids]))
+        found = put(np.zeros(batch, np.int32))
+        out = put(np.zeros((batch, columns), np.float32))
+        grad = put(self.rng.normal(size=(batch, columns)).astype(np.float32) * 1e-3)
+        show_click = put(np.ones((batch, 2), np.float32))
+        plan = put(np.zeros(4 + 3 * batch, np.int32))
+        n, table = c_uint64(batch), self.table.handle
+        gradient = Gradient(grad.pointer, columns, 0, 2, show_click.pointer, 2, 1, 1.0, 0, 10.0, 1)
+
+        def make_plan() -> None:
+            library.call(
+                "plan", self.device.handle, on_device.pointer, offsets.pointer, n, n,
+                c_int32(1), plan.pointer, None,
+            )  # fmt: skip
+
+        make_plan()
+
+        def pooled() -> None:
+            library.call(
+                "pull_pooled", table, on_device.pointer, offsets.pointer, n, c_uint64(1),
+                c_uint64(0), c_int32(1), out.pointer, None,
+            )  # fmt: skip
+
+        def push() -> None:
+            library.call(
+                "push", table, plan.pointer, c_uint64(4 + 3 * batch), byref(gradient), None, None
+            )
+
+        read = 4.0 * columns * batch
+        pushed = batch * 4.0 * (columns + 1) + unique * 8.0 * self.device.words
+        return {
+            "find": (
+                lambda: library.call("find", table, feasigns.pointer, n, found.pointer, None),
+                12.0 * batch,
+            ),
+            "pull": (
+                lambda: library.call("pull", table, on_device.pointer, n, out.pointer, None),
+                2 * read,
+            ),
+            "pull_pooled": (pooled, 2 * read),
+            "plan": (make_plan, 16.0 * batch),
+            "push": (push, pushed),
+        }
+
+    def close(self) -> None:
+        self.table.drop()
+        self.device.close()
+
+
+def _unmix(keys: np.ndarray) -> np.ndarray:
+    x = keys.copy()
+    for first, second, factor in (
+        (31, 62, 0x319642B2D24D8EC3),
+        (27, 54, 0x96DE1B173F119089),
+        (30, 60, 1),
+    ):
+        x ^= (x >> np.uint64(first)) ^ (x >> np.uint64(second))
+        x *= np.uint64(factor)
+    return x
+
+
+def peers(dim: int, rows: int, ids: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Gathers of the same ids by what is installed: each of D floats a row, without the counts."""
+    found: dict[str, Callable[[], Any]] = {}
+    try:
+        torch: Any = importlib.import_module("torch")
+        bag = torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device="cuda")
+        optimizer = torch.optim.SparseAdam(bag.parameters())
+        asked = torch.from_numpy(ids.astype(np.int64)).cuda()
+        offsets = torch.arange(len(ids), device="cuda")
+
+        def train() -> None:
+            optimizer.zero_grad()
+            bag(asked, offsets).sum().backward()
+            optimizer.step()
+
+        found["torch EmbeddingBag forward"] = lambda: bag(asked, offsets)
+        found["torch EmbeddingBag + SparseAdam, a step"] = train
+    except ImportError:
+        pass
+    try:
+        cupy: Any = importlib.import_module("cupy")
+        table = cupy.zeros((rows, dim), cupy.float32)
+        places = cupy.asarray(ids)
+        found["cupy take"] = lambda: table.take(places, axis=0)
+    except ImportError:
+        pass
+    return found
+
+
+def measure(
+    library: Library, dim: int, rows: int, batches: list[tuple[str, int]], arguments: Any
+) -> list[dict[str, Any]]:
+    table, copy = Measured(library, dim, rows, arguments.seed), CopyOnDevice(library)
+    found: list[dict[str, Any]] = []
+    for kind, batch in batches:
+        calls = table.calls(kind, batch)
+        seconds: dict[str, list[float]] = {name: [] for name in ("copy", *calls)}
+        for _ in range(arguments.turns):
+            seconds["copy"].append(1 / copy.bytes_per_s(arguments.calls))
+            for name, (call, _) in calls.items():
+                seconds[name].append(timed(library, arguments.calls, call))
+        rate = 1 / float(np.median(seconds["copy"]))
+        figures: dict[str, Any] = {
+            "dim": dim, "rows": rows, "ids": kind, "batch": batch, "copy_bytes_per_s": rate,
+            "build_bytes_per_s": table.build_bytes_per_s,
+        }  # fmt: skip
+        for name, (_, moved) in calls.items():
+            median = float(np.median(seconds[name]))
+            figures[name] = {
+                "us": report.spread([1e6 * s for s in seconds[name]]),
+                "ids_per_s": batch / median,
+                "of_copy": moved / median / rate,
+            }
+        both = sum(float(np.median(seconds[name])) for name in ("pull_pooled", "push"))
+        moved = sum(calls[name][1] for name in ("pull_pooled", "push"))
+        figures["pull_pooled + push"] = {"of_copy": moved / both / rate}
+        found.append(figures)
+        print(
+            f"D {dim:3d} {rows / 1e6:5.0f} M rows {kind:7s} {batch:8d} ids: "
+            + ", ".join(f"{n} {figures[n]['ids_per_s'] / 1e9:.2f} G/s" for n in calls)
+            + f"; of the copy: pull {figures['pull']['of_copy']:.2f}, "
+            f"pull + push {figures['pull_pooled + push']['of_copy']:.2f}",
+            flush=True,
+        )
+    table.close()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dims", type=int, nargs="+", default=[8, 16, 64, 128])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 16_000_000])
+    parser.add_argument("--large", action="store_true", help="100 M rows too, where they fit")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4096, 65536, 1_000_000])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=["gpu", "host"], default="gpu", help="host: a trial")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/gpu.json"))
+    arguments = parser.parse_args()
+    folder = build(arguments.device)
+    library = Library(folder / f"libpbx_hbm_{arguments.device}.so")
+    figures: list[dict[str, Any]] = []
+    batches = [(kind, batch) for kind in ("uniform", "zipf") for batch in arguments.batches]
+    for dim in arguments.dims:
+        for rows in [*arguments.rows, *([100_000_000] if arguments.large else [])]:
+            figures += measure(library, dim, rows, batches, arguments)
+    pinned = pinned_rate(library)
+    ids = ids_of("uniform", 1_000_000, 65536, np.random.default_rng(arguments.seed))
+    beside = {
+        name: timed(library, arguments.calls, call)
+        for name, call in peers(64, 1_000_000, ids).items()
+    }
+    goals = []
+    for of in figures:
+        if (of["dim"], of["rows"], of["ids"], of["batch"]) != GOAL_AT:
+            continue
+        for name, value, bound in (
+            ("pull, of the copy rate", of["pull"]["of_copy"], PULL),
+            ("fused pull and push, of it", of["pull_pooled + push"]["of_copy"], FUSED),
+            ("finds a second", of["find"]["ids_per_s"], FIND),
+        ):
+            goals.append(report.Goal(name, value, bound, value >= bound))
+    return report.write(
+        arguments.out,
+        {name: value for name, value in vars(arguments).items() if name != "out"},
+        {"measured": figures, "pinned_bytes_per_s": pinned, "peers_s": beside},
+        goals,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+/* The HBM tier on a GPU, as a C interface: no Paddle, no C++ types, nothing thrown.
+ *
+ * The same sources give two libraries: with nvcc one for a GPU, and with a C++ compiler one where
+ * "the device" is the host, for tests of everything but speed. Both give the same bits, and those
+ * of the host's tier (ops/table), because all run the same functions of ops/rule.
+ *
+ * Life of a table:  begin -> put_rows, carry -> find, pull, pull_pooled, plan, push -> changed,
+ * get_rows (its rows go to the host) -> drop.
+ *
+ * A function returns 0, or a code (pbx_hbm_code) after which pbx_hbm_error() says in one line what
+ * was wrong; then nothing has been changed but what its comment names. Functions with a `stream`
+ * (cudaStream_t; null: the default one) only put work into it; the others return when all is done.
+ * "device" marks arrays in the device's memory, "host" those in the host's.
+ *
+ * Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...] of a pull, W = words
+ * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots.
+ */
+#ifndef PBX_CUDA_HBM_H_
+#define PBX_CUDA_HBM_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PBX_HBM_API __attribute__((visibility("default")))
+
+enum pbx_hbm_code {
+  PBX_HBM_OK = 0,
+  PBX_HBM_INVALID = 1, /* the caller's mistake */
+  PBX_HBM_MEMORY = 2,  /* the device, or pinned host memory, is full */
+  PBX_HBM_DEVICE = 3,  /* CUDA refused, or a kernel failed */
+};
+
+/* One of ops/rule, by its place in naive, adagrad, std_adagrad, adagrad_v2, adam, shared_adam,
+ * ftrl. */
+typedef struct {
+  int32_t kind;
+  float learning_rate, initial_range, initial_g2sum;
+  float beta1, beta2, epsilon, beta, l1, l2;
+  float min_bound, max_bound;
+} pbx_hbm_rule;
+
+typedef struct {
+  uint64_t seed;
+  int32_t embedx_dim; /* 1 to 253 */
+  int32_t show_scale; /* 0 or 1 */
+  float nonclk_coeff, click_coeff, embedx_threshold;
+  pbx_hbm_rule embed, embedx;
+  const float* slot_rates; /* host (65536), or null: 1 all */
+} pbx_hbm_config;
+
+typedef struct {
+  uint64_t rows, row_bytes, table_bytes; /* of the device; row_bytes with padding */
+} pbx_hbm_sizes;
+
+/* Where a push finds gradients. Segment s of instance s / slots has its P' = stride floats at
+ * grad + s * stride + (s / slots) * extra; embed_w is column weights_at, embedx follows. */
+typedef struct {
+  const float* grad; /* device */
+  int64_t stride, extra, weights_at;
+  const float* show_click; /* device (instances, show_click_stride): columns 0, 1 */
+  int64_t show_click_stride;
+  int64_t slots;
+  float scale;  /* the batch size: from the gradient of a mean to that of a sum */
+  int32_t clip; /* what becomes of a row whose sums are not finite: 0 it is left, 1 mended */
+  float bound;  /* with clip: what an infinity becomes; NaN becomes 0 */
+  uint32_t day; /* days since 1970-01-01, written into the rows */
+} pbx_hbm_gradient;
+
+typedef struct pbx_hbm pbx_hbm;             /* a device, and how its rows are */
+typedef struct pbx_hbm_table pbx_hbm_table; /* the rows of one pass */
+
+PBX_HBM_API const char* pbx_hbm_error(void);   /* of this thread's last failure */
+PBX_HBM_API const char* pbx_hbm_backend(void); /* "cuda" or "host" */
+
+PBX_HBM_API int pbx_hbm_open(const pbx_hbm_config* config, int device, pbx_hbm** out);
+PBX_HBM_API void pbx_hbm_close(pbx_hbm* hbm);              /* after its tables; null is fine */
+PBX_HBM_API int32_t pbx_hbm_row_words(const pbx_hbm* hbm); /* W */
+
+/* Memory of the device, for callers without CUDA of their own. */
+PBX_HBM_API int pbx_hbm_malloc(uint64_t bytes, void** out);
+PBX_HBM_API void pbx_hbm_free(void* device);
+PBX_HBM_API int pbx_hbm_to_device(void* device, const void* host, uint64_t bytes);
+PBX_HBM_API int pbx_hbm_to_host(void* host, const void* device, uint64_t bytes);
+PBX_HBM_API int pbx_hbm_copy(void* to, const void* from, uint64_t bytes, void* stream); /* device */
+PBX_HBM_API int pbx_hbm_malloc_pinned(uint64_t bytes, void** out); /* host, faster to copy */
+PBX_HBM_API void pbx_hbm_free_pinned(void* host);
+PBX_HBM_API int pbx_hbm_synchronize(void* stream); /* also says what has failed in it */
+
+/* A table of zeroed rows. keys: host (n), mixed (Mix of a feasign), strictly ascending. */
+PBX_HBM_API int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, pbx_hbm_table** out);
+PBX_HBM_API void pbx_hbm_drop(pbx_hbm_table* table);
+PBX_HBM_API int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out);
+
+/* Writes rows. ids: host (m), each once, or null: [first, first + m). rows: host (m, W). Through
+ * two pinned buffers, one filled while the other travels. */
+PBX_HBM_API int pbx_hbm_put_rows(pbx_hbm_table* table, const int32_t* ids, uint64_t first,
+                                 uint64_t m, const float* rows);
+/* New rows, as the accessor makes them. ids: host (m). slots: host (m). */
+PBX_HBM_API int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, const uint16_t* slots,
+                                    uint64_t m);
+/* Copies the rows of keys that both tables have, not marked as changed; `from` is left alone.
+ * copied: how many; may be null. */
+PBX_HBM_API int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied);
+/* Reads rows into host (m, W). ids: host (m), or null: [first, first + m). */
+PBX_HBM_API int pbx_hbm_get_rows(const pbx_hbm_table* table, const int32_t* ids, uint64_t first,
+                                 uint64_t m, float* rows);
+/* The ids of rows that a push has changed, ascending. ids: host, room for n. */
+PBX_HBM_API int pbx_hbm_changed(const pbx_hbm_table* table, int32_t* ids, uint64_t* count);
+
+/* ids: device (m): the row of each feasign (device (m), not mixed), -1 where there is none. */
+PBX_HBM_API int pbx_hbm_find(const pbx_hbm_table* table, const uint64_t* feasigns, uint64_t m,
+                             int32_t* ids, void* stream);
+/* out: device (m, P). ids: device (m), in [-1, n); -1 gives zeros. */
+PBX_HBM_API int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
+                             void* stream);
+/* Sums the rows of each segment, in order, and applies CVM. offsets: device (segments + 1).
+ * out: device, a segment's P floats (without use_cvm P - 2: no counts) behind each other, and
+ * `extra` floats that are left alone behind the `slots` segments of an instance. */
+PBX_HBM_API int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const int32_t* ids,
+                                    const int32_t* offsets, uint64_t segments, uint64_t slots,
+                                    uint64_t extra, int32_t use_cvm, float* out, void* stream);
+
+/* The dedup plan of a batch, in the format of ops/row/plan.h. nnz: offsets[segments].
+ * plan: device, room for pbx_hbm_plan_room(nnz) int32. Not from two streams at once. */
+PBX_HBM_API uint64_t pbx_hbm_plan_room(uint64_t nnz);
+PBX_HBM_API int pbx_hbm_plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets,
+                             uint64_t segments, uint64_t nnz, int32_t stamp, int32_t* plan,
+                             void* stream);
+/* Merges the gradients of each row of the plan over its segments, in order, and applies the rules.
+ * plan: device, plan_size int32. bad: device (1) or null: rows whose sums were not finite are added
+ * to it. */
+PBX_HBM_API int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
+                             const pbx_hbm_gradient* gradient, uint64_t* bad, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* PBX_CUDA_HBM_H_ */

@@ -1,0 +1,160 @@
+#include "cuda/memory.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace pbx::hbm {
+
+#ifdef __CUDACC__
+
+Status CudaStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return Status::Ok();
+  const Code code = error == cudaErrorMemoryAllocation ? Code::kOutOfSpace : Code::kIOError;
+  return Error(code, "%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+Status ToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  return CudaStatus(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream),
+                    "copy to the device");
+}
+Status ToHost(void* host, const void* device, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  return CudaStatus(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream),
+                    "copy from the device");
+}
+Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  return CudaStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
+                    "copy on the device");
+}
+Status SetZero(void* device, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::Ok();
+  return CudaStatus(cudaMemsetAsync(device, 0, bytes, stream), "zeros on the device");
+}
+Status Synchronize(Stream stream) {
+  return CudaStatus(cudaStreamSynchronize(stream), "waiting for the device");
+}
+
+Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
+  Memory memory;
+  memory.where_ = where;
+  if (bytes == 0) return Result<Memory>(std::move(memory));
+  const cudaError_t error = where == Where::kDevice ? cudaMalloc(&memory.data_, bytes)
+                                                    : cudaMallocHost(&memory.data_, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is told here, not to the next call
+    size_t left = 0, all = 0;
+    cudaMemGetInfo(&left, &all);
+    return Error(Code::kOutOfSpace, "%s: %zu bytes of %s wanted, the device has %zu of %zu left",
+                 what, bytes, where == Where::kDevice ? "device memory" : "pinned memory", left,
+                 all);
+  }
+  PBX_RETURN_IF_ERROR(CudaStatus(error, what));
+  memory.bytes_ = bytes;
+  return Result<Memory>(std::move(memory));
+}
+
+void Memory::Free(void* data, Where where) {
+  if (data == nullptr) return;
+  if (where == Where::kDevice) {
+    cudaFree(data);
+  } else {
+    cudaFreeHost(data);
+  }
+}
+
+Status OwnStream::Open() {
+  return CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+}
+OwnStream::~OwnStream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+Status Event::Record(Stream stream) {
+  if (event_ == nullptr) {
+    PBX_RETURN_IF_ERROR(
+        CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"));
+  }
+  return CudaStatus(cudaEventRecord(event_, stream), "an event");
+}
+Status Event::Wait() {
+  if (event_ == nullptr) return Status::Ok();
+  return CudaStatus(cudaEventSynchronize(event_), "waiting for the device");
+}
+Event::~Event() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+OnDevice::OnDevice(int device) {
+  status_ = CudaStatus(cudaGetDevice(&before_), "the current device");
+  if (status_.ok()) status_ = CudaStatus(cudaSetDevice(device), "choosing the device");
+}
+OnDevice::~OnDevice() { cudaSetDevice(before_); }
+
+Status CheckDevice(int device) {
+  int count = 0;
+  PBX_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "counting devices"));
+  if (device >= 0 && device < count) return Status::Ok();
+  return Error(Code::kInvalidArgument, "device %d: there are %d, from 0", device, count);
+}
+
+#else  // the host as the device
+
+Status ToDevice(void* device, const void* host, size_t bytes, Stream) {
+  if (bytes != 0) std::memcpy(device, host, bytes);
+  return Status::Ok();
+}
+Status ToHost(void* host, const void* device, size_t bytes, Stream) {
+  if (bytes != 0) std::memcpy(host, device, bytes);
+  return Status::Ok();
+}
+Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes != 0) std::memmove(to, from, bytes);
+  return Status::Ok();
+}
+Status SetZero(void* device, size_t bytes, Stream) {
+  if (bytes != 0) std::memset(device, 0, bytes);
+  return Status::Ok();
+}
+Status Synchronize(Stream) { return Status::Ok(); }
+
+Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
+  Memory memory;
+  memory.where_ = where;
+  if (bytes == 0) return Result<Memory>(std::move(memory));
+  // As cudaMalloc aligns it.
+  if (bytes > SIZE_MAX / 2 || posix_memalign(&memory.data_, 256, bytes) != 0) {
+    memory.data_ = nullptr;
+    return Error(Code::kOutOfSpace, "%s: %zu bytes wanted, more than there are", what, bytes);
+  }
+  memory.bytes_ = bytes;
+  return Result<Memory>(std::move(memory));
+}
+
+void Memory::Free(void* data, Where) { std::free(data); }
+
+Status OwnStream::Open() { return Status::Ok(); }
+OwnStream::~OwnStream() = default;
+Status Event::Record(Stream) { return Status::Ok(); }
+Status Event::Wait() { return Status::Ok(); }
+Event::~Event() = default;
+OnDevice::OnDevice(int) {}
+OnDevice::~OnDevice() = default;
+
+Status CheckDevice(int device) {
+  if (device == 0) return Status::Ok();
+  return Error(Code::kInvalidArgument, "device %d: there is 1, from 0", device);
+}
+
+#endif
+
+Status Memory::Grow(const char* what, size_t bytes) {
+  if (bytes <= bytes_) return Status::Ok();
+  Result<Memory> larger = New(what, bytes + bytes / 4, where_);
+  if (!larger.ok()) return larger.status();
+  *this = std::move(larger.value());
+  return Status::Ok();
+}
+
+}  // namespace pbx::hbm

@@ -1,0 +1,105 @@
+// Memory of the device, copies to and from it, and what a stream has done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/status.h"
+#include "cuda/launch.h"
+
+namespace pbx::hbm {
+
+Status ToDevice(void* device, const void* host, size_t bytes, Stream stream);
+Status ToHost(void* host, const void* device, size_t bytes, Stream stream);
+Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
+Status SetZero(void* device, size_t bytes, Stream stream);
+Status Synchronize(Stream stream);
+
+// Bytes of the device, or pinned bytes of the host that the device copies from and to.
+class Memory {
+ public:
+  enum class Where { kDevice, kPinned };
+
+  Memory() = default;
+  ~Memory() { Free(data_, where_); }
+  Memory(Memory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        where_(other.where_) {}
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(where_, other.where_);
+    return *this;
+  }
+
+  // what: names it in the error. OutOfSpace with the bytes wanted and free.
+  static Result<Memory> New(const char* what, size_t bytes, Where where = Where::kDevice);
+
+  // At least so many bytes: what was there is kept, or lost with the old contents.
+  Status Grow(const char* what, size_t bytes);
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+  // Hands the bytes over, to be given to Free.
+  void* Release() { return std::exchange(data_, nullptr); }
+  static void Free(void* data, Where where);
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  Where where_ = Where::kDevice;
+};
+
+// A stream of its own, without waits for the default one.
+class OwnStream {
+ public:
+  OwnStream() = default;
+  ~OwnStream();
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  Status Open();
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_ = nullptr;
+};
+
+// A moment in a stream.
+class Event {
+ public:
+  Event() = default;
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  Status Record(Stream stream);
+  Status Wait();  // until it has passed; at once if it was never recorded
+
+ private:
+#ifdef __CUDACC__
+  cudaEvent_t event_ = nullptr;
+#endif
+};
+
+// Makes a device the thread's own while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  Status status_;
+};
+
+Status CheckDevice(int device);
+
+}  // namespace pbx::hbm

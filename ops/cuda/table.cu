@@ -1,0 +1,383 @@
+#include "cuda/table.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/call.h"
+
+#ifdef __CUDACC__
+#include <thrust/iterator/counting_iterator.h>
+
+#include <cub/cub.cuh>
+#endif
+
+namespace pbx::hbm {
+namespace {
+
+constexpr int kTileKeys = 1024;
+constexpr int kTileRows = 64;
+constexpr size_t kCopyBytes = size_t{16} << 20;  // of a buffer of rows under way
+
+// fences[b] = the first key of bucket b or of a later one.
+struct MakeFences {
+  TableView table;
+  uint32_t* fences;
+  uint64_t buckets;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
+    const uint64_t left = table.n + 1 - first;  // one more than keys: the end closes the rest
+    block.ForEach(static_cast<int>(left < kTileKeys ? left : kTileKeys), [&](int i) {
+      const uint64_t at = first + static_cast<uint64_t>(i);
+      const uint64_t begin = at == 0 ? 0 : (table.keys[at - 1] >> table.shift) + 1;
+      const uint64_t end = at == table.n ? buckets : table.keys[at] >> table.shift;
+      for (uint64_t b = begin; b <= end; ++b) fences[b] = static_cast<uint32_t>(at);
+    });
+  }
+};
+
+struct FindKeys {
+  TableView table;
+  const uint64_t* feasigns;
+  uint64_t m;
+  int32_t* ids;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
+    const uint64_t left = m - first;
+    block.ForEach(static_cast<int>(left < kTileKeys ? left : kTileKeys), [&](int i) {
+      const uint64_t at = first + static_cast<uint64_t>(i);
+      ids[at] = table.Find(Mix(feasigns[at]));
+    });
+  }
+};
+
+// Rows between the table and an array of W words each.
+struct MoveRows {
+  TableView table;
+  const int32_t* ids;  // null: first + i
+  uint64_t first, m;
+  float* array;
+  uint32_t words;
+  bool into_table;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
+    const uint64_t left = m - begin;
+    const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+    block.ForEach(count * static_cast<int>(words), [&](int i) {
+      const uint64_t at = begin + static_cast<uint64_t>(i) / words;
+      const uint32_t word = static_cast<uint32_t>(i) % words;
+      const int64_t id = ids == nullptr ? static_cast<int64_t>(first + at) : ids[at];
+      float* const here = table.row(id) + word;
+      float* const there = array + at * words + word;
+      if (into_table) {
+        *here = *there;
+      } else {
+        *there = *here;
+      }
+    });
+  }
+};
+
+struct CreateRows {
+  TableView table;
+  const int32_t* ids;
+  const uint16_t* slots;
+  uint64_t m;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
+    const uint64_t left = m - begin;
+    block.ForEach(static_cast<int>(left < kTileRows ? left : kTileRows), [&](int i) {
+      const uint64_t at = begin + static_cast<uint64_t>(i);
+      accessor::Create(table.config, table.keys[ids[at]], slots[at], table.row(ids[at]));
+    });
+  }
+};
+
+// The rows of `from` whose keys `to` has as well.
+struct CarryRows {
+  TableView from, to;
+  uint32_t words;
+  uint64_t* copied;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
+    const uint64_t left = to.n - begin;
+    const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+    int32_t* const places = block.shared<int32_t>();
+    block.ForEach(count, [&](int i) {
+      places[i] = from.Find(to.keys[begin + static_cast<uint64_t>(i)]);
+      if (places[i] >= 0) AddTo(copied, 1);
+    });
+    block.ForEach(count * static_cast<int>(words), [&](int i) {
+      const int r = i / static_cast<int>(words), word = i % static_cast<int>(words);
+      if (places[r] < 0) return;
+      float* const target = to.row(static_cast<int64_t>(begin) + r);
+      const float* const source = from.row(places[r]);
+      if (word == 0) {
+        SetWord(target, 0, GetWord(source, 0) & ~(uint32_t{kTouched} << 16));
+      } else {
+        target[word] = source[word];
+      }
+    });
+  }
+};
+
+struct IsChanged {
+  TableView table;
+  PBX_HOST_DEVICE bool operator()(int32_t id) const {
+    return ((GetWord(table.row(id), 0) >> 16) & kTouched) != 0;
+  }
+};
+
+Status CheckIds(const pbx_hbm_table& table, const char* what, const int32_t* ids, uint64_t first,
+                uint64_t m) {
+  if (ids == nullptr) {
+    if (first <= table.view.n && m <= table.view.n - first) return Status::Ok();
+    return Error(Code::kInvalidArgument, "%s: rows [%llu, %llu + %llu), the table has %llu", what,
+                 static_cast<unsigned long long>(first), static_cast<unsigned long long>(first),
+                 static_cast<unsigned long long>(m), static_cast<unsigned long long>(table.view.n));
+  }
+  for (uint64_t i = 0; i < m; ++i) {
+    if (ids[i] >= 0 && static_cast<uint64_t>(ids[i]) < table.view.n) continue;
+    return Error(Code::kInvalidArgument, "%s: ids[%llu] is %d, the table has rows 0 to %lld", what,
+                 static_cast<unsigned long long>(i), ids[i],
+                 static_cast<long long>(table.view.n) - 1);
+  }
+  return Status::Ok();
+}
+
+// Rows and their ids through the two buffers. to_host: null to write `from_host` into the table.
+Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, uint64_t m,
+                const float* from_host, float* to_host) {
+  pbx_hbm& hbm = *table.hbm;
+  const std::lock_guard<std::mutex> lock(hbm.copying);
+  const size_t row = hbm.words() * 4, with_id = row + 4;
+  const uint64_t most = std::max<uint64_t>(1, kCopyBytes / with_id);
+  const Stream stream = hbm.copies.get();
+  for (int side = 0; side < 2; ++side) {
+    PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
+    const size_t bytes = std::min(m, most) * with_id;
+    if (hbm.pinned[side].bytes() >= bytes) continue;
+    for (Memory* memory : {&hbm.pinned[side], &hbm.landing[side]}) {
+      const bool pinned = memory == &hbm.pinned[side];
+      Result<Memory> made = Memory::New("rows under way", bytes,
+                                        pinned ? Memory::Where::kPinned : Memory::Where::kDevice);
+      if (!made.ok()) return made.status();
+      *memory = std::move(made.value());
+    }
+  }
+  uint64_t landed = 0;  // of what goes to the host: copied out of the pinned buffers so far
+  const auto land = [&](int side, uint64_t count) -> Status {
+    PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
+    std::memcpy(to_host + landed * hbm.words(), hbm.pinned[side].as<float>(), count * row);
+    landed += count;
+    return Status::Ok();
+  };
+  uint64_t waiting = 0;  // rows of the other buffer, on their way to the host
+  int side = 0;
+  for (uint64_t begin = 0; begin < m; begin += most, side ^= 1) {
+    const uint64_t count = std::min(most, m - begin);
+    PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
+    float* const pinned = hbm.pinned[side].as<float>();
+    float* const landing = hbm.landing[side].as<float>();
+    int32_t* const places = reinterpret_cast<int32_t*>(landing + count * hbm.words());
+    if (ids != nullptr) {
+      int32_t* const from = reinterpret_cast<int32_t*>(pinned + count * hbm.words());
+      std::memcpy(from, ids + begin, count * 4);
+      PBX_RETURN_IF_ERROR(ToDevice(places, from, count * 4, stream));
+    }
+    if (from_host != nullptr) {
+      std::memcpy(pinned, from_host + begin * hbm.words(), count * row);
+      PBX_RETURN_IF_ERROR(ToDevice(landing, pinned, count * row, stream));
+    }
+    const MoveRows body{table.view, ids == nullptr ? nullptr : places,  first + begin,       count,
+                        landing,    static_cast<uint32_t>(hbm.words()), from_host != nullptr};
+    PBX_RETURN_IF_ERROR(Launch("rows", body, TilesOf(count, kTileRows), 0, stream));
+    if (to_host != nullptr) PBX_RETURN_IF_ERROR(ToHost(pinned, landing, count * row, stream));
+    PBX_RETURN_IF_ERROR(hbm.moved[side].Record(stream));
+    if (to_host != nullptr && waiting != 0) PBX_RETURN_IF_ERROR(land(side ^ 1, waiting));
+    waiting = count;
+  }
+  if (to_host != nullptr && waiting != 0) PBX_RETURN_IF_ERROR(land(side ^ 1, waiting));
+  return Synchronize(stream);
+}
+
+Result<Memory> Filled(const char* what, const void* host, size_t bytes, Stream stream) {
+  Result<Memory> memory = Memory::New(what, bytes);
+  if (!memory.ok()) return memory;
+  PBX_RETURN_IF_ERROR(ToDevice(memory.value().as<void>(), host, bytes, stream));
+  return memory;
+}
+
+Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, std::unique_ptr<pbx_hbm_table>* out) {
+  if (n > INT32_MAX) {
+    return Error(Code::kInvalidArgument, "a table of %llu rows, 2^31 - 1 are the most",
+                 static_cast<unsigned long long>(n));
+  }
+  for (uint64_t i = 1; i < n; ++i) {
+    if (keys[i - 1] < keys[i]) continue;
+    return Error(Code::kInvalidArgument, "keys[%llu] is %016llx, after %016llx: expected ascending",
+                 static_cast<unsigned long long>(i), static_cast<unsigned long long>(keys[i]),
+                 static_cast<unsigned long long>(keys[i - 1]));
+  }
+  auto table = std::make_unique<pbx_hbm_table>();
+  table->hbm = hbm;
+  TableView& view = table->view;
+  view.config = hbm->config;
+  view.n = n;
+  view.stride =
+      (static_cast<uint32_t>(hbm->words()) + kSectorWords - 1) / kSectorWords * kSectorWords;
+  int bits = 1;
+  while (bits < 30 && (n >> (bits + 2)) != 0) ++bits;
+  view.shift = 64 - bits;
+  const uint64_t buckets = uint64_t{1} << bits;
+  const Stream stream = hbm->copies.get();
+  const size_t row_bytes = n * view.stride * 4;
+  for (auto [memory, what, bytes] :
+       {std::tuple{&table->keys, "keys", n * 8}, std::tuple{&table->rows, "rows", row_bytes},
+        std::tuple{&table->fences, "the index", (buckets + 1) * 4}}) {
+    Result<Memory> made = Memory::New(what, bytes);
+    if (!made.ok()) return made.status();
+    *memory = std::move(made.value());
+  }
+  view.keys = table->keys.as<uint64_t>();
+  view.rows = table->rows.as<float>();
+  view.fences = table->fences.as<uint32_t>();
+  PBX_RETURN_IF_ERROR(ToDevice(table->keys.as<void>(), keys, n * 8, stream));
+  PBX_RETURN_IF_ERROR(SetZero(table->rows.as<void>(), row_bytes, stream));
+  const MakeFences body{view, table->fences.as<uint32_t>(), buckets};
+  PBX_RETURN_IF_ERROR(Launch("the index", body, TilesOf(n + 1, kTileKeys), 0, stream));
+  PBX_RETURN_IF_ERROR(Synchronize(stream));
+  *out = std::move(table);
+  return Status::Ok();
+}
+
+Status Changed(const pbx_hbm_table& table, int32_t* ids, uint64_t* count) {
+  const IsChanged is_changed{table.view};
+#ifdef __CUDACC__
+  const Stream stream = table.hbm->copies.get();
+  const int n = static_cast<int>(table.view.n);
+  *count = 0;
+  if (n == 0) return Status::Ok();
+  const thrust::counting_iterator<int32_t> all(0);
+  Result<Memory> found = Memory::New("changed rows", (static_cast<size_t>(n) + 2) * 4);
+  if (!found.ok()) return found.status();
+  int32_t* const into = found.value().as<int32_t>();
+  size_t bytes = 0;
+  PBX_RETURN_IF_ERROR(
+      CudaStatus(cub::DeviceSelect::If(nullptr, bytes, all, into, into + n, n, is_changed, stream),
+                 "changed rows"));
+  Result<Memory> room = Memory::New("changed rows", bytes);
+  if (!room.ok()) return room.status();
+  PBX_RETURN_IF_ERROR(CudaStatus(cub::DeviceSelect::If(room.value().as<void>(), bytes, all, into,
+                                                       into + n, n, is_changed, stream),
+                                 "changed rows"));
+  int32_t number = 0;
+  PBX_RETURN_IF_ERROR(ToHost(&number, into + n, 4, stream));
+  PBX_RETURN_IF_ERROR(Synchronize(stream));
+  PBX_RETURN_IF_ERROR(ToHost(ids, into, static_cast<size_t>(number) * 4, stream));
+  PBX_RETURN_IF_ERROR(Synchronize(stream));
+  *count = static_cast<uint64_t>(number);
+#else
+  *count = 0;
+  for (uint64_t id = 0; id < table.view.n; ++id) {
+    if (is_changed(static_cast<int32_t>(id))) ids[(*count)++] = static_cast<int32_t>(id);
+  }
+#endif
+  return Status::Ok();
+}
+
+}  // namespace
+}  // namespace pbx::hbm
+
+using namespace pbx;       // NOLINT(google-build-using-namespace): the C interface is outside of it
+using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
+
+int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, pbx_hbm_table** out) {
+  return Call(hbm, [&]() -> Status {
+    std::unique_ptr<pbx_hbm_table> table;
+    PBX_RETURN_IF_ERROR(Begin(hbm, keys, n, &table));
+    *out = table.release();
+    return Status::Ok();
+  });
+}
+
+void pbx_hbm_drop(pbx_hbm_table* table) {
+  if (table == nullptr) return;
+  const OnDevice here(table->hbm->device);
+  delete table;
+}
+
+int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out) {
+  out->rows = table->view.n;
+  out->row_bytes = uint64_t{table->view.stride} * 4;
+  out->table_bytes = table->keys.bytes() + table->rows.bytes() + table->fences.bytes();
+  return PBX_HBM_OK;
+}
+
+int pbx_hbm_put_rows(pbx_hbm_table* table, const int32_t* ids, uint64_t first, uint64_t m,
+                     const float* rows) {
+  return Call(table->hbm, [&]() -> Status {
+    PBX_RETURN_IF_ERROR(CheckIds(*table, "put_rows", ids, first, m));
+    return Transfer(*table, ids, first, m, rows, nullptr);
+  });
+}
+
+int pbx_hbm_get_rows(const pbx_hbm_table* table, const int32_t* ids, uint64_t first, uint64_t m,
+                     float* rows) {
+  return Call(table->hbm, [&]() -> Status {
+    PBX_RETURN_IF_ERROR(CheckIds(*table, "get_rows", ids, first, m));
+    return Transfer(*table, ids, first, m, nullptr, rows);
+  });
+}
+
+int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, const uint16_t* slots,
+                        uint64_t m) {
+  return Call(table->hbm, [&]() -> Status {
+    PBX_RETURN_IF_ERROR(CheckIds(*table, "create_rows", ids, 0, m));
+    const Stream stream = table->hbm->copies.get();
+    Result<Memory> places = Filled("new rows", ids, m * 4, stream);
+    if (!places.ok()) return places.status();
+    Result<Memory> of = Filled("slots of new rows", slots, m * 2, stream);
+    if (!of.ok()) return of.status();
+    const CreateRows body{table->view, places.value().as<int32_t>(), of.value().as<uint16_t>(), m};
+    PBX_RETURN_IF_ERROR(Launch("create_rows", body, TilesOf(m, kTileRows), 0, stream));
+    return Synchronize(stream);
+  });
+}
+
+int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied) {
+  return Call(to->hbm, [&]() -> Status {
+    if (from->hbm != to->hbm) {
+      return Error(Code::kInvalidArgument, "carry: the tables are of two devices or layouts");
+    }
+    const Stream stream = to->hbm->copies.get();
+    Result<Memory> count = Memory::New("a counter", 8);
+    if (!count.ok()) return count.status();
+    PBX_RETURN_IF_ERROR(SetZero(count.value().as<void>(), 8, stream));
+    const CarryRows body{from->view, to->view, static_cast<uint32_t>(to->hbm->words()),
+                         count.value().as<uint64_t>()};
+    PBX_RETURN_IF_ERROR(
+        Launch("carry", body, TilesOf(to->view.n, kTileRows), kTileRows * 4, stream));
+    uint64_t found = 0;
+    PBX_RETURN_IF_ERROR(ToHost(&found, count.value().as<void>(), 8, stream));
+    PBX_RETURN_IF_ERROR(Synchronize(stream));
+    if (copied != nullptr) *copied = found;
+    return Status::Ok();
+  });
+}
+
+int pbx_hbm_changed(const pbx_hbm_table* table, int32_t* ids, uint64_t* count) {
+  return Call(table->hbm, [&] { return Changed(*table, ids, count); });
+}
+
+int pbx_hbm_find(const pbx_hbm_table* table, const uint64_t* feasigns, uint64_t m, int32_t* ids,
+                 void* stream) {
+  return Call(table->hbm, [&] {
+    return Launch("find", FindKeys{table->view, feasigns, m, ids}, TilesOf(m, kTileKeys), 0,
+                  static_cast<Stream>(stream));
+  });
+}

@@ -1,0 +1,30 @@
+"""The library under test: of a GPU with PADDLEBOX_HBM_DEVICE=gpu, else the one whose device is the
+host. These tests need pytest and numpy, and neither Paddle nor the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hbm_library import Library, Reference, build
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    return build(os.environ.get("PADDLEBOX_HBM_DEVICE", "host"))
+
+
+@pytest.fixture(scope="session")
+def library(folder: Path) -> Library:
+    device = os.environ.get("PADDLEBOX_HBM_DEVICE", "host")
+    return Library(folder / f"libpbx_hbm_{device}.so")
+
+
+@pytest.fixture(scope="session")
+def reference(folder: Path) -> Reference:
+    return Reference(folder / "libpbx_reference.so")

@@ -1,0 +1,326 @@
+"""The HBM tier of ops/cuda gives the bits of the host's tier."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hbm_library import (
+    RULES,
+    Config,
+    Device,
+    Error,
+    Library,
+    OnDevice,
+    Push,
+    Reference,
+    Table,
+    config,
+    rule,
+)
+
+SLOT_OF_RATES = 3
+
+
+class Case(NamedTuple):
+    device: Device
+    table: Table
+    rows: np.ndarray  # (n, W) on the host, as the table has them
+    feasigns: np.ndarray  # (n) in the order of the keys
+
+
+def feasigns_of(n: int, rng: np.random.Generator) -> np.ndarray:
+    found = np.unique(rng.integers(0, 1 << 64, n + n // 8 + 8, dtype=np.uint64))
+    found[:2] = 0, (1 << 64) - 1  # no feasign is special
+    return rng.permutation(np.unique(found))[:n]
+
+
+def filled(library: Library, reference: Reference, of: Config, n: int, seed: int = 1) -> Case:
+    """A table with rows that have been seen before, some with embedx, some without."""
+    rng = np.random.default_rng(seed)
+    feasigns = feasigns_of(n, rng)
+    mixed = reference.mix(feasigns)
+    order = np.argsort(mixed)
+    device = Device(library, of)
+    table = Table(device, mixed[order])
+    slots = rng.integers(0, 9, n).astype(np.uint16)
+    rows = reference.create(of, table.keys, slots, device.words)
+    # Two pushes of everything make states and embedx of some.
+    for day in (1, 2):
+        ids = rng.permutation(n)[: max(1, 3 * n // 4)].astype(np.int32)
+        push = random_push(rng, of.embedx_dim, len(ids), 1, day=day)
+        plan = reference.plan(ids, np.arange(len(ids) + 1, dtype=np.int32))
+        reference.push(of, table.keys, rows, plan, push)
+    flags = rows[:, 0].view(np.uint32)
+    flags &= ~np.uint32(2 << 16)  # as staged: nothing is marked as changed
+    table.put_rows(rows)
+    return Case(device, table, rows, feasigns[order])
+
+
+def random_push(
+    rng: np.random.Generator, dim: int, segments: int, slots: int, **changed: Any
+) -> Push:
+    stride, instances = 3 + dim, segments // slots
+    extra = int(changed.get("extra", 0))
+    return Push(
+        rng.normal(size=(instances, slots * stride + extra)).astype(np.float32),
+        np.stack([np.ones(instances), rng.random(instances) < 0.4], 1).astype(np.float32),
+        slots,
+        stride,
+        **changed,
+    )
+
+
+def batch(
+    rng: np.random.Generator, n: int, instances: int, slots: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """ids, some of them -1 and some again and again; offsets with empty segments."""
+    lengths = rng.integers(0, 4, instances * slots)
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    ids = (rng.zipf(1.3, int(offsets[-1])) % (n + 1)).astype(np.int32) - 1
+    return ids, offsets
+
+
+def same_bits(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape
+    different = np.nonzero(found.view(np.uint32) != expected.view(np.uint32))
+    assert len(different[0]) == 0, (
+        f"{len(different[0])} differ; at {[int(i[0]) for i in different]}: "
+        f"{found[different][0]!r}, expected {expected[different][0]!r}"
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 63, 1000, 40_000])
+def test_every_feasign_of_the_table_is_found_and_no_other(library, reference, n):
+    rng = np.random.default_rng(n)
+    feasigns = feasigns_of(n, rng)
+    mixed = reference.mix(feasigns)
+    order = np.argsort(mixed)
+    table = Table(Device(library, config()), mixed[order])
+    asked = rng.permutation(
+        np.concatenate([feasigns, rng.integers(0, 1 << 64, 500, dtype=np.uint64)])
+    )
+    place = {int(f): i for i, f in enumerate(feasigns[order])}
+    expected = [place.get(int(f), -1) for f in asked]
+    assert table.find(asked).tolist() == expected
+    assert table.sizes().rows == n
+
+
+def test_keys_that_share_their_high_bits_are_found_too(library):
+    """All in one bucket of the index: as slow as can be, and right."""
+    keys = np.arange(5000, dtype=np.uint64) + np.uint64(7 << 40)
+    table = Table(Device(library, config()), keys)
+    unmixed = np.array([_unmix(int(key)) for key in keys[::50]], np.uint64)
+    assert table.find(unmixed).tolist() == list(range(0, 5000, 50))
+
+
+def _unmix(x: int) -> int:
+    mask = (1 << 64) - 1
+    x ^= (x >> 31) ^ (x >> 62)
+    x = x * 0x319642B2D24D8EC3 & mask
+    x ^= (x >> 27) ^ (x >> 54)
+    x = x * 0x96DE1B173F119089 & mask
+    return x ^ (x >> 30) ^ (x >> 60)
+
+
+def test_rows_come_back_as_they_were_put(library, reference):
+    case = filled(library, reference, config(13), 3000)
+    same_bits(case.table.rows(), case.rows)
+    rng = np.random.default_rng(2)
+    ids = rng.permutation(3000)[:777].astype(np.int32)
+    same_bits(case.table.rows(ids), case.rows[ids])
+    changed = rng.normal(size=(777, case.device.words)).astype(np.float32)
+    case.table.put_rows(changed, ids)
+    case.rows[ids] = changed
+    same_bits(case.table.rows(), case.rows)
+
+
+def test_more_rows_than_a_buffer_travel_in_turns(library):
+    """16 MiB a buffer; rows of 1 KiB."""
+    device = Device(library, config(253))
+    keys = np.arange(1, 40_001, dtype=np.uint64) * np.uint64(1 << 40)
+    table = Table(device, keys)
+    rows = np.arange(40_000 * device.words, dtype=np.float32).reshape(40_000, device.words)
+    table.put_rows(rows)
+    same_bits(table.rows(), rows)
+    ids = np.arange(39_999, -1, -1, dtype=np.int32)
+    same_bits(table.rows(ids), rows[::-1].copy())
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_new_rows_are_those_of_the_host(library, reference, kind):
+    of = config(5, kind)
+    device, keys = Device(library, of), np.arange(1, 301, dtype=np.uint64) << np.uint64(50)
+    table = Table(device, keys)
+    ids, slots = np.arange(300, dtype=np.int32), np.arange(300, dtype=np.uint16) * np.uint16(200)
+    table.create_rows(ids, slots)
+    same_bits(table.rows(), reference.create(of, keys, slots, device.words))
+
+
+@pytest.mark.parametrize("dim", [1, 4, 8, 16, 17, 32, 64, 128, 253])
+def test_a_pull_has_the_bits_of_the_hosts(library, reference, dim):
+    case = filled(library, reference, config(dim), 500, seed=dim)
+    ids = np.random.default_rng(dim).integers(-1, 500, 1000).astype(np.int32)
+    same_bits(case.table.pull(ids), reference.pull(case.device.config, case.rows, ids))
+    assert case.table.pull(ids[:0]).shape == (0, 3 + dim)
+
+
+@pytest.mark.parametrize("use_cvm", [True, False])
+@pytest.mark.parametrize("dim", [1, 8, 16, 20, 64, 128])
+def test_a_pooled_pull_has_the_bits_of_the_hosts(library, reference, dim, use_cvm):
+    rng = np.random.default_rng(dim)
+    case = filled(library, reference, config(dim), 700, seed=dim)
+    for instances, slots, extra in ((1, 1, 0), (40, 7, 0), (129, 3, 5)):
+        ids, offsets = batch(rng, 700, instances, slots)
+        arguments = (ids, offsets, slots, extra, use_cvm)
+        expected = reference.pull_pooled(case.device.config, case.rows, *arguments)
+        same_bits(case.table.pull_pooled(*arguments), expected)
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_a_plan_is_that_of_the_host(library, reference, case):
+    rng = np.random.default_rng(case)
+    ids, offsets = batch(rng, 50 + 200 * case, 1 + 30 * case, 1 + case % 5)
+    if case == 0:
+        ids[:] = -1
+    found = Device(library, config()).plan(ids, offsets, stamp=9).get()
+    expected = reference.plan(ids, offsets, stamp=9)
+    assert found[: len(expected)].tolist() == expected.tolist()
+
+
+def test_the_plan_of_a_batch_without_ids_is_empty(library, reference):
+    ids, offsets = np.empty(0, np.int32), np.zeros(5, np.int32)
+    found = Device(library, config()).plan(ids, offsets, stamp=3).get()
+    assert found[:4].tolist() == reference.plan(ids, offsets, stamp=3).tolist() == [3, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [*RULES, "adagrad and adam"])
+def test_a_push_has_the_bits_of_the_hosts(library, reference, kind):
+    """100 random cases a rule, each on the rows that the one before left."""
+    of_embed, of_embedx = (kind, kind) if kind in RULES else kind.split(" and ")
+    rng = np.random.default_rng(len(kind))
+    for round_number in range(10):
+        dim = int(rng.choice([1, 3, 8, 16, 31, 64]))
+        rates = np.ones(65536, np.float32)
+        rates[SLOT_OF_RATES] = 0.25
+        of = config(
+            dim,
+            of_embed,
+            embed=rule(of_embed, l1=0.01, l2=0.1),
+            embedx=rule(of_embedx, min_bound=-0.5, max_bound=0.5, l2=0.01),
+            embedx_threshold=float(rng.choice([0.0, 1.5, 4.0])),
+            show_scale=int(rng.integers(2)),
+            slot_rates=rates.ctypes.data if round_number % 2 else None,
+        )
+        n = int(rng.integers(1, 400))
+        case = filled(library, reference, of, n, seed=round_number)
+        expected = case.rows.copy()
+        for day in range(10):
+            slots, extra = int(rng.integers(1, 5)), int(rng.integers(0, 3))
+            instances = int(rng.integers(1, 60))
+            ids, offsets = batch(rng, n, instances, slots)
+            push = random_push(
+                rng, dim, instances * slots, slots, extra=extra, scale=float(instances), day=day
+            )
+            plan = reference.plan(ids, offsets)
+            reference.push(of, case.table.keys, expected, plan, push)
+            if day % 2:
+                on_device, size = case.device.plan(ids, offsets), 4 + 3 * len(ids)
+            else:
+                on_device, size = case.device.put(plan), len(plan)
+            assert case.table.push(on_device, size, push) == 0
+            same_bits(case.table.rows(), expected)
+        marked = np.nonzero(expected[:, 0].view(np.uint32) >> 16 & 2)[0]
+        assert case.table.changed().tolist() == marked.tolist()
+        case.table.drop()
+        case.device.close()
+
+
+def test_a_row_of_very_many_occurrences_is_merged_in_their_order(library, reference):
+    rng = np.random.default_rng(3)
+    case = filled(library, reference, config(16), 10)
+    ids = np.where(rng.random(30_000) < 0.9, 4, rng.integers(0, 10, 30_000)).astype(np.int32)
+    offsets = np.arange(30_001, dtype=np.int32)
+    push = random_push(rng, 16, 30_000, 3, scale=10_000.0)
+    reference.push(
+        case.device.config, case.table.keys, case.rows, reference.plan(ids, offsets), push
+    )
+    case.table.push(case.device.plan(ids, offsets), 4 + 3 * 30_000, push)
+    same_bits(case.table.rows(), case.rows)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_sums_that_are_not_finite_are_counted_and_left_or_mended(library, reference, clip):
+    rng = np.random.default_rng(4)
+    case = filled(library, reference, config(8), 20)
+    ids, offsets = np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32)
+    push = random_push(rng, 8, 20, 1, clip=clip, bound=2.0)
+    push.grad[3, 5], push.grad[7, 2], push.grad[9, 10] = np.nan, np.inf, -np.inf
+    push.show_click[11] = np.nan
+    push.grad[13, 4] = 1e30  # its square is infinite, itself it is not
+    plan = reference.plan(ids, offsets)
+    reference.push(case.device.config, case.table.keys, case.rows, plan, push)
+    assert case.table.push(case.device.put(plan), len(plan), push) == 4
+    same_bits(case.table.rows(), case.rows)
+
+
+def test_rows_of_both_passes_are_carried_and_the_older_table_is_left_alone(library, reference):
+    rng = np.random.default_rng(5)
+    case = filled(library, reference, config(16), 2000)
+    ids, offsets = np.arange(500, dtype=np.int32), np.arange(501, dtype=np.int32)
+    push = random_push(rng, 16, 500, 1)
+    case.table.push(case.device.plan(ids, offsets), 4 + 3 * 500, push)
+    before = case.table.rows()
+    other = np.setdiff1d(rng.integers(0, 1 << 64, 1500, dtype=np.uint64), case.table.keys)
+    keys = np.sort(np.concatenate([rng.permutation(case.table.keys)[:900], other]))
+    following = Table(case.device, keys)
+    assert following.carry(case.table) == 900
+    place = {int(key): i for i, key in enumerate(case.table.keys)}
+    expected = np.zeros((len(keys), case.device.words), np.float32)
+    for i, key in enumerate(keys):
+        if int(key) in place:
+            expected[i] = before[place[int(key)]]
+    flags = expected[:, 0].view(np.uint32)
+    flags &= ~np.uint32(2 << 16)
+    same_bits(following.rows(), expected)
+    assert len(following.changed()) == 0
+    same_bits(case.table.rows(), before)
+    assert case.table.changed().tolist() == list(range(500))
+
+
+def test_mistakes_are_named_and_change_nothing(library, reference):
+    case = filled(library, reference, config(8), 50)
+
+    def plan_of(size: int) -> OnDevice:
+        return case.device.put(np.zeros(size, np.int32))
+
+    cases = [
+        (lambda: Device(library, config(254)), "embedx_dim 254: expected 1 to 253"),
+        (lambda: Device(library, config(8), device=4096), "device 4096: there"),
+        (lambda: Table(case.device, np.array([5, 5], np.uint64)), "expected ascending"),
+        (lambda: case.table.rows(np.array([50], np.int32)), "ids[0] is 50, the table has rows 0"),
+        (lambda: case.table.rows(np.array([-1], np.int32)), "ids[0] is -1"),
+        (lambda: case.table.put_rows(case.rows[:10], first=45), "rows [45, 45 + 10), the table"),
+        (lambda: case.table.push(case.device.put(np.zeros(3, np.int32)), 3, _push(1)), "a plan of"),
+        (
+            lambda: case.table.push(case.device.put(np.zeros(4, np.int32)), 4, _push(0)),
+            "slots is 0",
+        ),
+    ]
+    for call, words in cases:
+        with pytest.raises(Error) as raised:
+            call()
+        assert raised.value.args[0] == 1
+        assert words in raised.value.args[1]
+    with pytest.raises(Error) as raised:
+        pointer = c_void_p()
+        library.call("malloc", c_uint64(1 << 62), byref(pointer))
+    assert raised.value.args[0] == 2
+    assert str(1 << 62) in raised.value.args[1]
+    same_bits(case.table.rows(), case.rows)
+
+
+def _push(slots: int) -> Push:
+    return Push(np.zeros((1, 11), np.float32), np.zeros((1, 2), np.float32), slots, 11)
