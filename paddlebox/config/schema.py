@@ -704,7 +704,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _code_runs_only_where_it_may(self) -> Config:
         wanted = [f"data.{name}" for name in ("pipe_command", "parser") if getattr(self.data, name)]
-        wanted += ["model.layer"] if isinstance(self.model, CustomConfig) else []
+        models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        models = models or {"model": self.model}
+        wanted += [f"{key}.layer" for key, one in models.items() if isinstance(one, CustomConfig)]
         if wanted and not self.security.allow_commands:
             raise ValueError(
                 f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "

@@ -299,6 +299,10 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
         ({"phases": PHASES, "model": {"hidden": [8]}}, r"say phases\.update\.model"),
         ({"phases": {**PHASES, "update": PHASES["join"]}}, r"phases\.update\.model\.type rank_att"),
         ({"model": RANKED}, r"model\.type rank_attention reads page views"),
+        (
+            {"phases": {**PHASES, "join": {"model": {"type": "custom", "layer": "a.py:A"}}}},
+            r"phases\.join\.model\.layer runs code, which is off",
+        ),
         ({"model": DNN, "metrics": [{"name": "m", "phase": "join"}]}, "phase is of a config with"),
     ],
 )
