@@ -24,7 +24,8 @@ CPP = {
     "ranks": {"base"},
     "cuda": {"store", "rule", "row", "base"},
     "paddle": {
-        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks", "base"),
+        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
+        "base",
     },
 }
 # Headers of others that only ops/paddle may include.

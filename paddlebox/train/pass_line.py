@@ -116,7 +116,10 @@ def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
 def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
     hits = " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items())
     waits = " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items())
-    if result.metrics:
+    for phase, own in line.get("phases", {}).items():
+        if own["metrics"]:
+            log.info("pass %d, %s: %s", number, phase, format_metrics(own["metrics"]))
+    if result.metrics and "phases" not in line:
         log.info("pass %d: %s", number, format_metrics(result.metrics))
     log.info(
         "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "

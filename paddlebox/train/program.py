@@ -30,9 +30,14 @@ paddle = ops.paddle
 _GRADIENT = "box_gradient"  # fed to the program that updates: (n) float32
 
 
+RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, of models that read page views
+
+
 def _model_inputs(config: Config) -> list[str]:
     """Arguments of a zoo model's forward, in order."""
     first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
+    if config.model.page_views:
+        first.append(RANK_OFFSET)
     of_a_table = ("box_ids", "box_offsets", "box_plan")
     return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
@@ -74,8 +79,8 @@ def build_runner(config: Config, slots: Slots, world: World | None = None) -> Ru
     ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
     if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
         raise ConfigError(
-            "optimizer.averaging with ranks.dense: average: between two averages over the ranks each "
-            "has parameters of its own; choose one of them"
+            "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
+            "each has parameters of its own; choose one of them"
         )
     runner = _build_runner(config, slots, world, ranks)
     return Averaged(runner, decay) if decay else runner
@@ -278,6 +283,8 @@ class _Static(RankedRunner):
                 )
                 for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
+            if config.model.page_views:
+                inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
             model = _create_model(config, slots)
             if not train:
                 model.eval()

@@ -87,13 +87,13 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
 ) -> None:
     run_dir = tmp_path / "run"
     job = subprocess.Popen(
-        _command("train", run_dir, data, "trainer.epochs=50"),
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path), "trainer.epochs=50"),
         cwd=ROOT,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (run_dir / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         assert job.poll() is None
@@ -103,7 +103,7 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
         for pid in _children(job.pid)
     }
     os.kill(workers["1"], signal.SIGKILL)
-    assert job.wait(_PATIENCE_S) != 0
+    assert job.wait(PATIENCE_S) != 0
     said = (tmp_path / "log/workerlog.0").read_text()
     assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
 
