@@ -7,6 +7,7 @@ from pathlib import Path
 SCRIPT = (Path(__file__).parent / "any_network.py").read_text()
 
 
+@pytest.mark.slow
 def test_cnn_rnn_attention_transformer_and_a_vector_slot_learn(in_new_process, tmp_path):
     found = in_new_process(SCRIPT, str(tmp_path))
     assert set(found) == {"cnn", "rnn", "attention", "transformer", "vector_slot"}
