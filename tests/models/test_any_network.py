@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 SCRIPT = (Path(__file__).parent / "any_network.py").read_text()
 
 
