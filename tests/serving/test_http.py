@@ -702,6 +702,41 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_wrong(
         assert server.stop() == 0
 
 
+@pytest.mark.slow
+def test_a_server_that_is_killed_whole_under_load_leaves_a_file_that_serves_and_follows(
+    run: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "m"
+    weights = dict.fromkeys(range(1, 2001), 0.02)
+    export(Rows(run, "base", 1, weights), path)
+    instances = [{"dense": [0, 0, 0, 0], "user": feasign} for feasign in range(1, 65)]
+    broken = (ConnectionError, http.client.HTTPException)
+    answers = []
+
+    def kill(processes: list[int]) -> None:
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+
+    for version in range(2, 4):
+        with running(path, "--workers", 2, "--follow-s", 0.02) as server:
+            server.until(lambda server=server: server.starts() == 2)  # type: ignore[misc]
+            children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+            everyone = [server.process.pid, *map(int, children.read_text().split())]
+            with load(server, instances, broken) as threads, Writer(path) as writer:
+                server.until(lambda threads=threads: all(t.answers for t in threads))  # type: ignore[misc]
+                killing = threading.Timer(0.02 * version, kill, (everyone,))
+                killing.start()
+                writer.apply(Rows(run, "delta", version, dict.fromkeys(weights, version / 50)))
+                killing.join()
+            answers += [answer for one in threads for answer in one.answers]
+        with Predictor(path) as left:
+            assert left.version == version
+    with running(path) as server:
+        answers.append(server.predict(instances))
+    assert answers[-1]["version"] == 3
+    of_one_version(answers)
+
+
 def test_the_commands_of_the_docs_do_what_they_say(run: Any, data: Path, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("no curl on PATH")
