@@ -1,0 +1,8 @@
+// Paddle's tensors and operators, and no more of Paddle: its extension.h wants the headers of cuBLAS
+// and cuDNN where it is a CUDA build, and takes seconds more to compile.
+#pragma once
+
+#include <paddle/phi/api/ext/op_meta_info.h>
+#include <paddle/phi/api/include/api.h>
+#include <paddle/phi/api/include/tensor.h>
+#include <paddle/phi/api/include/tensor_utils.h>
