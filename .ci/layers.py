@@ -29,7 +29,7 @@ CPP = {
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
 
-_FLOOR = {"closing", "config", "errors"}
+_FLOOR = {"closing", "config", "errors", "heartbeat"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
@@ -37,6 +37,7 @@ _TRAIN = _DATA | _MODELS | {"saves", "ranks", "train"}
 PYTHON = {
     "closing": set[str](),
     "errors": set[str](),
+    "heartbeat": set[str](),
     "config": {"errors"},
     "_paddle_version": set[str](),
     "_build_info": set[str](),
@@ -60,7 +61,7 @@ PYTHON = {
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"
-NO_PADDLE = {"config", "errors", "_paddle_version"}
+NO_PADDLE = {"config", "errors", "heartbeat", "_paddle_version"}
 OUTSIDE = {"tools", "tests", "datasets", "benchmarks", "configs"}
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)

@@ -1,8 +1,8 @@
 /* The HBM tier on a GPU, as a C interface: no Paddle, no C++ types, nothing thrown.
  *
  * The same sources give two libraries: with nvcc one for a GPU, and with a C++ compiler one where
- * "the device" is the host, for tests of everything but speed. Both give the same bits, and those of
- * the host's tier (ops/table), because all run the same functions of ops/rule.
+ * "the device" is the host, for tests of everything but speed. Both give the same bits, and those
+ * of the host's tier (ops/table), because all run the same functions of ops/rule.
  *
  * Life of a table:  begin -> put_rows, carry -> find, pull, pull_pooled, plan, push -> changed,
  * get_rows (its rows go to the host) -> drop.

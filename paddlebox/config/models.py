@@ -40,6 +40,7 @@ class ModelType(StrEnum):
     DIEN = "dien"
     BST = "bst"
     DSSM = "dssm"
+    CUSTOM = "custom"
 
 
 class Bilinear(StrEnum):

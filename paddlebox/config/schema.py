@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 from paddlebox.config.zoo import AnyModelConfig
@@ -414,8 +415,8 @@ class DataConfig(Section):
     )
     parser: str = Field(
         default="",
-        description="parser plugin for text: module:function, or the path of a .so; needs "
-        "security.allow_commands",
+        description="parser plugin for text: module:function, path/to/file.py:function or the "
+        "path of a .so; needs security.allow_commands",
     )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
@@ -506,7 +507,8 @@ class TrainerConfig(Section):
 class SecurityConfig(Section):
     allow_commands: bool = Field(
         default=False,
-        description="run data.pipe_command and data.parser, which may do whatever you may",
+        description="run data.pipe_command, data.parser and model.layer, which may do whatever you "
+        "may",
     )
 
 
@@ -635,10 +637,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _code_runs_only_where_it_may(self) -> Config:
-        wanted = [name for name in ("pipe_command", "parser") if getattr(self.data, name)]
+        wanted = [f"data.{name}" for name in ("pipe_command", "parser") if getattr(self.data, name)]
+        wanted += ["model.layer"] if isinstance(self.model, CustomConfig) else []
         if wanted and not self.security.allow_commands:
             raise ValueError(
-                f"data.{wanted[0]} runs code, which is off: set security.allow_commands: true if "
+                f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "
                 "you trust whoever wrote it"
             )
         return self
@@ -651,6 +654,7 @@ class Config(Section):
             raise ValueError(f"metrics: names are given twice: {', '.join(twice)}")
         return self
 
+    @model_validator(mode="after")
     def _tables_have_names_of_their_own(self) -> Config:
         for key, table in self.extra_tables.items():
             if table.name != key:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.models import SingleTaskConfig
 from paddlebox.config.task_models import (
     AitmConfig,
@@ -29,6 +30,7 @@ AnyModelConfig = Annotated[
     | DinConfig
     | DienConfig
     | BstConfig
-    | DssmConfig,
+    | DssmConfig
+    | CustomConfig,
     Field(discriminator="type"),
 ]

@@ -1,14 +1,13 @@
 """Parser plugins: code of the user's that turns the bytes of text files into instances.
 
-``module:function`` is a Python function from bytes, whole lines, to a dict with a column for each
-slot: what `pyarrow.array` takes, a value (or list) for each instance. ``path.so`` is a shared
-library with the C interface of ops/feed/plugin.h. Both run code: only where
-`security.allow_commands` says so.
+``module:function``, or ``path/to/file.py:function``, is a Python function from bytes, whole lines,
+to a dict with a column for each slot: what `pyarrow.array` takes, a value (or list) for each
+instance. ``path.so`` is a shared library with the C interface of ops/feed/plugin.h. Both run code:
+only where `security.allow_commands` says so.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from paddlebox import _native
 from paddlebox.config import Slot, Slots, SlotType
+from paddlebox.config.code import load_named
 from paddlebox.data.reader import Chunk
 from paddlebox.errors import ConfigError, DataError
 
@@ -28,14 +28,11 @@ def is_library(parser: str) -> bool:
 
 
 def load_function(parser: str) -> Parser:
-    """Raises: ConfigError when `module:function` names nothing that can be called."""
-    module, colon, name = parser.partition(":")
-    if not colon or not module or not name:
+    """Raises: ConfigError when `module:function`, or `file.py:function`, names nothing that can be
+    called."""
+    if ":" not in parser:
         raise ConfigError(f"parser {parser!r}: expected module:function, or the path of a .so")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"parser {parser!r}: {error}") from error
+    found = load_named(parser, "parser")
     if not callable(found):
         raise ConfigError(f"parser {parser!r}: expected a function, found {type(found).__name__}")
     function: Parser = found

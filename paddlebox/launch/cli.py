@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paddlebox import heartbeat
 from paddlebox.config import Config, TrainerConfig, load_config
 from paddlebox.errors import (
     ConfigError,
@@ -50,6 +51,7 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 )
 
 
+@heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
     """tools/train.py. Returns the exit code (docs/running.md), after one line that says what went
     wrong."""
@@ -125,6 +127,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     return _guarded(run)
 
 
+@heartbeat.told
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
     """tools/evaluate.py. Prints one JSON object. Returns the exit code."""
     parser = _parser(

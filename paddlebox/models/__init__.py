@@ -16,6 +16,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.models.aitm import AITM
 from paddlebox.models.autoint import AutoInt
 from paddlebox.models.bst import BST
+from paddlebox.models.custom import custom_layer
 from paddlebox.models.dcn import DCN
 from paddlebox.models.dcn_v2 import DCNv2
 from paddlebox.models.deepfm import DeepFM
@@ -63,11 +64,13 @@ _MODELS: dict[ModelType, Any] = {
     ModelType.DIEN: DIEN,
     ModelType.BST: BST,
     ModelType.DSSM: DSSM,
+    ModelType.CUSTOM: custom_layer,
 }
 _OF_SEVERAL_TASKS = (
     *(ModelType.SHARED_BOTTOM, ModelType.MMOE, ModelType.PLE, ModelType.ESMM, ModelType.AITM),
+    ModelType.CUSTOM,
 )
-_OF_SEVERAL_TABLES = (ModelType.DNN,)
+_OF_SEVERAL_TABLES = (ModelType.DNN, ModelType.CUSTOM)
 
 
 def create_model(

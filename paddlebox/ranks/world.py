@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from paddlebox import _native
+from paddlebox import _native, heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.lane import Lane
 
@@ -103,6 +103,10 @@ class World:
             while store.add(f"paddlebox/{what}/written/{rank}", 0) < number:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+                if pause == _LONGEST_PAUSE_S:
+                    heartbeat.waits(rank, what)
+            if pause == _LONGEST_PAUSE_S:
+                heartbeat.waits(rank, "")
             found.append(bytes(store.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
         return found
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from paddlebox import heartbeat
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The same signal within this time is the same wish: Paddle's launcher sends SIGTERM three times in
+# 0.6 s, and a batch system to every process that has a supervisor too.
+_SAME_S = 1.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -26,6 +32,7 @@ class Stopped(KeyboardInterrupt):
 
 
 _asked = 0  # the first signal that came
+_asked_at = 0.0
 _due = False  # it must not be waited with any longer
 _grace_s: float | None = None  # inside finishing
 
@@ -38,8 +45,14 @@ def remembered() -> Iterator[None]:
     _asked, _due = 0, False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        global _asked, _due
+        global _asked, _due, _asked_at
         del frame
+        now = time.monotonic()
+        if number == _asked and _grace_s and not _due and now - _asked_at < _SAME_S:
+            return
+        if not _asked:
+            _asked_at = now
+            heartbeat.stopping()
         again, _asked = _asked != 0, _asked or number
         if _grace_s and not again:
             signal.setitimer(signal.ITIMER_REAL, _grace_s)

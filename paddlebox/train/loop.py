@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paddlebox import ops
+from paddlebox import heartbeat, ops
 from paddlebox.config.schema import MetricConfig
 from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import InMemoryDataset
@@ -87,7 +87,7 @@ def run_pass(
     started = time.perf_counter()
     feeds = dataset.batches()
     try:
-        for feed in feeds:
+        for feed in heartbeat.steps(feeds):
             interrupt.check()
             columns = take_metric_columns(feed)
             batches += 1
@@ -129,6 +129,7 @@ def run_pass(
     except BaseException:
         dataset.abandon_pass()
         raise
+    heartbeat.stage("end", "of the pass")
     mine = Measured(samples, loss_sum, scored, usual, named)
     found = of_all_ranks(dataset, mine, metrics, tasks)
     return PassResult(

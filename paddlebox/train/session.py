@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from paddlebox import _native
+from paddlebox import _native, heartbeat
 from paddlebox.config import Config
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
@@ -87,6 +87,7 @@ def train(
     on_ranks.check_same_ranks(run_dir, begun.record, world)
     if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
         begun = resume.take_up(run_dir, config, slots, listed)
+    heartbeat.committed(begun.passes)
     passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
@@ -140,6 +141,7 @@ def train(
                 if saves is not None:
                     lines[-1]["save"] = saves.due()
                 if tests:
+                    heartbeat.stage("evaluate", f"after pass {len(lines)}")
                     lines[-1]["test"] = evaluated_now()
                 append_json(run_dir / "metrics.jsonl", lines[-1])
                 if scalars is not None:
@@ -156,6 +158,7 @@ def train(
                 _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):
                 begin = pass_line.begun(table)
+                heartbeat.stage("load", f"pass {planned.number}")
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
                     lines.append(
@@ -175,6 +178,10 @@ def train(
                     )
                     write_line()
                     on_ranks.stop_together(world)
+                head = table.head.pass_number if table.head is not None else 0
+                # All ranks have committed the pass before, or this one would not have ended.
+                heartbeat.committed(min(head, planned.number - 1))
+        heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
         if saves is not None:
@@ -269,6 +276,7 @@ def _train_pass(
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
+    heartbeat.stage("commit", f"pass {planned.number}")
     dataset.end_pass(commit=_is_due(config, planned, following))
     dataset.release_memory()
     seconds = time.perf_counter() - begin.at

@@ -343,3 +343,24 @@ def test_life_settings_are_those_of_paddlebox(tmp_path: Path) -> None:
     }
     found = error_of(tmp_path, MINIMAL, "table.life.show_click_decay_rate=1.5")
     assert "table.life.show_click_decay_rate" in found
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("{default: {embedx_dim: 4}}", "extra_tables.default is called as `table` is"),
+        ("{wide: {name: other}}", "the key is the name: leave it out"),
+        ("{" + ", ".join(f"t{n}: {{}}" for n in range(64)) + "}", "expected fewer than 64"),
+    ],
+)
+def test_every_table_has_a_name_of_its_own(tmp_path: Path, extra: str, expected: str) -> None:
+    assert expected in error_of(tmp_path, f"{MINIMAL}extra_tables: {extra}\n")
+
+
+def test_a_layer_of_ones_own_may_read_slots_in_order(tmp_path: Path) -> None:
+    model = "{type: custom, layer: 'a.py:Net', in_order: [history], settings: {a: [1, b]}}"
+    config = load_config(
+        write(tmp_path, MINIMAL), [f"model={model}", "security.allow_commands=true"]
+    )
+    assert config.model.sequences == ("history",)
+    assert config.fingerprint() != load_config(write(tmp_path, MINIMAL)).fingerprint()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import subprocess
 from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
@@ -425,13 +426,17 @@ class Reference:
 
 def build(device: str) -> Path:
     """Builds the libraries for `host` or `gpu`. Returns their folder."""
-    more = [] if device == "host" else [f"NVCC={os.environ.get('NVCC') or 'nvcc'}"]
-    done = subprocess.run(
-        ["make", "-C", str(ROOT / "tests/cuda"), "-j2", device, *more],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    folder = ROOT / "build/cuda"
+    folder.mkdir(parents=True, exist_ok=True)
+    nvcc = os.environ.get("NVCC") or "nvcc"
+    with open(folder / "lock", "w") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            ["make", "-C", str(ROOT / "tests/cuda"), "-j2", device, f"NVCC={nvcc}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode != 0:
         raise RuntimeError(f"make {device} in tests/cuda:\n{done.stdout}{done.stderr}")
-    return ROOT / "build/cuda"
+    return folder

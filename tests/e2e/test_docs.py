@@ -7,9 +7,12 @@ import os
 import random
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +39,33 @@ def write_lines(path: Path, seed: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.slow  # ten starts of a process that imports Paddle
+def served_answer(folder: Path) -> dict[str, Any]:
+    """What the page's request gets from the page's server, on a port that is free."""
+    if shutil.which("curl") is None:
+        pytest.skip("no curl, by which the page asks the server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    serve, ask = (
+        next(line for line in PAGE.splitlines() if line.startswith(start)).replace("8000", port)
+        for start in (".venv/bin/python tools/serve.py", "curl ")
+    )
+    server = subprocess.Popen(
+        [sys.executable, *shlex.split(serve.removesuffix(" &"))[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        done = subprocess.run(shlex.split(ask), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@pytest.mark.slow  # eleven starts of a process that imports Paddle
 def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for day in range(3):
@@ -60,7 +89,8 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         return done.stdout
 
-    commands = [line for block in blocks() for line in block.splitlines() if ".venv/" in line[:6]]
+    lines = [line for block in blocks() for line in block.splitlines() if ".venv/" in line[:6]]
+    commands = [line for line in lines if not line.endswith(" &")]
     said = {command: call(command) for command in commands}
 
     def of(part: str) -> str:
@@ -71,6 +101,9 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "show " in of("lookup")
     assert "20240102" in of("store.py life")  # a day that has ended
     assert len(of("predict.py").strip("[]\n").split()) == 2
+    answer = served_answer(tmp_path)
+    assert answer["model"] == "mine"
+    assert 0 < answer["predictions"][0] < 1
     line = (tmp_path / "runs/gauc/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(line)["metrics"]["gauc"]["groups"] > 0
 

@@ -1,0 +1,238 @@
+"""Two nodes: does the command of docs/ranks.md work as written, at what rate, and who listens?
+
+    sudo python benchmarks/two_nodes.py [--mbit 1000] [--supervised]
+
+Each node is a network namespace with a host name, an address and a run dir of its own; a veth pair
+between them is limited by tc. The job is run there, and on this machine without namespaces; the
+rows must be the same. While it runs, every socket that listens inside a namespace is noted. Needs
+root, `ip`, `tc`, `unshare` and `ss`; where they are missing it says so and exits with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import report
+
+CONFIG = "configs/dnn_synthetic.yaml"
+PASSES, ROWS = 4, 20_000
+ADDRESSES = ("10.231.7.1", "10.231.7.2")
+PORT = 29871
+_LONGEST_S = 600
+
+
+def missing() -> str:
+    """Why this cannot be run here; "" if it can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [tool for tool in ("ip", "tc", "unshare", "ss") if shutil.which(tool) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    name = f"pbx-try-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return "ip netns add is not permitted"
+    call("ip", "netns", "del", name)
+    return ""
+
+
+def call(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def nodes(mbit: int) -> Iterator[list[str]]:
+    """Two namespaces, and a link of so many Mbit/s between them; 0: as fast as it goes."""
+    names = [f"pbx{node}-{os.getpid()}" for node in range(2)]
+    ends = [f"pv{node}-{os.getpid() % 100000}" for node in range(2)]
+    try:
+        for name in names:
+            call("ip", "netns", "add", name)
+        call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for name, end, address in zip(names, ends, ADDRESSES, strict=True):
+            inside = ("ip", "netns", "exec", name)
+            call("ip", "link", "set", end, "netns", name)
+            call(*inside, "ip", "addr", "add", f"{address}/24", "dev", end)
+            for device in ("lo", end):
+                call(*inside, "ip", "link", "set", device, "up")
+            if mbit:
+                rate = ("rate", f"{mbit}mbit", "burst", "256kb", "latency", "50ms")
+                call(*inside, "tc", "qdisc", "add", "dev", end, "root", "tbf", *rate)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def command(folder: Path, run_dir: Path, options: argparse.Namespace) -> list[str]:
+    """As docs/ranks.md has it."""
+    supervise = [sys.executable, "tools/supervise.py", "--"] if options.supervised else []
+    return [
+        *supervise, sys.executable, "-m", "paddle.distributed.launch",
+        "--master", f"{ADDRESSES[0]}:{PORT}", "--nnodes", "2",
+        "--nproc_per_node", str(options.ranks), "--log_dir", f"{run_dir}/log",
+        "tools/train.py", *settings(folder, run_dir),
+    ]  # fmt: skip
+
+
+def settings(folder: Path, run_dir: Path) -> list[str]:
+    return [
+        "-c", CONFIG, "--run-dir", str(run_dir / "run"), "-o",
+        f"data.train_files=[{folder}/data/train-*.txt]",
+        f"data.test_files=[{folder}/data/test.txt]", "data.files_per_pass=4",
+        "trainer.dense_threads=1", "store.threads=1",
+    ]  # fmt: skip
+
+
+def start_node(folder: Path, node: int, name: str, words: list[str]) -> subprocess.Popen[bytes]:
+    """In its namespace, by its own name, with its own folder at the run dir's path."""
+    own, shared = folder / f"node{node}", folder / "run_dir"
+    for each in (own, shared):
+        each.mkdir(parents=True, exist_ok=True)
+    hosts = folder / f"hosts{node}"
+    lines = [f"{address} node{at}\n" for at, address in enumerate(ADDRESSES)]
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
+    script = (
+        f"hostname node{node} && mount --bind {hosts} /etc/hosts && "
+        f'mount --bind {own} {shared} && exec "$@"'
+    )
+    inside = ["ip", "netns", "exec", name, "unshare", "--mount", "--uts", "sh", "-c", script, "sh"]
+    with open(folder / f"node{node}.log", "wb") as log:
+        return subprocess.Popen(
+            [*inside, *words],
+            cwd=report.ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(report.ROOT)},
+            stdout=log,
+            stderr=log,
+        )
+
+
+def listening(name: str) -> set[tuple[str, str]]:
+    """(address, who) of every TCP socket that listens in a namespace."""
+    found = set()
+    for line in call("ip", "netns", "exec", name, "ss", "-Hltnp").splitlines():
+        words = line.split()
+        pid = line.partition("pid=")[2].partition(",")[0]
+        found.add((words[3].rpartition(":")[0], _role(pid)))
+    return found
+
+
+def _role(pid: str) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return "?"
+    if "tools/supervise.py" in words:
+        return "supervisor"
+    launchers = {"paddle.distributed.launch", "paddlebox.launch.narrow"}
+    return "launcher" if launchers & set(words) else "rank"
+
+
+def sent_bytes(name: str) -> int:
+    text = call("ip", "netns", "exec", name, "cat", "/proc/net/dev")
+    return sum(int(line.split()[9]) for line in text.splitlines() if line.strip().startswith("pv"))
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    summary = json.loads((run_dir / "summary.json").read_text())
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    seconds = sum(line["seconds"] for line in lines[1:])
+    return {
+        "digests": [summary["sparse_digest"], summary["dense_digest"]],
+        "samples_per_s": sum(line["samples"] for line in lines[1:]) / seconds,
+        "samples": summary["samples"],
+    }
+
+
+def on_nodes(folder: Path, mbit: int, options: argparse.Namespace) -> dict[str, Any]:
+    heard: set[tuple[str, str]] = set()
+    with nodes(mbit) as names:
+        words = command(folder, folder / "run_dir", options)
+        jobs = [start_node(folder, node, name, words) for node, name in enumerate(names)]
+        deadline = time.monotonic() + _LONGEST_S
+        while any(job.poll() is None for job in jobs) and time.monotonic() < deadline:
+            for name in names:
+                heard |= listening(name)
+            time.sleep(0.3)
+        sent = sum(map(sent_bytes, names))
+        for node, job in enumerate(jobs):
+            if job.poll() != 0:
+                job.kill()
+                text = (folder / f"node{node}.log").read_text()[-3000:]
+                raise RuntimeError(f"node {node} ended with {job.poll()}:\n{text}")
+    found = result(folder / "node0" / "run")
+    wide = sorted({who for address, who in heard if address in ("0.0.0.0", "*", "[::]")})
+    for node in range(2):
+        shutil.rmtree(folder / f"node{node}")
+    return {
+        **found,
+        "bytes_between_nodes_a_sample": sent / found["samples"],
+        "listens": sorted(map(list, heard)),
+        "listens_on_every_address": wide,
+    }
+
+
+def together(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The same ranks without namespaces."""
+    run_dir = folder / "together"
+    words = [sys.executable, "-m", "paddle.distributed.launch"]
+    words += ["--nproc_per_node", str(2 * options.ranks), "--log_dir", f"{run_dir}/log"]
+    subprocess.run(
+        [*words, "tools/train.py", *settings(folder, run_dir)],
+        cwd=report.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(report.ROOT)},
+        check=True,
+        capture_output=True,
+    )
+    return result(run_dir / "run")
+
+
+def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    counts = ("--passes", str(4 * PASSES), "--rows-per-pass", str(ROWS // 4), "--test-rows", "1000")
+    prepare = [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder / "data")]
+    subprocess.run([*prepare, *counts], cwd=report.ROOT, check=True, capture_output=True)
+    figures: dict[str, Any] = {"one machine": together(folder, options)}
+    goals = []
+    for mbit in options.mbit:
+        name = f"{mbit} Mbit/s" if mbit else "no limit"
+        figures[name] = found = on_nodes(folder, mbit, options)
+        print(
+            f"{name}: {found['samples_per_s']:,.0f} samples/s, "
+            f"{found['bytes_between_nodes_a_sample']:,.0f} bytes a sample between nodes; on every "
+            f"address listen: {', '.join(found['listens_on_every_address']) or 'none'}"
+        )
+        same = found["digests"] == figures["one machine"]["digests"]
+        goals.append(report.Goal(f"{name}: the rows of one machine", float(same), 1.0, same))
+        if options.supervised:  # of Paddle's own, ranks' stores remain
+            narrow = found["listens_on_every_address"] in ([], ["rank"])
+            goals.append(report.Goal(f"{name}: others listen narrowly", narrow, 1.0, narrow))
+    return figures, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--mbit", type=int, nargs="+", default=[0, 1000, 100], help="0: no limit")
+    parser.add_argument("--ranks", type=int, default=1, help="of a node")
+    parser.add_argument("--supervised", action="store_true", help="by tools/supervise.py")
+    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
+    parser.add_argument(
+        "--out", type=Path, default=report.ROOT / "benchmarks/results/two_nodes.json"
+    )
+    options = parser.parse_args()
+    if why := missing():
+        print(f"left out: {why}")
+        return 0
+    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

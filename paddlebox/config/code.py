@@ -1,0 +1,61 @@
+"""Code that a config names: `module:name`, or `path/to/file.py:name`. To load it runs it, so a key
+that is given here stands behind `security.allow_commands`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import ConfigError
+
+
+def load_named(named: str, key: str) -> Any:
+    """What `named` is; a path is taken from the folder that the program runs in. A file is run
+    once a process, however often it is named.
+
+    Args:
+        key: of the config, for the messages.
+
+    Raises: ConfigError when there is nothing of that name, or the code fails while it is loaded.
+    """
+    where, colon, name = named.rpartition(":")
+    if not colon or not where or not name:
+        raise ConfigError(f"{key} {named!r}: expected module:name, or path/to/file.py:name")
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+        if not hasattr(module, name):
+            raise ConfigError(f"{where} has no attribute {name!r}")
+        return getattr(module, name)
+    except (ConfigError, ImportError, OSError) as error:
+        raise ConfigError(f"{key} {named!r}: {error}") from error
+    except Exception as error:  # whatever the user's code does wrong
+        raise ConfigError(f"{key} {named!r}: {type(error).__name__}: {error}") from error
+
+
+def _load_module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _load_file(path: Path) -> Any:
+    whole = path.resolve()
+    # Two files of one name are two modules, and neither is a module that somebody installed.
+    name = f"paddlebox_named_{hashlib.sha256(str(whole).encode()).hexdigest()[:16]}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not whole.is_file():
+        raise ConfigError(f"{path}: no such file; it is looked for from {Path.cwd()}")
+    spec = importlib.util.spec_from_file_location(name, whole)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

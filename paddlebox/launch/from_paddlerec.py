@@ -1,0 +1,223 @@
+"""The command line of tools/from_paddlerec.py: PaddleRec's config.yaml and data, as ours.
+
+It says for every key what it became, or why it was not carried. The reader of a model is code, so
+what the data holds is told from its first lines; a reader that reads something else runs as it is,
+as a parser plugin, where --allow-commands lets it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paddlebox.config import Config, Slots
+from paddlebox.config.check import validate
+from paddlebox.errors import ConfigError
+from paddlebox.launch.paddlerec.data import LINES, Reading, files_of, first_lines, look
+from paddlebox.launch.paddlerec.keys import Conversion, convert, name_of, relative
+from paddlebox.launch.paddlerec.source import Source, read_source
+
+_OF_ROWS = {
+    "table.embedx_threshold": "a vector from the first occurrence on",
+    "table.embedx.initial_range": "chosen: the initializers are in net.py",
+}
+
+
+def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
+    """tools/from_paddlerec.py. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Makes DIR/config.yaml and DIR/slots.yaml of PaddleRec's config.yaml and data, "
+        "and says, line by line, what became of each key. docs/from_paddlerec.md"
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="models/rank/dnn/config.yaml")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, help="training files; default: train_data_dir")
+    parser.add_argument("--test-data", type=Path, help="files to judge on; default: test_data_dir")
+    parser.add_argument("--model", default="", help="default: the name of the config's folder")
+    parser.add_argument("--reader", type=Path, help="default: train_reader_path beside the config")
+    parser.add_argument(
+        "--label",
+        nargs="+",
+        default=[],
+        help="slots that are labels, the click first; of a reader's output the numbers of its "
+        "columns, from 0",
+    )
+    parser.add_argument(
+        "--allow-commands",
+        action="store_true",
+        help="run the reader's code, now and when training, where the files' form is not known",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        lines = _run(arguments)
+    except ConfigError as error:
+        print(f"ConfigError: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> list[str]:
+    out: Path = arguments.out
+    written = [out / name for name in ("config.yaml", "slots.yaml", "conversion.txt")]
+    if there := [str(path) for path in written if path.exists()]:
+        raise ConfigError(f"{', '.join(there)}: there already; choose another --out")
+    source = read_source(arguments.config, arguments.model)
+    train = arguments.data or source.folder / str(_needed(source, "runner.train_data_dir"))
+    test = arguments.test_data or source.folder / str(source.get("runner.test_data_dir", ""))
+    has_test = arguments.test_data is not None or (
+        bool(source.get("runner.test_data_dir")) and test.exists()
+    )
+    files = files_of(train, "--data" if arguments.data else "runner.train_data_dir")
+    if arguments.test_data is not None:
+        files_of(test, "--test-data")
+    looked_at = first_lines(files)
+    if not looked_at:
+        raise ConfigError(f"{train}: its files have no lines")
+    known = None if arguments.reader else look(looked_at, source.model, arguments.label)
+    reading = known or _by_reader(source, files, looked_at, arguments)
+    _check_model_fits(source, reading)
+    made = convert(
+        source, reading, name_of(source), relative(train), relative(test) if has_test else ""
+    )
+    made.put("data.slots", relative(written[1]))
+    slots: dict[str, Any] = {"csv": reading.csv} if reading.csv else {}
+    slots |= {"slots": reading.slots}
+    _check(made, slots, arguments.config)
+    said = [*_report(made, len(looked_at), arguments.config)]
+    end = [
+        "",
+        *(f"wrote {path}" for path in written),
+        "",
+        "train, and judge, from this folder:",
+        *(f"  {command}" for command in _commands(made, written[0])),
+    ]
+    _write(out, made, slots, said, arguments.config)
+    return said + end
+
+
+def _needed(source: Source, name: str) -> Any:
+    value = source.get(name)
+    if value is None:
+        raise ConfigError(
+            f"{source.path}: has no {name}: add it, or say with --data where the files are"
+        )
+    return value
+
+
+def _by_reader(
+    source: Source, files: Sequence[Path], lines: Sequence[str], arguments: argparse.Namespace
+) -> Reading:
+    """The reading of files whose form is not known: by the reader's own code."""
+    named = str(source.get("runner.train_reader_path", ""))
+    path = arguments.reader or source.folder / f"{named.removesuffix('.py')}.py"
+    start = lines[0] if len(lines[0]) <= 60 else f"{lines[0][:60]}…"
+    unknown = f"{files[0]}: the form of its lines is not known ({start!r}). "
+    if not path.is_file():
+        raise ConfigError(
+            f"{'' if arguments.reader else unknown}The reader {path} is not there: name it with "
+            "--reader"
+        )
+    if not arguments.allow_commands:
+        raise ConfigError(
+            f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
+            "now and when training: give --allow-commands if you trust its code"
+        )
+    from paddlebox.launch.paddlerec.reader import reading_of
+
+    return reading_of(path, source, lines, arguments.label, arguments.out)
+
+
+def _check_model_fits(source: Source, reading: Reading) -> None:
+    several = ("share_bottom", "mmoe", "ple", "esmm", "aitm")
+    if source.model in ("din", "dien", "bst") and not reading.history:
+        raise ConfigError(
+            f"model {source.model} reads histories, and the data has none: its slots are "
+            f"{', '.join(reading.sparse[:20])}; take another --model, or give the data of this one"
+        )
+    if source.model not in several and len(reading.labels) > 1:
+        raise ConfigError(
+            f"the data has {len(reading.labels)} labels, {', '.join(reading.labels)}, and model "
+            f"{source.model} has one output: take --model, one of {', '.join(several)}"
+        )
+
+
+def _check(made: Conversion, slots: dict[str, Any], path: Path) -> None:
+    """Raises: ConfigError where a value of theirs is none here."""
+    where = f"{path}, converted"
+    config = validate(Config, made.config, where)
+    found = validate(Slots, slots, where)
+    found.check_format(config.data.format)
+    found.positions(config.model.sequences)
+
+
+def _report(made: Conversion, lines: int, path: Path) -> list[str]:
+    carried = sum(bool(said.became) for said in made.said)
+    return [
+        f"{path}: PaddleRec's {made.source.model}, here model.type {made.type}",
+        f"{len(made.said)} keys: {carried} carried, {len(made.said) - carried} not",
+        "",
+        *map(str, made.said),
+        "",
+        "What its code says, which is not read:",
+        *(f"      {key}: {_of_code(made, key)}" for key in ("model.use_cvm", *_OF_ROWS)),
+        f"Of the data, {'its first ' if lines == LINES else 'all '}{lines} lines:",
+        f"      {len(made.reading.sparse)} sparse slots, {made.reading.dense_width} dense floats, "
+        f"labels {', '.join(made.reading.labels)}",
+        *(f"      {note}" for note in made.reading.notes),
+    ]
+
+
+def _of_code(made: Conversion, key: str) -> str:
+    value = made.get(key)
+    if key == "model.use_cvm":
+        return f"{str(bool(value)).lower()} ({'as slot_dnn' if value else 'without counts'})"
+    said = any(f"{key}:" in line.became for line in made.said)
+    return f"{value} ({'from the config' if said else _OF_ROWS[key]})"
+
+
+def _commands(made: Conversion, config: Path) -> list[str]:
+    run = f"runs/{made.config['name']}"
+    commands = [f"python tools/train.py -c {config} --run-dir {run}"]
+    if made.test:
+        commands.append(f"python tools/evaluate.py -c {config} --run-dir {run}")
+    return commands
+
+
+def _write(
+    out: Path, made: Conversion, slots: dict[str, Any], said: Sequence[str], path: Path
+) -> None:
+    head = [f"{made.source.model}, from PaddleRec's {path}; conversion.txt says key by key how."]
+    commands = _commands(made, out / "config.yaml")
+    texts = {
+        "config.yaml": _yaml(made.config, [*head, *("  " + command for command in commands)]),
+        "slots.yaml": _yaml(slots, ["The columns, as the data's first lines have them."]),
+        "conversion.txt": "\n".join(said) + "\n",
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:
+    first = "".join(f"# {line}\n" for line in head)
+    slots = values.get("slots")
+    rest = {key: value for key, value in values.items() if key != "slots"}
+    text = _dumped(rest, None) if rest else ""
+    if slots is None:
+        return first + text
+    return first + text + "slots:\n" + "".join(f"  - {_dumped(slot, True)}" for slot in slots)
+
+
+def _dumped(value: Any, flow: bool | None) -> str:
+    """flow: on one line; None: what is innermost."""
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=flow, width=1000)
+    return text

@@ -1,0 +1,34 @@
+"""Paddle's launcher, whose meeting point listens on the master's address alone.
+
+    python -m paddlebox.launch.narrow ...    # arguments of python -m paddle.distributed.launch
+
+Paddle's own listens on every address of the host, and believes whatever anyone writes there: which
+nodes there are, and what they are.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib
+import os
+import sys
+
+from paddlebox.launch.launcher import launch_options
+
+
+def main() -> None:
+    master = launch_options(["", *sys.argv[1:]], os.environ).master
+    host = master.removeprefix("http://").rpartition(":")[0]
+    if host:
+        server = importlib.import_module("paddle.distributed.launch.utils.kv_server").KVServer
+
+        def server_bind(self: http.server.HTTPServer) -> None:
+            self.server_address = (host, int(self.server_address[1]))
+            http.server.HTTPServer.server_bind(self)
+
+        server.server_bind = server_bind
+    importlib.import_module("paddle.distributed.launch.main").launch()
+
+
+if __name__ == "__main__":
+    main()

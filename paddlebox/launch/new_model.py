@@ -1,0 +1,74 @@
+"""The command line of tools/new_model.py: the three files that a network of one's own begins with.
+
+They are texts of launch/skeleton/, in which NAME and CLASS stand for the model's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddlebox.config import ModelType
+from paddlebox.errors import ConfigError
+
+_SKELETON = Path(__file__).parent / "skeleton"
+_FILES = {"model.txt": "{}.py", "config.txt": "{}.yaml", "test.txt": "test_{}.py"}
+
+
+def new_model_main(argv: Sequence[str] | None = None) -> int:
+    """tools/new_model.py. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Writes FOLDER/NAME.py, a network that trains as it stands, FOLDER/NAME.yaml, "
+        "its config on generated data, and FOLDER/test_NAME.py."
+    )
+    parser.add_argument("name", metavar="NAME", help="lower case, as in my_net")
+    parser.add_argument("--out", type=Path, default=Path("mine"), metavar="FOLDER")
+    arguments = parser.parse_args(argv)
+    try:
+        written = write_model(arguments.name, arguments.out)
+    except ConfigError as error:
+        print(f"ConfigError: {error}", file=sys.stderr)
+        return 2
+    config, test = arguments.out / f"{arguments.name}.yaml", written[-1]
+    print("\n".join(f"wrote {path}" for path in written))
+    print(
+        "\nIt trains as it stands:\n"
+        "  python datasets/synthetic/prepare.py\n"
+        f"  python tools/train.py -c {config} --run-dir runs/{arguments.name}\n"
+        f"  python -m pytest {test}"
+    )
+    return 0
+
+
+def write_model(name: str, folder: Path) -> list[Path]:
+    """The files, in the order of `_FILES`.
+
+    Raises: ConfigError for a name that is none or is the zoo's, a file that is there already, and a
+        folder that cannot be written.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError(
+            f"{name!r}: expected a name of lower-case letters, digits and _, as in my_net"
+        )
+    if name in {model.value for model in ModelType}:
+        raise ConfigError(f"{name!r} is a model of the zoo (docs/models.md): choose another name")
+    files = {folder / written.format(name): _SKELETON / text for text, written in _FILES.items()}
+    for path in files:
+        if path.exists():
+            raise ConfigError(f"{path} is there already: choose another name or --out")
+    words = {
+        "NAME": name,
+        "CLASS": "".join(word.capitalize() for word in name.split("_")),
+        "FOLDER": str(folder),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            filled = re.sub(r"@(NAME|CLASS|FOLDER)@", lambda m: words[m[1]], text.read_text())
+            path.write_text(filled)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    return [*files]

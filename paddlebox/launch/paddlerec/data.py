@@ -1,0 +1,255 @@
+"""What PaddleRec's files hold: told from their first lines, as readers there are code and say
+nothing of columns.
+
+    click:0 dense_feature:0.5 1:737395 …           slot:value      format slot_value
+    0:1 4351255118977467729:3 …                    value:slot      format feasign_slot
+    3737 19450;288 196;18486;674;1                 din             format csv
+    1,0,0,210:1,210:2 …                            esmm            through sed, slot_value
+    0,1,0.2,0.0,1.0 …                              census          through sed, multislot
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from paddlebox.errors import ConfigError
+
+LINES = 10_000  # that are looked at
+_LABELS = ("click", "label")
+_INTEGER = re.compile(r"[0-9]+")
+_FLOAT = re.compile(r"-?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
+# In front of ids that have a table of their own in PaddleRec, where the rest would share their row.
+_APART = "7000000000000"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How this project reads the files."""
+
+    format: str
+    slots: list[dict[str, Any]]
+    what: str  # said where the reader is named
+    csv: dict[str, Any] | None = None
+    pipe_command: str = ""
+    parser: str = ""
+    history: dict[str, str] = field(default_factory=dict)  # slot: the item that it is compared with
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        return [slot["name"] for slot in self.slots if slot["type"] == "label"]
+
+    @property
+    def dense_width(self) -> int:
+        return sum(slot.get("dim", 1) for slot in self.slots if slot["type"] == "dense")
+
+    @property
+    def sparse(self) -> list[str]:
+        return [slot["name"] for slot in self.slots if slot["type"] == "sparse"]
+
+
+def files_of(folder: Path, key: str) -> list[Path]:
+    """Raises: ConfigError for a folder that is not there, or has no file."""
+    if not folder.exists():
+        raise ConfigError(f"{key}: no such folder: {folder}; say with --data where the files are")
+    inside = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in inside if path.name[0] not in "._"] if folder.is_dir() else [folder]
+    if not files:
+        raise ConfigError(f"{key}: {folder} has no files; say with --data where they are")
+    return files
+
+
+def first_lines(files: Sequence[Path]) -> list[str]:
+    def lines() -> Iterator[str]:
+        for path in files:
+            with path.open("rb") as probe:
+                opened = gzip.open if probe.read(2) == b"\x1f\x8b" else open
+            with opened(path, "rt", encoding="utf-8") as file:
+                yield from (line.strip() for line in file if line.strip())
+
+    try:
+        return list(islice(lines(), LINES))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{files[0]} …: cannot be read as text: {error}") from error
+
+
+def look(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
+    """How to read files that begin with `lines`; None where they have a form that is not known.
+
+    Args:
+        labels: names of the slots that are labels, where they have other names than usual.
+
+    Raises: ConfigError where no slot is a label.
+    """
+    tokens = lines[0].split()
+    if all(":" in token for token in tokens) and "," not in lines[0]:
+        return _named_slots(lines, labels)
+    if lines[0].count(";") == 4:
+        return _din(lines)
+    cells = lines[0].split(",")
+    if len(cells) > 4 and all(":" in cell for cell in cells[3:]):
+        return _esmm(lines)
+    if len(cells) > 2 and model not in ("din", "esmm") and all(map(_FLOAT.fullmatch, cells)):
+        return _census(len(cells) - 2)
+    return None
+
+
+@dataclass
+class _Seen:
+    """Of a name in the lines."""
+
+    most: int = 0
+    least: int = 1 << 30
+    integers: bool = True
+    numbers: bool = True
+
+
+def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
+    # Of slots there are few, of values many; and a name is a name.
+    sides: tuple[set[str], set[str]] = (set(), set())
+    for line in lines:
+        for token in _tokens(line):
+            left, _, right = token.rpartition(":")
+            sides[0].add(left)
+            sides[1].add(right)
+    named = not all(map(_INTEGER.fullmatch, sides[0])) or len(sides[0]) < len(sides[1])
+    seen: dict[str, _Seen] = {}
+    first = lines[0].split()[0].rpartition(":")
+    for line in lines:
+        counts: dict[str, int] = {}
+        for token in _tokens(line):
+            left, _, right = token.rpartition(":")
+            name, value = (left, right) if named else (right, left)
+            counts[name] = counts.get(name, 0) + 1
+            known = seen.setdefault(name, _Seen())
+            known.integers = known.integers and bool(_INTEGER.fullmatch(value))
+            known.numbers = known.numbers and bool(_FLOAT.fullmatch(value))
+        for name, known in seen.items():
+            known.most = max(known.most, counts.get(name, 0))
+            known.least = min(known.least, counts.get(name, 0))
+    wanted = [*labels] or [name for name in _LABELS if name in seen][:1]
+    if not wanted and not named:
+        wanted = [first[2]]
+    if not wanted or any(name not in seen for name in wanted):
+        found = ", ".join(islice(seen, 20))
+        raise ConfigError(
+            f"the data has no label {', '.join(wanted) or ' or '.join(_LABELS)}: name it with "
+            f"--label, one of {found}"
+        )
+    return _reading_of(seen, wanted, named)
+
+
+def _tokens(line: str) -> list[str]:
+    """Those that have a name; training counts the lines of others as malformed."""
+    return [token for token in line.split() if ":" in token]
+
+
+def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> Reading:
+    notes: list[str] = []
+    slots: list[dict[str, Any]] = [{"name": name, "type": "label"} for name in labels]
+    history = {
+        name: f"target{suffix}"
+        for name, suffix in (("history", ""), ("cate", "_cate"))
+        if name in seen and f"target{suffix}" in seen
+    }
+    numbered = sorted(int(name) for name in seen if name.isdecimal() and name not in labels)
+    names = [name for name in seen if not name.isdecimal() and name not in labels]
+    if numbered:  # a slot that these lines happen to lack is one nevertheless
+        every = [str(number) for number in range(numbered[0], numbered[-1] + 1)]
+        lacking = [name for name in every if name not in seen]
+        names += [name for name in every if name not in labels]
+        if lacking and len(lacking) < len(numbered):
+            between = f"{len(lacking)} slots between {every[0]} and {every[-1]}"
+            notes.append(f"{between} are in slots.yaml too, though these lines lack them")
+        elif lacking:
+            names = [name for name in names if name in seen]
+    for name in names:
+        known = seen.get(name, _Seen())
+        if history and name in ("position", "target_position"):
+            notes.append(f"slot {name} is left out: the model has places of its own")
+        elif known.numbers and not known.integers:
+            if known.least != known.most:
+                values = f"{known.least} to {known.most} values a line"
+                notes.append(f"dense {name} has {values}: one of fewer than the most is malformed")
+            slots.append({"name": name, "type": "dense", "dim": known.most, "default": 0})
+        else:
+            hashed = {} if known.integers else {"hash": True}
+            length = {"max_length": known.most} if name in history else {}
+            slots.append({"name": name, "type": "sparse", **hashed, **length})
+    form = "slot_value" if named else "feasign_slot"
+    pipe = ""
+    if history:
+        notes.append("histories are pooled or compared from their first ids on; where they are "
+                     "longer than max_length, the last ones are cut off")  # fmt: skip
+        pipe = f"sed -E 's/(cate|userid):/&{_APART}/g'"
+        notes.append("pipe_command: ids of cate and userid have tables of their own in PaddleRec; "
+                     f"here {_APART} is put before them")  # fmt: skip
+    what = "slot:value" if named else "value:slot"
+    return Reading(form, slots, f"its files are {what} text", pipe_command=pipe, history=history,
+                   notes=tuple(notes))  # fmt: skip
+
+
+def _din(lines: Sequence[str]) -> Reading:
+    longest = max(len(line.split(";")[0].split()) for line in lines)
+    return Reading(
+        "csv",
+        [
+            {"name": "history", "type": "sparse", "max_length": longest},
+            {"name": "history_cate", "type": "sparse", "max_length": longest},
+            {"name": "item", "type": "sparse"},
+            {"name": "cate", "type": "sparse"},
+            {"name": "label", "type": "label"},
+        ],
+        "its files are items;categories;item;category;label",
+        csv={"delimiter": ";", "header": False, "list_separator": " "},
+        pipe_command=f"""awk 'BEGIN{{FS=OFS=";"}} {{gsub(/[0-9]+/, "{_APART}&", $2); """
+        f"""gsub(/[0-9]+/, "{_APART}&", $4)}} 1'""",
+        history={"history": "item", "history_cate": "cate"},
+        notes=(
+            "pipe_command: categories have a table of their own in PaddleRec; here "
+            f"{_APART} is put before them",
+            f"max_length of history is the longest that was looked at, {longest}; longer ones keep "
+            "their first ids",
+        ),
+    )
+
+
+def _esmm(lines: Sequence[str]) -> Reading:
+    found = {cell.partition(":")[0] for line in lines for cell in line.split(",")[3:]}
+    return Reading(
+        "slot_value",
+        [
+            {"name": "click", "type": "label"},
+            {"name": "conversion", "type": "label"},
+            *({"name": name, "type": "sparse"} for name in sorted(found)),
+        ],
+        "its files are id,click,conversion,slot:value,…",
+        pipe_command=r"sed -E 's/^[^,]*,([^,]*),([^,]*),/click:\1 conversion:\2 /; s/,/ /g'",
+        notes=("slots keep all of their ids, where PaddleRec's reader cuts or pads to max_len",),
+    )
+
+
+def _census(width: int) -> Reading:
+    return Reading(
+        "multislot",
+        [
+            {"name": "marital", "type": "label"},
+            {"name": "income", "type": "label"},
+            {"name": "features", "type": "dense", "dim": width},
+            {"name": "always", "type": "sparse"},
+        ],
+        f"its files are label,label and {width} numbers",
+        pipe_command=f"sed -E 's/,/ /g; s/^([^ ]+) ([^ ]+) /1 \\1 1 \\2 {width} /; s/$/ 1 1/'",
+        notes=(
+            "slot always is 1 in every line: a table needs a sparse slot, and these have none",
+            "the names of the labels, marital and income, are those of PaddleRec's census data; "
+            "datasets/census_income reads the publisher's own files, with ids in place of columns "
+            "of zeros and ones",
+        ),
+    )

@@ -1,0 +1,93 @@
+"""Files that only a reader's own code understands: slots from what it makes of the first lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from paddlebox.data.paddlerec import ALWAYS, samples
+from paddlebox.errors import ConfigError
+from paddlebox.launch.paddlerec.data import Reading
+from paddlebox.launch.paddlerec.keys import relative
+from paddlebox.launch.paddlerec.source import Source
+
+_SAMPLES = 100  # that are looked at
+
+_PARSER = '''"""PaddleRec's reader as a parser plugin; made by tools/from_paddlerec.py."""
+
+from paddlebox.data.paddlerec import ReaderParser
+
+CONFIG = {config!r}
+parse = ReaderParser({reader!r}, CONFIG, {names!r}, {single!r})
+'''
+
+
+def reading_of(
+    reader: Path, source: Source, lines: Sequence[str], labels: Sequence[str], out: Path
+) -> Reading:
+    """How files are read by `reader`; writes OUT/parser.py.
+
+    Arrays of integers are sparse slots, of floats dense ones, named by their number in a sample.
+
+    Raises: ConfigError when the reader fails, or what it gives has no label in column `labels`.
+    """
+    config = {key.name: key.value for key in source.keys}
+    try:
+        text = "".join(f"{line}\n" for line in lines[:_SAMPLES]).encode()
+        found = list(islice(samples(reader.resolve(), config, text), _SAMPLES))
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the reader does wrong
+        raise ConfigError(f"{reader}: failed with {type(error).__name__}: {error}") from error
+    if not found:
+        raise ConfigError(f"{reader}: made no sample of {len(lines)} lines")
+    columns = _columns(reader, labels or ["0"], len(found[0]))
+    slots: list[dict[str, Any]] = []
+    names, single = [], []
+    for number in range(len(found[0])):
+        arrays = [sample[number] for sample in found]
+        is_label = number in columns
+        name = f"label_{number}" if len(columns) > 1 else "label"
+        names.append(name if is_label else f"column_{number}")
+        if is_label:
+            slots.append({"name": names[-1], "type": "label"})
+        elif arrays[0].dtype.kind == "f":
+            slots.append({"name": names[-1], "type": "dense", "dim": len(arrays[0])})
+        elif arrays[0].dtype.kind in "iu":
+            slots.append({"name": names[-1], "type": "sparse"})
+        else:
+            raise ConfigError(
+                f"{reader}: array {number} of a sample is of {arrays[0].dtype}; expected integers, "
+                "which become a sparse slot, or floats, a dense one"
+            )
+        if is_label or (arrays[0].dtype.kind == "f" and len(arrays[0]) == 1):
+            single.append(names[-1])
+    notes = [f"{relative(reader)} runs for every pass, and in Python: a format of docs/data.md is "
+             "much faster"]  # fmt: skip
+    if not any(slot["type"] == "sparse" for slot in slots):
+        slots.append({"name": ALWAYS, "type": "sparse"})
+        notes.append(f"slot {ALWAYS} is 1 in every line: a table needs a sparse slot")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "parser.py").write_text(
+        _PARSER.format(config=config, reader=relative(reader), names=names, single=single),
+        encoding="utf-8",
+    )
+    return Reading(
+        "multislot",
+        slots,
+        f"{reader.name} runs as a parser plugin",
+        parser=f"{relative(out / 'parser.py')}:parse",
+        notes=tuple(notes),
+    )
+
+
+def _columns(reader: Path, labels: Sequence[str], count: int) -> set[int]:
+    for label in labels:
+        if not label.isdecimal() or int(label) >= count:
+            raise ConfigError(
+                f"--label {label}: {reader} makes {count} arrays of a line; expected their "
+                f"numbers, 0 to {count - 1}"
+            )
+    return {int(label) for label in labels}

@@ -1,0 +1,190 @@
+"""Attempt: one start of the launcher on this node, and every process that comes of it.
+
+The supervisor is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so none escapes it; the
+launcher dies with the supervisor and each rank with the launcher (PR_SET_PDEATHSIG), so none is
+left when the supervisor itself is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paddlebox import heartbeat
+from paddlebox.launch.launcher import launches
+from paddlebox.launch.supervise_job import Rank
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+def become_reaper() -> None:
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Attempt:
+    """Args: command: launcher and program. environment: all that they get. folder: of the
+    heartbeats; made here. ending_s: from SIGTERM to SIGKILL after a failure."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        ending_s: float,
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True)
+        self._folder, self._ending_s = folder, ending_s
+        own = {heartbeat.FOLDER: str(folder), heartbeat.SUPERVISOR: str(os.getpid())}
+        self._process = subprocess.Popen(
+            command,
+            env={**environment, **own},
+            start_new_session=True,  # a Ctrl-C is the supervisor's
+            preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
+        # Without the launcher, as one process, the program is rank 0.
+        self._launches = launches(command)
+        self._beats: dict[int, tuple[str, float]] = {}  # of a rank: its line, when it was new
+        self._ended: dict[int, int] = {}  # codes of ranks
+        self._end_by: float | None = None  # whatever lives then is killed
+
+    @property
+    def launcher(self) -> int | None:
+        """Its exit code."""
+        return self._process.poll()
+
+    def look(self) -> tuple[list[Rank], bool]:
+        """The ranks that have begun, and whether any process lives. Ends what must end."""
+        now = time.monotonic()
+        ranks = [self._rank(path, now) for path in sorted(self._folder.glob("beat.*"))]
+        ending = self._end_by is not None and (
+            now >= self._end_by or all(map(_is_gone, self._workers()))
+        )
+        if ending or self.launcher is not None:
+            for pid in _descendants(os.getpid()):
+                _send(pid, signal.SIGKILL)
+        self._reap()
+        return [rank for rank in ranks if rank is not None], bool(_descendants(os.getpid()))
+
+    def stop(self, number: int, grace_s: float) -> None:
+        """One signal to each rank. The launcher is held meanwhile: when the first rank has ended it
+        would end the others, which still commit."""
+        if self._end_by is None:
+            self._end_by = time.monotonic() + grace_s
+            self._ask(number)
+
+    def end(self) -> None:
+        """After a failure: a rank has a moment to finish a commit that is under way."""
+        if self._end_by is None:
+            self._ask(signal.SIGTERM)
+        soon = time.monotonic() + self._ending_s
+        if self._end_by is None or self._end_by > soon:
+            self._end_by = soon
+
+    def _ask(self, number: int) -> None:
+        """A signal to each rank that has had none."""
+        beats = [_fields(path) for path in self._folder.glob("beat.*")]
+        told = {int(fields[4]) for fields in beats if len(fields) > 5 and fields[3] == "1"}
+        if self._launches:
+            _send(self._process.pid, signal.SIGSTOP)
+        for pid in self._workers():
+            if pid not in told:
+                _send(pid, number)
+                _send(pid, signal.SIGCONT)  # one that was stopped cannot end
+
+    def _workers(self) -> list[int]:
+        return _children(self._process.pid) if self._launches else [self._process.pid]
+
+    def _rank(self, path: Path, now: float) -> Rank | None:
+        fields = _fields(path)
+        if len(fields) < 6:
+            return None
+        number = int(path.suffix[1:])
+        line = fields[0]
+        if self._beats.get(number, ("", 0.0))[0] != line:
+            self._beats[number] = (line, now)
+        pid = int(fields[4])
+        state, status = _state(pid)
+        code = self._ended.get(number)
+        if code is None and state in ("", "Z"):
+            code = self._ended[number] = self._code(number, status)
+        return Rank(
+            number, pid, fields[5], fields[1], " ".join(fields[6:]), int(line), int(fields[2]),
+            now - self._beats[number][1], "" if code is not None else state, _waits(path), code,
+        )  # fmt: skip
+
+    def _code(self, number: int, status: int | None) -> int:
+        """How a rank has ended: as it wrote, else as the kernel says; 1 where nobody saw it."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self._folder / f"exit.{number}").read_text())
+        if status is None and self._process.poll() is not None:
+            return 1
+        return os.waitstatus_to_exitcode(status) if status else 1
+
+    def _reap(self) -> None:
+        """What was handed to this process, and has ended."""
+        self._process.poll()
+        for pid in _children(os.getpid()):
+            if pid != self._process.pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _fields(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace")[: heartbeat.LINE].split()
+    except OSError:
+        return []
+
+
+def _waits(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[heartbeat.LINE :].strip()
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> tuple[str, int | None]:
+    """State letter of a process, "" without one, and its wait status where it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", None
+    return fields[0], int(fields[49]) if fields[0] == "Z" else None
+
+
+def _is_gone(pid: int) -> bool:
+    return _state(pid)[0] in ("", "Z")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has gone meanwhile
+        return found
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    """Living ones. Children first, so that a killed parent starts no more."""
+    found = []
+    for child in _children(pid):
+        found += _descendants(child)
+        if not _is_gone(child):
+            found.append(child)
+    return found

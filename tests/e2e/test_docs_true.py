@@ -1,0 +1,151 @@
+"""Pages that say what is in the code, held against it; and the commands of two more pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddlebox import ops
+from paddlebox.config import Config
+from paddlebox.config.describe import describe
+from tests.conftest import ROOT, make_synthetic
+
+DESIGN = (ROOT / "docs" / "design.md").read_text()
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def source_of(folder: str) -> str:
+    """All code below it."""
+    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.h")]
+    return "\n".join(path.read_text() for path in files)
+
+
+def test_every_operator_that_is_registered_is_described() -> None:
+    sources = (ROOT / "ops" / "paddle").glob("*.cc")
+    registered = {
+        name for path in sources for name in re.findall(r"PD_BUILD_OP\((\w+)\)", path.read_text())
+    }
+    assert len(registered) >= 12
+    written = set(re.findall(r"\w+", page("operators.md")))
+    assert registered - written == set()
+
+
+def test_every_function_of_ops_is_described() -> None:
+    spelled = page("operators.md").replace("`…_with_", "`fused_seqpool_cvm_with_")
+    assert set(ops.__all__) - {"paddle"} - set(re.findall(r"\w+", spelled)) == set()
+
+
+def test_every_folder_of_code_has_its_line_in_the_design() -> None:
+    found = {
+        f"{top}/{folder.name}"
+        for top in ("ops", "paddlebox")
+        for folder in (ROOT / top).iterdir()
+        if folder.is_dir() and any(path.suffix in (".py", ".h") for path in folder.iterdir())
+    }
+    lines = re.findall(r"^\| `((?:ops|paddlebox)/\w+)` \|", DESIGN, re.MULTILINE)
+    assert found == set(lines)
+    assert len(lines) == len(found)
+
+
+def test_every_file_that_the_design_names_is_there() -> None:
+    named = re.findall(r"`((?:ops|paddlebox)/[\w/]+\.\w+)`", DESIGN)
+    assert len(named) > 20
+    for path in named:
+        assert (ROOT / path).is_file(), path
+
+
+def test_every_class_that_the_design_names_is_in_its_folder() -> None:
+    count = 0
+    for folder, what in re.findall(r"^\| `((?:ops|paddlebox)/\w+)` \| (.*?) \|", DESIGN, re.M):
+        code = source_of(folder)
+        for name in re.findall(r"`([A-Z]\w+)`", what):
+            assert re.search(rf"^\s*(class|struct) {name}\b", code, re.M), f"{folder}: {name}"
+            count += 1
+    assert count > 15
+
+
+@pytest.mark.parametrize("name", ["migration.md", "faq.md", "from_paddlerec.md", "new_model.md"])
+def test_every_key_that_a_page_names_is_in_the_schema(name: str) -> None:
+    keys = {key.path for key in describe(Config)}
+    sections = {key.rsplit(".", depth)[0] for key in keys for depth in (1, 2)} | keys
+    first = "|".join(sorted({key.split(".")[0] for key in keys if "." in key}))
+    named = set(re.findall(rf"`((?:{first})\.[a-z][\w.]*)(?::[^`]*)?`", page(name)))
+    named -= {"metrics.jsonl"}
+    assert named
+    assert named - sections == set()
+
+
+def test_every_tool_that_a_page_names_is_there() -> None:
+    theirs = {"trainer", "infer"}  # of PaddleRec, whose names stand beside ours
+    for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        for name in set(re.findall(r"\btools/(\w+)\.py", path.read_text())) - theirs:
+            assert (ROOT / "tools" / f"{name}.py").is_file(), f"{path.name}: tools/{name}.py"
+
+
+def call(folder: Path, command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def commands_of(name: str) -> list[str]:
+    return [line for line in page(name).splitlines() if line.startswith(".venv/bin/python ")]
+
+
+@pytest.mark.slow  # starts of processes that import Paddle
+def test_a_config_of_paddlerec_is_trained_with_the_two_commands_of_the_page(tmp_path: Path) -> None:
+    config = re.search(r"^# (PaddleRec/\S+)\n(?:.*\n)*?(?=```)", page("from_paddlerec.md"), re.M)
+    assert config is not None
+    folder = (tmp_path / config[1]).parent
+    (folder / "data/sample_data/train").mkdir(parents=True)
+    (tmp_path / config[1]).write_text(config[0])
+    draw = random.Random(1)
+    lines = []
+    for _ in range(60):
+        dense = " ".join(f"dense_feature:{draw.random():.4f}" for _ in range(13))
+        slots = " ".join(f"{slot}:{draw.randrange(1, 1000000)}" for slot in range(1, 27))
+        lines.append(f"click:{draw.randrange(2)} {dense} {slots}\n")
+    (folder / "data/sample_data/train/sample_train.txt").write_text("".join(lines))
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+
+    convert, train, evaluate = commands_of("from_paddlerec.md")
+    said = call(tmp_path, convert)
+    shown = r"^ +\d+(  (?:runner|hyper_parameters)\..*)$"
+    quoted = re.findall(shown, page("from_paddlerec.md"), re.M)
+    assert len(quoted) == 4
+    assert [line for line in quoted if line not in said] == []
+    call(tmp_path, train)
+    assert json.loads(call(tmp_path, evaluate))["samples"] == 60
+    passes = (tmp_path / "runs/dnn/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(one)["samples"] for one in passes] == [60, 60, 60]
+
+
+@pytest.mark.slow
+def test_a_network_of_ones_own_is_begun_as_the_page_says(tmp_path: Path) -> None:
+    for name in ("tools", "datasets"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    make_synthetic(tmp_path / "data/synthetic", passes=1, rows=2000, test_rows=100)
+    begin, prepare, train, test = commands_of("new_model.md")
+    assert prepare.endswith("datasets/synthetic/prepare.py")  # which has run, with fewer rows
+    call(tmp_path, begin)
+    call(tmp_path, train)
+    assert "2 passed" in call(tmp_path, test)
+    assert json.loads((tmp_path / "runs/my_net/metrics.jsonl").read_text())["samples"] == 2000

@@ -1,0 +1,231 @@
+"""Supervised jobs whose ranks are killed, and must end as one that was left alone.
+
+    python -m tests.faults.kill_ranks --kills 20
+
+SIGKILL from outside, to a rank that is drawn, at a moment that is drawn: while ranks start, join,
+stage, train, commit. tools/supervise.py starts them again; no one else does. A job is killed until
+it ends; then another begins. Each must exit with 0 and with the digests of the undisturbed job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT, make_synthetic
+
+CONFIG = "configs/dnn_synthetic.yaml"
+PASSES = 8
+_LONGEST_S = 300.0
+_BETWEEN_S = 25.0  # two kills are up to so far apart: a start takes about ten seconds
+
+
+def prepare(folder: Path) -> None:
+    make_synthetic(folder, passes=2 * PASSES, rows=2000, test_rows=500)
+
+
+@dataclass
+class Supervised:
+    """A job under a supervisor on each of its nodes, all on this machine."""
+
+    folder: Path
+    data: Path
+    ranks: int = 2  # of a node
+    nodes: int = 1
+    options: Sequence[str] = ()  # of the supervisor
+    settings: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self) -> Supervised:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        for node in range(self.nodes):
+            self.supervisors.append(self.supervisor(node))
+        return self
+
+    def supervisor(self, node: int) -> subprocess.Popen[bytes]:
+        meeting = ["--nnodes", str(self.nodes), "--master", f"127.0.0.1:{self._port}"]
+        command = [
+            *(sys.executable, "tools/supervise.py", *self.options, "--"),
+            *(sys.executable, "-m", "paddle.distributed.launch"),
+            *("--nproc_per_node", str(self.ranks), *(meeting if self.nodes > 1 else ())),
+            *("--log_dir", str(self.folder / f"log-{node}"), "tools/train.py", "-c", CONFIG),
+            *("--run-dir", str(self.run_dir), "-o", f"data.train_files=[{self.data}/train-*.txt]"),
+            *(f"data.test_files=[{self.data}/test.txt]", "data.files_per_pass=2"),
+            *("model.hidden=[16]", *self.settings),
+        ]  # fmt: skip
+        with open(self.folder / f"supervisor-{node}.log", "ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
+    def log(self, node: int = 0) -> str:
+        """What the supervisor itself said."""
+        text = (self.folder / f"supervisor-{node}.log").read_text(errors="replace")
+        return "".join(line for line in text.splitlines(True) if " supervise: " in line)
+
+    def wait(self, seconds: float = _LONGEST_S) -> list[int]:
+        """Exit codes of the supervisors."""
+        deadline = time.monotonic() + seconds
+        return [job.wait(max(1.0, deadline - time.monotonic())) for job in self.supervisors]
+
+    def alive(self, node: int | None = None) -> list[int]:
+        """Processes of the job that are neither supervisor nor launcher: ranks, in no order."""
+        of = f"log-{node}" if node is not None else "log-"
+        return [
+            pid
+            for pid, words in _processes()
+            if any(str(self.folder / of) in word for word in _environment(pid))
+            and "tools/train.py" in words
+            and not _launches(words)
+        ]
+
+    def launchers(self) -> list[int]:
+        return [
+            pid
+            for pid, words in _processes()
+            if _launches(words)
+            and "tools/supervise.py" not in words
+            and any(word.startswith(str(self.folder / "log-")) for word in words)
+        ]
+
+    def passes(self) -> int:
+        """That have ended."""
+        try:
+            return len((self.run_dir / "metrics.jsonl").read_text().splitlines())
+        except OSError:
+            return 0
+
+    def until(self, passes: int, seconds: float = 120.0) -> None:
+        """Returns once so many passes have ended, and ranks live."""
+        deadline = time.monotonic() + seconds
+        while self.passes() < passes or len(self.alive()) < self.ranks * self.nodes:
+            assert time.monotonic() < deadline, self.log()
+            assert any(job.poll() is None for job in self.supervisors), self.log()
+            time.sleep(0.02)
+
+    def digests(self) -> tuple[str, str, int]:
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found["sparse_digest"], found["dense_digest"], found["samples"]
+
+    def end(self) -> None:
+        """Whatever still lives."""
+        for job in self.supervisors:
+            job.kill()
+            job.wait()
+
+
+def _processes() -> list[tuple[int, list[str]]]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                found.append((int(entry.name), words))
+    return found
+
+
+def _launches(words: Sequence[str]) -> bool:
+    return bool({"paddle.distributed.launch", "paddlebox.launch.narrow"} & set(words))
+
+
+def _environment(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return [word for word in text.split("\0") if word.startswith("PADDLE_LOG_DIR=")]
+    return []
+
+
+@dataclass
+class Outcome:
+    kills: list[str] = field(default_factory=list)
+    jobs: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def kill_ranks(scratch: Path, kills: int, seed: int, ranks: int = 2, nodes: int = 1) -> Outcome:
+    data, chance, outcome = scratch / "data", random.Random(seed), Outcome()
+    if not data.exists():
+        prepare(data)
+    whole = Supervised(scratch / "whole", data, ranks, nodes).start()
+    assert set(whole.wait()) == {0}, whole.log()
+    while len(outcome.kills) < kills and not outcome.wrong:
+        job = Supervised(scratch / f"killed-{outcome.jobs}", data, ranks, nodes, ("--tries", "20"))
+        job.start()
+        try:
+            _kill_until_it_ends(job, kills, chance, outcome)
+            codes = job.wait()
+            if set(codes) != {0} or job.digests() != whole.digests():
+                outcome.wrong.append(f"{job.folder}: exit codes {codes}\n{job.log()}")
+            if left := job.alive():
+                outcome.wrong.append(f"{job.folder}: processes {left} live on")
+        finally:
+            job.end()
+        outcome.jobs += 1
+    return outcome
+
+
+def _kill_until_it_ends(
+    job: Supervised, kills: int, chance: random.Random, outcome: Outcome
+) -> None:
+    while len(outcome.kills) < kills:
+        due = time.monotonic() + chance.uniform(0.0, _BETWEEN_S)
+        while time.monotonic() < due:
+            if all(one.poll() is not None for one in job.supervisors):
+                return
+            time.sleep(0.02)
+        alive = job.alive()
+        if alive:
+            victim = chance.choice(sorted(alive))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                outcome.kills.append(f"after pass {job.passes()}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=2, help="of a node")
+    parser.add_argument("--nodes", type=int, default=1, help="supervisors on this machine")
+    parser.add_argument("--scratch", type=Path, help="kept; default: a folder that is removed")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pbx-kill-ranks-") as temporary:
+        scratch = options.scratch or Path(temporary)
+        scratch.mkdir(parents=True, exist_ok=True)
+        outcome = kill_ranks(scratch, options.kills, options.seed, options.ranks, options.nodes)
+    print(f"kills {len(outcome.kills)}: {', '.join(outcome.kills)}")
+    print(f"jobs that ended {outcome.jobs}; wrong {len(outcome.wrong)}; ", end="")
+    print(f"{time.monotonic() - started:.0f} s in all")
+    print("\n".join(outcome.wrong))
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

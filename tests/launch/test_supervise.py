@@ -1,0 +1,346 @@
+"""What supervisors decide, from what they are told; who passes what on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paddlebox import heartbeat
+from paddlebox.errors import ConfigError
+from paddlebox.launch.launcher import launch_options, narrowed
+from paddlebox.launch.supervise import main, passed_on
+from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
+from paddlebox.launch.supervise_wire import Met
+from tests.conftest import ROOT
+
+
+def rank(number: int, **changed: object) -> Rank:
+    usual = Rank(number, 100 + number, "host", "step", "7", 20, 0, 0.1, "S", "")
+    return dataclasses.replace(usual, **changed)
+
+
+def report(*ranks: Rank, attempt: int = 1, **changed: object) -> Report:
+    return dataclasses.replace(Report(attempt, True, None, ranks), **changed)
+
+
+class Told:
+    """A job of two nodes, its clock and its log."""
+
+    def __init__(self, tries: int = 2) -> None:
+        self.now, self.said = 0.0, list[str]()
+        self.job = Job(2, tries, LIMITS_S, 600.0, self.said.append, clock=lambda: self.now)
+
+    def tell(self, first: Report, second: Report) -> Order:
+        self.job.hear("a", first)
+        self.job.hear("b", second)
+        return self.job.order()
+
+    def begun(self, attempt: int = 1) -> Told:
+        self.now += 100.0
+        idle = Report(attempt - 1)
+        assert self.tell(idle, idle) == Order("run", attempt, used=self.job.used)
+        return self
+
+    def fails(self, attempt: int, passes: int) -> Order:
+        """An attempt whose rank 1 is killed when so many passes are committed."""
+        self.begun(attempt)
+        dead = report(rank(1, code=-9, passes=passes), attempt=attempt)
+        assert self.tell(report(rank(0, passes=passes), attempt=attempt), dead).do == "end"
+        down = {"attempt": attempt, "up": False}
+        return self.tell(
+            report(rank(0, code=143, passes=passes), **down),
+            report(rank(1, code=-9, passes=passes), **down),
+        )
+
+
+def test_no_node_starts_before_all_are_there_and_nothing_of_the_last_attempt_lives() -> None:
+    told = Told()
+    told.job.hear("a", Report())
+    assert told.job.order().do == "wait"
+    assert told.tell(Report(), Report(up=True)).do == "wait"
+    assert told.tell(Report(), Report()) == Order("run", 1)
+
+
+def test_a_killed_rank_is_named_and_all_nodes_end_and_start_again_after_a_pause() -> None:
+    told = Told().begun()
+    assert told.tell(report(rank(0)), report(rank(1, code=-9))).do == "end"
+    assert "rank 1 (process 101 on host): killed by signal 9 in step 7" in told.said
+    assert any("meanwhile rank 0" in line for line in told.said)
+    down = Report(1)
+    assert told.tell(report(rank(0)), down).do == "end"  # the other node's still live
+    assert told.tell(down, down).do == "wait"
+    assert told.tell(down, down).do == "wait"  # the pause
+    told.now += 1.5
+    assert told.tell(down, down) == Order("run", 2, used=1)
+
+
+@pytest.mark.parametrize("code", [2, 3, 5, 6, 7])
+def test_what_another_try_would_repeat_is_passed_on_at_once(code: int) -> None:
+    told = Told().begun()
+    # The peer that lost its partner ends with 1, and is seen first.
+    assert told.tell(report(rank(0, code=1)), report(rank(1))).do == "end"
+    down = [report(rank(0, code=1), up=False), report(rank(1, code=code), up=False)]
+    assert told.tell(*down) == Order("exit", 1, code, used=1)
+
+
+def test_it_gives_up_after_the_tries_unless_a_pass_was_committed_between() -> None:
+    told = Told(tries=2)
+    assert [told.fails(n, passes=0).do for n in (1, 2)] == ["wait", "wait"]
+    assert told.fails(3, passes=1).do == "wait"  # one further: tries are given back
+    assert told.job.used == 1
+    assert told.fails(4, passes=1).do == "wait"
+    assert told.fails(5, passes=1) == Order("exit", 5, 1, used=3)
+
+
+def test_a_signal_to_one_supervisor_stops_all_and_its_number_is_the_exit_code() -> None:
+    told = Told().begun()
+    live = report(rank(0)), report(rank(1))
+    assert told.tell(dataclasses.replace(live[0], signal=15), live[1]).do == "stop"
+    ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
+    assert told.tell(dataclasses.replace(ended[0], signal=15), ended[1]).code == 143
+
+
+def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
+    told = Told().begun()
+    assert told.tell(report(rank(0)), report(rank(1, code=143))).do == "stop"
+    ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
+    assert told.tell(*ended) == Order("exit", 1, 143)
+
+
+def test_how_ranks_of_the_attempt_before_ended_is_no_matter() -> None:
+    told = Told().begun()
+    told.job.attempt = 2  # decided by a node that was started anew
+    before = [report(rank(n, code=code), up=False) for n, code in ((0, 143), (1, 2))]
+    assert told.tell(*before).do == "run"
+    begun = [report(rank(n), attempt=2) for n in (0, 1)]
+    assert told.tell(*begun) == Order("run", 2)
+
+
+def test_a_job_is_done_when_every_rank_is_whatever_its_launcher_says() -> None:
+    told = Told().begun()
+    done = [report(rank(n, code=0), up=False, launcher=241 * n) for n in (0, 1)]
+    assert told.tell(done[0], report(rank(1))).do == "run"
+    assert told.tell(*done) == Order("exit", 1, 0)
+
+
+def test_a_node_that_is_gone_is_a_failure_and_is_waited_for() -> None:
+    told = Told().begun()
+    told.tell(report(rank(0)), report(rank(1)))
+    told.job.lose("b", "the connection was closed")
+    assert "node b: the connection was closed" in told.said
+    told.job.hear("a", report(rank(0)))
+    assert told.job.order().do == "end"
+    told.job.hear("a", Report(1))
+    assert told.job.order().do == "wait"
+    told.now += 601.0
+    assert told.job.order() == Order("exit", 1, 1, used=1)
+    assert "there are: a" in told.said[-1]
+
+
+def test_each_stage_has_its_own_limit() -> None:
+    for stage, limit in LIMITS_S.items():
+        told = Told().begun()
+        late = rank(1, stage=stage, idle_s=limit - 1, count=3)
+        assert told.tell(report(rank(0)), report(late)).do == "run"
+        late = dataclasses.replace(late, idle_s=limit + 1)
+        assert told.tell(report(rank(0)), report(late)).do == "end"
+        assert f"rank 1 (process 101 on host): no progress in {stage} 7" in told.said[-2]
+
+
+def test_a_rank_that_is_stopped_by_a_signal_is_hung_in_any_stage() -> None:
+    told = Told().begun()
+    late = rank(1, stage="load", state="T", idle_s=LIMITS_S["step"] + 1)
+    assert told.tell(report(rank(0, stage="load")), report(late)).do == "end"
+    assert (
+        "rank 1 (process 101 on host): no progress in load 7 for 26 s, stopped by a"
+        in (told.said[1])
+    )
+
+
+def test_of_ranks_that_stand_still_the_one_that_holds_the_others_up_is_named() -> None:
+    assert suspects([rank(0), rank(1, state="T"), rank(2)])[0].number == 1
+    waiting = [rank(0, waits="2 stage"), rank(1, waits="2 stage"), rank(2)]
+    assert [one.number for one in suspects(waiting)] == [2]
+    assert [one.number for one in suspects([rank(0), rank(1, count=19), rank(2)])] == [1]
+    assert len(suspects([rank(0), rank(1)])) == 2  # nobody can tell
+
+
+def test_a_rank_that_is_busy_while_the_others_wait_is_called_slow_and_goes_on() -> None:
+    told = Told().begun()
+    for _ in range(60):
+        told.now += 0.2
+        assert told.tell(report(rank(0)), report(rank(1, state="R"))).do == "run"
+    slow = [line for line in told.said if "is slow" in line]
+    assert len(slow) == 1
+    assert slow[0].startswith("rank 1 (process 101 on host) is slow: ")
+
+
+def test_ranks_get_what_is_on_the_list_and_what_was_asked_for() -> None:
+    found = {"PATH": "p", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "s", "TOKEN": "t", "NCCL_X": "1"}
+    assert set(passed_on(found)) == {"PATH", "LC_ALL", "NCCL_X"}
+    assert "AWS_SECRET_ACCESS_KEY" in passed_on(found, ["AWS_*"])
+
+
+def test_the_launcher_listens_narrowly_and_a_program_stays_as_it_is() -> None:
+    launch = ["python", "-m", "paddle.distributed.launch", "tools/train.py"]
+    assert narrowed(launch)[2] == "paddlebox.launch.narrow"
+    assert narrowed(["python", "paddle.distributed.launch"])[1] == "paddle.distributed.launch"
+
+
+def test_nodes_are_those_of_the_launcher() -> None:
+    launch = ["python", "-m", "paddle.distributed.launch", "--master", "h:1", "--nnodes=2"]
+    found = launch_options([*launch, "tools/train.py", "--rank", "9"], {})
+    assert (found.nnodes, found.master, found.rank) == ("2", "h:1", "-1")
+    with pytest.raises(ConfigError, match="--rank 0, 1"):
+        launch_options([*launch[:-1], "--nnodes", "3", "tools/train.py"], {})
+    for wrong in (["--nnodes"], ["--nnodes", "2:4"], ["--rank", "first"]):
+        with pytest.raises(ConfigError, match=wrong[0]):
+            launch_options(["python", "-m", "paddle.distributed.launch", *wrong], {})
+    with pytest.raises(ConfigError, match="without --master"):
+        launch_options(["python", "-m", "paddle.distributed.launch", "--nnodes", "2"], {})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--limit", "steps=3"], "STAGE=S"), (["--limit", "load=x"], "expected seconds")],
+)
+def test_a_wrong_option_is_a_configuration_error(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*options, "--", "true"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def address() -> tuple[str, int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: tuple[str, int] = probe.getsockname()
+        return found
+
+
+def turns(links: list[Met], reports: list[Report], done: Callable[[], bool]) -> list[Order]:
+    deadline = time.monotonic() + 20
+    while True:
+        orders = [link.exchange(one) for link, one in zip(links, reports, strict=True)]
+        if done():
+            return orders
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_two_nodes_meet_one_decides_and_the_other_takes_over(address: tuple[str, int]) -> None:
+    jobs, said = list[Job](), list[str]()
+
+    def make(last: Order) -> Job:
+        jobs.append(Job(2, 3, LIMITS_S, 60.0, said.append, attempt=last.attempt, used=last.used))
+        return jobs[-1]
+
+    links = [Met(make, name, address, 60.0, said.append) for name in "ab"]
+    turns(links, [Report(), Report()], lambda: bool(jobs) and jobs[0].phase == "run")
+    orders = turns(links, [report(rank(0)), report(rank(1))], lambda: links[1]._order.do == "run")
+    assert [order.do for order in orders] == ["run", "run"]
+    links[0].close()  # its node is gone
+    turns(links[1:], [report(rank(1))], lambda: links[1]._link is None)
+    assert links[1].exchange(report(rank(1))).do == "end"
+    turns(links[1:], [Report(1)], lambda: len(jobs) == 2)
+    assert jobs[1].attempt == 1
+    links[1].close()
+
+
+def test_what_is_no_report_is_hung_up_on(address: tuple[str, int]) -> None:
+    link = Met(lambda _: Job(2, 3, LIMITS_S, 60.0, print), "a", address, 60.0, print)
+    link.exchange(Report())
+    wrong = json.dumps(
+        {"node": "x", "report": {"ranks": [{**dataclasses.asdict(rank(0)), "pid": "a"}]}}
+    )
+    strange = [b"GET / HTTP/1.1\n\n", b'{"node": 1}\n', b"[]\n", b'{"node":"x","report":7}\n']
+    for sent in (*strange, wrong.encode() + b"\n"):
+        with socket.create_connection(address) as stranger:
+            stranger.sendall(sent)
+            stranger.settimeout(0.01)
+            for _ in range(200):
+                assert link.exchange(Report()).do == "wait"
+                try:
+                    assert stranger.recv(1) == b""
+                    break
+                except TimeoutError:
+                    continue
+            else:
+                pytest.fail(f"{sent!r} was not hung up on")
+    link.close()
+
+
+def test_a_tool_tells_what_it_does_and_how_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(heartbeat.FOLDER, str(tmp_path))
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "3")
+    monkeypatch.setattr(heartbeat, "_die_with_parent", lambda _: None)
+    lines = []
+
+    @heartbeat.told
+    def tool() -> int:
+        for _ in heartbeat.steps([1, 2]):
+            lines.append((tmp_path / "beat.3").read_text()[: heartbeat.LINE].split())
+        heartbeat.waits(1, "stage")
+        raise SystemExit(2)
+
+    with pytest.raises(SystemExit):
+        tool()
+    monkeypatch.setattr(heartbeat, "_file", -1)
+    assert [(line[1], line[6]) for line in lines] == [("step", "1"), ("step", "2")]
+    assert int(lines[0][0]) < int(lines[1][0])
+    assert (tmp_path / "beat.3").read_text()[heartbeat.LINE :].strip() == "1 stage"
+    assert (tmp_path / "exit.3").read_text() == "2"
+
+
+HANGS_ONCE = """
+import pathlib, sys, threading, time
+from paddlebox import heartbeat
+
+@heartbeat.told
+def main():
+    marker = pathlib.Path(sys.argv[1])
+    for step in heartbeat.steps(range(1, 5)):
+        time.sleep(0.1)
+        if step == 3 and not marker.exists():
+            marker.touch()
+            threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**6)]).start()
+            threading.Event().wait()
+    return 0
+
+sys.exit(main())
+"""
+
+
+def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "hangs_once.py"
+    program.write_text(HANGS_ONCE)
+    done = subprocess.run(
+        [
+            *(sys.executable, "tools/supervise.py", "--stall-s", "2", "--"),
+            *(sys.executable, program, tmp_path / "marker"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"rank 0 \(process \d+ on .*\): no progress in step 3 for 2 s", done.stderr)
+    assert "attempt 2 begins" in done.stderr

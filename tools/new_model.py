@@ -1,0 +1,8 @@
+"""Begins a network of one's own: python tools/new_model.py my_net"""
+
+import sys
+
+from paddlebox.launch.new_model import new_model_main
+
+if __name__ == "__main__":
+    sys.exit(new_model_main())

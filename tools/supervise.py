@@ -1,0 +1,8 @@
+"""Supervises ranks: python tools/supervise.py -- python -m paddle.distributed.launch …"""
+
+import sys
+
+from paddlebox.launch.supervise import main
+
+if __name__ == "__main__":
+    sys.exit(main())
