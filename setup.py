@@ -201,6 +201,7 @@ sources = sorted(
     str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / "ops" / layer).glob("*.cc")
 )
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
 extension = (CUDAExtension if NVCC else CppExtension)(
     sources=[*sources, *device_sources()],
     include_dirs=[str(ROOT / "ops")],

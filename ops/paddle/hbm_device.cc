@@ -84,6 +84,7 @@ class HbmDevice : public DeviceRows {
   Status TakeChanged(PassTable* pass) const;
   Status CheckOpen(const char* what) const;
   Status CheckReport(const pbx_hbm_report& report) const;
+  Status LookAtReport(void* stream);
   Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
                       void* stream);
   size_t words() const { return static_cast<size_t>(pbx_hbm_row_words(hbm_.get())); }
@@ -98,7 +99,7 @@ class HbmDevice : public DeviceRows {
 
   // Tables go before what they are on.
   std::unique_ptr<pbx_hbm, Close> hbm_;
-  std::unique_ptr<pbx_hbm_report, Close> seen_;  // pinned: as the last push but some left it
+  std::unique_ptr<pbx_hbm_report, Close> seen_;  // pinned: as some call of late left it
   OwnedTable open_;
   int32_t stamp_ = 0;
   uint32_t day_ = 0;
@@ -311,21 +312,19 @@ Status HbmDevice::Find(const int64_t* feasigns, size_t n, int32_t* ids, void* st
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
   const auto* const bits = reinterpret_cast<const uint64_t*>(feasigns);
   PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_find(open_.get(), bits, n, ids, stream), "find"));
-  // An evaluation cannot meet a mistake here, and where the device is the host this tells it now.
-  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_peek(open_.get(), seen_.get(), stream), "find"));
-  return CheckReport(*seen_);
+  return LookAtReport(stream);
 }
 
 Status HbmDevice::Pull(const int32_t* ids, size_t n, float* out, void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
   rows_pulled_ += n;
-  return StatusOf(pbx_hbm_pull(open_.get(), ids, n, out, stream), "pull");
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_pull(open_.get(), ids, n, out, stream), "pull"));
+  return LookAtReport(stream);
 }
 
 Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* dense,
                              void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-  PBX_RETURN_IF_ERROR(CheckReport(*seen_));
   pbx_hbm_segments segments{};
   segments.ids = batch.ids;
   segments.nnz = batch.nnz;
@@ -339,6 +338,7 @@ Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* 
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_pull_pooled(open_.get(), &segments, out, stream), "pull_pooled"));
   rows_pulled_ += batch.nnz;
+  PBX_RETURN_IF_ERROR(LookAtReport(stream));
   if (batch.dense_width == 0) return Status::Ok();
   const size_t of_slot = static_cast<size_t>(accessor_.layout.embedx_dim) + (batch.use_cvm ? 3 : 1);
   const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
@@ -372,8 +372,14 @@ Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gr
   gradient->day = day_;
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_push(open_.get(), plan, plan_size, gradient, stream), "push"));
-  // What it met comes along in the stream, and is looked at by the calls to come.
-  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_peek(open_.get(), seen_.get(), stream), "push"));
+  return LookAtReport(stream);
+}
+
+// What a call meets comes behind it in the stream: it is told here where the device is the host, by
+// one of the calls to come on a GPU.
+Status HbmDevice::LookAtReport(void* stream) {
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_peek(open_.get(), seen_.get(), stream), "the GPU's counters"));
   return CheckReport(*seen_);
 }
 

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox import _native, ops
-from paddlebox.config import Config, OptimizerType, Program, Slots
+from paddlebox.config import Config, HbmPlace, OptimizerType, Program, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss
 from paddlebox.ranks.dense import SHARE, sum_gradients
+from paddlebox.store.hbm_place import check_place, gpu_number, host_is_device
 
 paddle = ops.paddle
 
@@ -49,8 +50,10 @@ class Runner(Protocol):
 def build_runner(config: Config, slots: Slots, ranks: int = 1) -> Runner:
     """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
 
-    Raises: ConfigError for a program of the old IR on several ranks.
+    Raises: ConfigError for a program of the old IR on several ranks, and for rows on a GPU that
+        cannot be there.
     """
+    check_place(config.hbm.place, ranks)
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
         return _Dygraph(config, slots, ranks)
@@ -66,6 +69,13 @@ def seed_pass(seed: int, number: int) -> None:
     """Makes what Paddle draws in a pass (dropout) a function of the run's seed and the pass's
     number, so that a run which is taken up again draws the same."""
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
+
+
+def _place(config: Config) -> Any:
+    """Where the program runs: where the rows of the pass are."""
+    if config.hbm.place is HbmPlace.HOST or host_is_device():
+        return paddle.CPUPlace()
+    return paddle.CUDAPlace(gpu_number())
 
 
 def _dense_width(config: Config, slots: Slots) -> int:
@@ -128,7 +138,8 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
 class _Dygraph:
     def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
         self._ranks = ranks
-        paddle.disable_static()
+        self._place = _place(config)
+        paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
             self._optimizer = _create_optimizer(config, self._model.parameters())
@@ -139,7 +150,9 @@ class _Dygraph:
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
-        tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
+        tensors = {
+            name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()
+        }
         logits = self._model(*(tensors[name] for name in self._inputs))
         return _mean_loss(self._model, logits, tensors["box_label"]), logits
 
@@ -196,7 +209,8 @@ class _Static:
         self._evaluate_fetch = self._build(
             config, slots, self._evaluate, paddle.static.Program(), train=False
         )
-        self._exe = paddle.static.Executor(paddle.CPUPlace())
+        self._place = _place(config)
+        self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._startup)
@@ -253,4 +267,4 @@ class _Static:
         for name in expected:
             if name.startswith("learning_rate"):
                 continue  # the config has it, and may have changed
-            self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
+            self._scope.find_var(name).get_tensor().set(state[name], self._place)
