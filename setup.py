@@ -202,9 +202,11 @@ sources = sorted(
 )
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
 gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
+# Toolkits from 13 on keep Thrust, which Paddle's headers include, in a folder of its own.
+cccl = [str(Path(NVCC).parents[1] / "include" / "cccl")] if NVCC else []
 extension = (CUDAExtension if NVCC else CppExtension)(
     sources=[*sources, *device_sources()],
-    include_dirs=[str(ROOT / "ops")],
+    include_dirs=[str(ROOT / "ops"), *cccl],
     extra_compile_args={"cxx": FLAGS, "nvcc": [*NVCC_FLAGS, *gencode]},
     extra_link_args=["-pthread", "-ldl"],
 )

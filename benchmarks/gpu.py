@@ -121,7 +121,10 @@ class Measured:
         show_click = put(np.ones((batch, 2), np.float32))
         plan = put(np.zeros(4 + 3 * batch, np.int32))
         n, table = c_uint64(batch), self.table.handle
-        gradient = Gradient(grad.pointer, columns, 0, 2, show_click.pointer, 2, batch, 1, 1.0, 0, 10.0, 1)
+        gradient = Gradient(
+            *(grad.pointer, columns, 0, 2, show_click.pointer, 2, batch, 1),
+            *(1.0, 0, 10.0, 1),
+        )
 
         def make_plan() -> None:
             library.call(

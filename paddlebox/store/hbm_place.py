@@ -11,6 +11,7 @@ from paddlebox.errors import ConfigError
 #: Set to `host`, a library that was built without CUDA takes `hbm.place: gpu`, its own memory being
 #: the GPU's: so all but the GPU itself is tested anywhere.
 SWITCH = "PADDLEBOX_HBM_DEVICE"
+_SELECTED = "FLAGS_selected_gpus"
 
 
 def host_is_device() -> bool:
@@ -19,7 +20,7 @@ def host_is_device() -> bool:
 
 def gpu_number() -> int:
     """Of this process, as Paddle's launcher tells it; 0 alone."""
-    first = os.environ.get("FLAGS_selected_gpus", "").split(",")[0].strip()
+    first = os.environ.get(_SELECTED, "").split(",")[0].strip()
     return int(first) if first.isdigit() else 0
 
 
