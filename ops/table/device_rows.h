@@ -2,9 +2,9 @@
 // open. The table gives them when a pass begins, and takes what pushes have changed when it ends;
 // in between they are there, and what the host has of them is old.
 //
-// Arrays are in the device's memory. Functions with a `stream` (null: the default one) put work into
-// it and do not wait; what the device meets there that is a mistake is told by a later call, at the
-// latest by End. FailedPrecondition where no pass is open.
+// Arrays are in the device's memory. Functions with a `stream` (null: the default one) put work
+// into it and do not wait; what the device meets there that is a mistake is told by a later call,
+// at the latest by End. FailedPrecondition where no pass is open.
 //
 // Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...].
 #pragma once
