@@ -57,7 +57,9 @@ PYTHON = {
     "models": _NATIVE | {"ops", "nn"},
     "train": _TRAIN,
     "serving": _TRAIN - {"train"},
-    "launch": _TRAIN | {"serving"},
+    "doctor": _NATIVE,
+    "advise": _TRAIN | {"doctor"},
+    "launch": _TRAIN | {"serving", "doctor", "advise"},
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"

@@ -447,7 +447,8 @@ Status Table::Idle(const char* what) const {
                                     : "staged");
 }
 
-Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+Status Table::Visit(uint64_t low, uint64_t high,
+                    const std::function<Status(uint64_t key, const char* row)>& visit) {
   PBX_RETURN_IF_ERROR(Idle("visit"));
   std::vector<float> row(static_cast<size_t>(config_.accessor.layout.words()));
   const auto brought_up = [&](uint64_t key, const char* stored) {
@@ -457,7 +458,10 @@ Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& 
     }
     return visit(key, reinterpret_cast<const char*>(row.data()));
   };
-  return ssd_ != nullptr ? ssd_->Visit(brought_up) : mem_->Visit(brought_up);
+  if (ssd_ != nullptr) return ssd_->Visit(low, high, brought_up);
+  return mem_->Visit([&](uint64_t key, const char* stored) {
+    return low <= key && key <= high ? brought_up(key, stored) : Status::Ok();
+  });
 }
 
 Status Table::Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found) {

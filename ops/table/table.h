@@ -170,7 +170,12 @@ class Table : public RowAccess {
   // digits.
   Result<std::string> Digest();
   // Calls visit with each key and its row of floats, in ascending order of key.
-  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit);
+  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+    return Visit(0, UINT64_MAX, visit);
+  }
+  // Of keys in [low, high].
+  Status Visit(uint64_t low, uint64_t high,
+               const std::function<Status(uint64_t key, const char* row)>& visit);
   // keys: (n) ascending. rows: (n, words), found: (n) 1 where there is a row.
   Status Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found);
   size_t pairs_upper_bound() const;

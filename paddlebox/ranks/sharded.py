@@ -29,6 +29,8 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.world import LANES, World
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.table import StagedPass, Table
 
 core = _native.core
@@ -38,13 +40,12 @@ Feed = dict[str, Any]
 STEP = "ranks:step"
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
-_MASK = (1 << 64) - 1  # sums of digests
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
 
 
 def range_starts(size: int) -> np.ndarray:
     """(size) uint64: where the range of each rank begins in the hash order."""
-    return np.array([-(-(rank << 64) // size) for rank in range(size)], np.uint64)
+    return np.array([first for first, _ in key_ranges(size)], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ class ShardedTable(Table):
     @property
     def ranks(self) -> int:
         return self.world.size
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def key_range(self) -> tuple[int, int]:
+        return key_ranges(self.world.size)[self.world.rank]
 
     # ---- once a pass
 
@@ -188,6 +197,13 @@ class ShardedTable(Table):
         self.wait_commit()
         self.world.wait("committed")
         return super().commit_in_background(**arguments)
+
+    def commit_ended(self) -> int:
+        """As `Table.commit_ended`, once every rank has committed the pass before; each calls it."""
+        self._background.settle()
+        if self._ended.kept_fields is not None:
+            self.world.wait("committed")
+        return super().commit_ended()
 
     def agree_parts(self, parts: int) -> int:
         """How many parts a pass is split into: as many as any rank needs."""
@@ -310,9 +326,10 @@ class ShardedTable(Table):
     def digest(self) -> str:
         """Of the rows of all ranks: what one rank with all of them would give."""
         found = [text.decode() for text in self.world.gather("digest", super().digest().encode())]
-        first = sum(core.unmix(int(text[:16], 16)) for text in found) & _MASK
-        second = sum(int(text[16:], 16) for text in found) & _MASK
-        return f"{core.mix(first):016x}{second:016x}"
+        return sum_of_digests(found)
+
+    def meet(self, what: str, mine: bytes = b"") -> list[bytes]:
+        return self.world.gather(what, mine)
 
     def gather(self, mine: bytes) -> list[bytes]:
         self.world.wait("gather")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
 from paddlebox.store.frozen import Frozen
 from paddlebox.store.group import Tables, reset_delta
 from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.table import Table
 
 log = logging.getLogger("paddlebox")
@@ -101,7 +103,7 @@ class Saver:
         chain = chain_of(parent)
         try:
             chosen = [
-                _changes(table, [save.parts[table.name] for save in chain], part)
+                _changes(table, [save.parts[table.name] for save in chain], part, self._table)
                 for table, part in zip(self._members, writer.parts, strict=True)
             ]
             fields = {
@@ -145,7 +147,8 @@ class Saver:
         """
         frozen = Frozen(self._table)
         try:
-            donefile.claim(self.out, name)
+            if self._table.rank == 0:
+                donefile.claim(self.out, name)
         except BaseException:
             frozen.close()
             raise
@@ -184,17 +187,23 @@ class Saver:
 
     def last(self) -> Save | None:
         """The save that the next delta is made upon."""
-        name = donefile.last(self.out)
+        name = self.as_first(donefile.last(self.out) if self._table.rank == 0 else None)
         return open_save(self.out / name) if name is not None else None
+
+    def as_first(self, mine: Any) -> Any:
+        """What the first rank gives, on every rank: one reads the donefiles for all."""
+        return json.loads(self._table.meet("save asked", json.dumps(mine).encode())[0])
 
     def of_last_pass(self) -> Save | None:
         """The save of the table's last pass, if one is done."""
         last, head = self.last(), self._members[0].head
-        if last is None or head is None or last.meta["pass_number"] != self.pass_number:
-            return None
-        if last.meta["commit"] not in self._members[0].journal():  # of another store
-            return None
-        return last
+        is_of_it = (
+            last is not None
+            and head is not None
+            and last.meta["pass_number"] == self.pass_number
+            and last.meta["commit"] in self._members[0].journal()  # else of another store
+        )
+        return last if self.as_first(is_of_it) else None
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
@@ -202,16 +211,16 @@ class Saver:
     @property
     def date(self) -> str:
         """Of the last pass that ended, YYYYMMDD; waits for the commit in the background."""
-        self._commit_ended()
+        self.commit_ended()
         return date_of(self._members[0].day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
         """Of the last pass that ended; waits as `date`."""
-        self._commit_ended()
+        self.commit_ended()
         return self._members[0].pass_number
 
-    def _commit_ended(self) -> None:
+    def commit_ended(self) -> None:
         """A save is of what is durable."""
         if not self._members[0].read_only:
             self._table.commit_ended()
@@ -219,14 +228,17 @@ class Saver:
     # ---- how
 
     def _writer(self, name: str) -> SaveWriter:
-        self._commit_ended()
-        target = donefile.claim(self.out, name)
+        self.commit_ended()
+        target = self.out / name
+        if self._table.rank == 0:
+            target = donefile.claim(self.out, name)
         return SaveWriter(
             target,
             [
                 Shape(table.name, table.row_bytes // 4, int(table.row_layout["fingerprint"]))
                 for table in self._members
             ],
+            self._table,
         )
 
     def _finish(
@@ -249,7 +261,9 @@ class Saver:
         of_tables = list(map(_of_table, self._members, chosen))
         dense = self._dense if self._dense is not None else self._table.load_dense()
         save = open_save(writer.finish(complete, of_tables, dense, self._extra))
-        donefile.append(self.out, save.meta)
+        if self._table.rank == 0:
+            donefile.append(self.out, save.meta)
+        self._table.meet("save is done")
         log.info("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         return save
 
@@ -288,10 +302,10 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), _own(rows, *words))
 
 
-def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
-    """Compares what a base would hold with what the chain serves."""
+def _changes(table: Table, chain: list[Save], writer: PartWriter, ranks: OneRank) -> SaveFilter:
+    """Compares what a base would hold with what the chain serves of the rank's range."""
     chosen = table.delta_filter()
-    segments = touched(table, chain[-1], chosen)
+    segments = touched(table, chain[-1], chosen, ranks)
     if segments is not None:
         of_base = asdict(replace(chosen, min_delta_score=0.0))
         index = Index(chain)
@@ -299,7 +313,7 @@ def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
             found, rows = table.lookup(core.feasigns_of(keys), of_base)
             _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
         return chosen
-    served = Served(chain)
+    served = Served(chain, ranks.key_range)
 
     def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
         keys = core.keys_of(feasigns)

@@ -140,7 +140,7 @@ class Table(OneRank, Closing):
                 last.segments,
             )
             self._counts = KeyCounts(self._native)
-            counted = self._history.read_dense().get(ADMISSION) if self.counts_keys else None
+            counted = self.admission_counts()
             if counted is not None:
                 self._native.set_admission_state(counted.tobytes())
             self._ended = EndedPasses(
@@ -409,6 +409,33 @@ class Table(OneRank, Closing):
             config_hash=config_hash,
             config=config,
         )
+
+    def commit_moved(
+        self,
+        before: VersionRecord,
+        segments: Sequence[Mapping[str, Any]],
+        *,
+        dense: Mapping[str, np.ndarray],
+        admission: bytes | None,
+        events: Sequence[Mapping[str, Any]],
+    ) -> int:
+        """As `commit_initial`, of rows of this very model that other stores held (ranks/moving.py):
+        the version goes on from `before`, of which it has all else."""
+        return self._ended.commit_initial(
+            segments,
+            dense=dense,
+            admission=admission,
+            events=events,
+            before=before,
+            day=before.day,
+            cursor=before.cursor,
+            config_hash=before.config_hash,
+            config=before.config,
+        )
+
+    def admission_counts(self) -> np.ndarray | None:
+        """What the committed version has counted of feasigns without a row; None: it does not."""
+        return self._history.read_dense().get(ADMISSION) if self.counts_keys else None
 
     def commit_later(self, **arguments: Any) -> Callable[[], int]:
         """`commit` of the pass that has ended now, to be called while the next one trains."""

@@ -123,6 +123,7 @@ def take_up(
     passes: Sequence[PlannedPass],
     back_to: str = "",
     skip: Sequence[str] = (),
+    known: Mapping[str, int] | None = None,
 ) -> Begun:
     """Looks at what a run dir holds, and goes back to a version where that is asked for.
 
@@ -130,6 +131,7 @@ def take_up(
         passes: of the config.
         back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
         skip: patterns of files to leave out from here on. A version of kind "skip" says so at once.
+        known: files that are left out besides, as other ranks know.
 
     Raises: ConfigError listing every value that differs from the committed ones, or for a pattern
         that matches nothing; StoreLockedError; StoreError for a version that is not there;
@@ -145,7 +147,8 @@ def take_up(
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
-        known: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        own: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        known = {**own, **(known or {})}
         plan = leave_out(passes, known)
         if record is not None:
             _check(run_dir, record, config, slots, hashes_of(plan))
@@ -154,7 +157,7 @@ def take_up(
             if back_to:
                 gone = manifest.go_back(record.version)
                 log.info("%s: back at version %d, without %s", store, record.version, gone)
-            if skipped != known:
+            if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
                 manifest.commit(record)
     _log_skipped(skipped)

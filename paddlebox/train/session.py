@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config
+from paddlebox.config import Config, Slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
@@ -34,7 +34,7 @@ from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables
-from paddlebox.train import interrupt, on_ranks, pass_line, resume
+from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, resume
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
@@ -73,7 +73,7 @@ def train(
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
-    on_ranks.check_config(config, world, source, back_to, skip)
+    on_ranks.check_config(config, world, back_to)
     slots = read_slots(config)
     listed = plan_passes(config)
     start = find_source(source, run_dir) if source else None
@@ -82,11 +82,9 @@ def train(
     if fresh and world.rank == 0:
         resume.move_aside(run_dir)
     world.wait("fresh")
+    other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = resume.take_up(run_dir, config, slots, listed, back_to, skip)
-    on_ranks.check_same_ranks(run_dir, begun.record, world)
-    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = resume.take_up(run_dir, config, slots, listed)
+    begun = _take_up(run_dir, config, slots, listed, back_to, skip, world)
     heartbeat.committed(begun.passes)
     passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
@@ -108,11 +106,12 @@ def train(
         _written(tracer, config.trainer.trace),
         scalars or nullcontext(),
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
-        _copying(config, table, run_dir / "store") as copier,
-        _ended_passes_committed(table),
+        _copying(config, table, run_dir / "store", world) as copier,
+        _ended_passes_committed(table, world),
         _saving(config, table) as saves,
     ):
         runner = build_runner(config, slots, world.size)
+        world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
@@ -177,7 +176,7 @@ def train(
                         )
                     )
                     write_line()
-                    on_ranks.stop_together(world)
+                    on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.
                 heartbeat.committed(min(head, planned.number - 1))
@@ -212,6 +211,27 @@ def train(
         }
     write_json(run_dir / "summary.json", summary)
     return summary
+
+
+def _take_up(
+    run_dir: Path,
+    config: Config,
+    slots: Slots,
+    listed: Sequence[PlannedPass],
+    back_to: str,
+    skip: Sequence[str],
+    world: World,
+) -> resume.Begun:
+    """`resume.take_up`, of several ranks where all can, with what any of them leaves out."""
+    if world.alone:
+        return resume.take_up(run_dir, config, slots, listed, back_to, skip)
+    begun = resume.take_up(run_dir, config, slots, listed, back_to)
+    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
+        begun = resume.take_up(run_dir, config, slots, listed)
+    known = on_ranks.known_to_any(begun.skipped, world)
+    if skip or known != begun.skipped:
+        begun = resume.take_up(run_dir, config, slots, listed, skip=skip, known=known)
+    return begun
 
 
 @contextmanager
@@ -277,7 +297,7 @@ def _train_pass(
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
     heartbeat.stage("commit", f"pass {planned.number}")
-    dataset.end_pass(commit=_is_due(config, planned, following))
+    dataset.end_pass(commit=on_ranks.is_due(_is_due(config, planned, following), world))
     dataset.release_memory()
     seconds = time.perf_counter() - begin.at
     after = table.counters()
@@ -331,22 +351,26 @@ def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None)
 
 
 @contextmanager
-def _ended_passes_committed(table: Tables) -> Iterator[None]:
-    """Whatever ends a run: the passes before it that no commit holds yet are sound."""
+def _ended_passes_committed(table: Tables, world: World) -> Iterator[None]:
+    """Whatever ends a run: the passes before it that no commit holds yet are sound. Where there are
+    several ranks the others may know nothing of it: only `stop_together` commits them then."""
     try:
         yield
     except BaseException:
-        with suppress(PaddleBoxError):  # what stopped the run is what must be heard
-            table.commit_ended()
+        if world.alone:
+            with suppress(PaddleBoxError):  # what stopped the run is what must be heard
+                table.commit_ended()
         raise
 
 
 @contextmanager
-def _copying(config: Config, table: Tables, store: Path) -> Iterator[Copier | None]:
-    if not config.checkpoint.copy_to:
+def _copying(config: Config, table: Tables, store: Path, world: World) -> Iterator[Copier | None]:
+    uri = on_ranks.copies_of(config, world.rank)
+    if not uri:
         yield None
         return
-    copier = Copier(str(store), config.checkpoint.copy_to, config.checkpoint.copy_every)
+    # Ranks copy the same passes, so that there is one of which all have a copy.
+    copier = Copier(str(store), uri, config.checkpoint.copy_every, every_one=not world.alone)
     table.after_commit = copier.offer
     try:
         yield copier
