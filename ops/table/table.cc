@@ -355,6 +355,12 @@ void Table::CancelMerges() {
   if (ssd_ != nullptr) ssd_->CancelMerges();
 }
 
+void Table::SetCounted(const uint8_t* slots, size_t n) {
+  counted_.assign(n == 0 ? 0 : size_t{1} << 16, 1.0f);
+  for (size_t i = 0; i < n && i < counted_.size(); ++i) counted_[i] = slots[i] != 0 ? 1.0f : 0.0f;
+  config_.accessor.counted = n == 0 ? nullptr : counted_.data();
+}
+
 bool Table::training() const {
   const std::lock_guard<std::mutex> open(open_mutex_);
   return training_ != nullptr;

@@ -154,6 +154,10 @@ class Table : public RowAccess {
                          const std::vector<SegmentDescriptor>& added);
   void CancelMerges();
 
+  // Which pushes count shows and clicks from now on, by the slot of their row; slots from n on do,
+  // and with n = 0 all. The others learn alone. Not while a push is under way.
+  void SetCounted(const uint8_t* slots, size_t n);
+
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
   int32_t stamp() const override;  // of the open pass, 0 when there is none
@@ -201,6 +205,7 @@ class Table : public RowAccess {
   Result<SsdTier*> Ssd() const;
 
   TableConfig config_;
+  std::vector<float> counted_;  // what config_.accessor.counted points to
   RowCodec codec_;
   std::unique_ptr<DeviceRows> device_;
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it

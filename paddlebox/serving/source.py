@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.config import Config, Phase, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
-from paddlebox.errors import StoreError
+from paddlebox.config.phases import state_of
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.files import table_folder
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.manifest import VersionRecord
@@ -144,6 +145,7 @@ class RunSource(Closing):
             for number, table in enumerate(self._table.members)
         }
         self.head = head
+        self._phase = Phase.UPDATE
         self.meta: Mapping[str, Any] = {
             "kind": "base",
             "version": head.version,
@@ -152,6 +154,23 @@ class RunSource(Closing):
             "layout": head.layout,
             "dense_version": head.dense_version,
         }
+
+    def choose(self, phase: Phase) -> None:
+        """Makes the program of a phase the one that serves; update's is unless this is called.
+
+        Raises: ConfigError where there is none, or it reads whole pages, which a request has not.
+        """
+        if phase is Phase.UPDATE:
+            return
+        if not self.config.phases:
+            raise ConfigError("--phase join: the run has no phases, and one model: leave it out")
+        chosen = self.config.of_phase(phase)
+        if chosen.model.page_views:
+            raise ConfigError(
+                f"--phase join: phases.join.model.type {chosen.model.type.value} reads page views, "
+                "and a request has single instances: export update, as is done without --phase"
+            )
+        self.config, self._phase = chosen, phase
 
     def _open_rank(
         self,
@@ -179,7 +198,7 @@ class RunSource(Closing):
         return ()
 
     def dense(self) -> Mapping[str, np.ndarray]:
-        return self._table.load_dense()
+        return state_of(self._phase, self._table.load_dense())
 
     def close(self) -> None:
         self._others.close()

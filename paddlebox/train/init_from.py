@@ -27,7 +27,7 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.table import Table
 from paddlebox.store.versions import find_version
-from paddlebox.train.program import Runner
+from paddlebox.train.phases import Runners
 from paddlebox.train.resume import description
 
 log = logging.getLogger("paddlebox")
@@ -99,7 +99,7 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def init_from(
-    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runner, run_dir: Path
+    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runners, run_dir: Path
 ) -> dict[str, Any]:
     """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
     carried, reset and dropped. The default tables belong together, others by name.

@@ -56,6 +56,7 @@ TUNED = (
 )  # fmt: skip
 # All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
+_PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
@@ -318,7 +319,7 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _within(key: str, keys: Sequence[str]) -> bool:
-    key = _EXTRA.sub("table.", key)
+    key = _PHASE.sub("", _EXTRA.sub("table.", key))
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 

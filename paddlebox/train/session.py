@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, Phase, Slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
@@ -34,15 +34,15 @@ from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables
-from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, resume
+from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, repeats, resume
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
-from paddlebox.train.loop import run_pass
 from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
+from paddlebox.train.phases import Runners, train_pass
 from paddlebox.train.plan import PlannedPass, plan_passes
-from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.program import seed_pass
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
 
@@ -100,6 +100,8 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    repeated = repeats.repeats(passes)
+    repeats.warn(passes, repeated, begun.passes)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
@@ -110,7 +112,7 @@ def train(
         _ended_passes_committed(table, world),
         _saving(config, table) as saves,
     ):
-        runner = build_runner(config, slots, world.size)
+        runner = Runners(config, slots, world)
         world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
@@ -134,7 +136,7 @@ def train(
 
             def evaluated_now() -> dict[str, Any]:
                 own = on_ranks.share_files(tests, world)
-                return evaluate_files(config, slots, table, runner, own)
+                return evaluate_files(config, slots, table, runner.of(Phase.UPDATE), own)
 
             def write_line() -> None:
                 if saves is not None:
@@ -175,6 +177,8 @@ def train(
                             world,
                         )
                     )
+                    if planned.number in repeated:
+                        lines[-1]["repeats_pass"] = repeated[planned.number]
                     write_line()
                     on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
@@ -255,7 +259,7 @@ def _train_pass(
     config: Config,
     table: Tables,
     dataset: InMemoryDataset,
-    runner: Runner,
+    runner: Runners,
     passes: tuple[PlannedPass, PlannedPass | None],
     begin: pass_line.Started,
     cursor_of: Callable[[Mapping[str, Any]], dict[str, Any]],
@@ -270,14 +274,9 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
-        result = run_pass(
-            dataset,
-            runner.train_step,
-            watch,
-            metrics=config.metrics,
-            tasks=dataset.tasks,
-        )
+        result, of_phases = train_pass(config, dataset, runner, watch)
     interrupt.no_deadline()
+    runner.finish_pass()
     dense = runner.dense_state()
     try:
         check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
@@ -293,6 +292,7 @@ def _train_pass(
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
+        **({"phases": of_phases} if of_phases else {}),
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
@@ -324,7 +324,9 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
+        **pass_line.exchanged(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
+        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -64,7 +65,9 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
             stderr=subprocess.DEVNULL,
         )
         if attempt < 4:
-            time.sleep(6 + 6 * random.random())
+            while not _children(job.pid) and job.poll() is None:
+                time.sleep(0.1)
+            time.sleep(4 + 6 * random.random())
             workers = _children(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
@@ -76,6 +79,33 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     for name in ("sparse_digest", "dense_digest", "samples"):
         assert found[name] == expected[name]
     check_saves(tmp_path / "out", run_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
+    data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    job = subprocess.Popen(
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path), "trainer.epochs=50"),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while not (run_dir / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.02)
+    workers = {
+        re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
+        for pid in _children(job.pid)
+    }
+    os.kill(workers["1"], signal.SIGKILL)
+    assert job.wait(PATIENCE_S) != 0
+    said = (tmp_path / "log/workerlog.0").read_text()
+    assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
 
 
 @pytest.mark.slow
