@@ -19,16 +19,12 @@ from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss
-<<<<<<< HEAD
-from paddlebox.ranks.dense import SHARE, sum_gradients
-from paddlebox.store.hbm_place import check_place, gpu_number, host_is_device
-=======
 from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce, Average, TopK
+from paddlebox.store.hbm_place import check_place, gpu_number, host_is_device
 from paddlebox.train.averaging import Averaged
 from paddlebox.train.ranked import RATE, RankedRunner
->>>>>>> fbf9a3e86f85e53eeef6ba5afe24e09760afa838
 
 paddle = ops.paddle
 
@@ -75,19 +71,14 @@ class Runner(Protocol):
 def build_runner(config: Config, slots: Slots, world: World | None = None) -> Runner:
     """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
 
-<<<<<<< HEAD
-    Raises: ConfigError for a program of the old IR on several ranks, and for rows on a GPU that
-        cannot be there.
-    """
-    check_place(config.hbm.place, ranks)
-=======
     Args:
         world: of the ranks that train it together.
 
-    Raises: ConfigError for a program of the old IR on several ranks, and for averages of parameters
-        that are themselves averaged now and then.
+    Raises: ConfigError for a program of the old IR on several ranks, for averages of parameters
+        that are themselves averaged now and then, and for rows on a GPU that cannot be there.
     """
     ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
+    check_place(config.hbm.place, ranks)
     if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
         raise ConfigError(
             "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
@@ -98,7 +89,6 @@ def build_runner(config: Config, slots: Slots, world: World | None = None) -> Ru
 
 
 def _build_runner(config: Config, slots: Slots, world: World | None, ranks: int) -> RankedRunner:
->>>>>>> fbf9a3e86f85e53eeef6ba5afe24e09760afa838
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
         return _Dygraph(config, slots, world)
@@ -180,18 +170,11 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
         )
 
 
-<<<<<<< HEAD
-class _Dygraph:
-    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
-        self._ranks = ranks
-        self._place = _place(config)
-        paddle.disable_static(self._place)
-=======
 class _Dygraph(RankedRunner):
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
-        paddle.disable_static()
->>>>>>> fbf9a3e86f85e53eeef6ba5afe24e09760afa838
+        self._place = _place(config)
+        paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
             self._optimizer = _create_optimizer(config, self._model.parameters())
@@ -364,7 +347,7 @@ class _Static(RankedRunner):
 
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
         for name, array in state.items():
-            self._scope.find_var(name).get_tensor().set(array, paddle.CPUPlace())
+            self._scope.find_var(name).get_tensor().set(array, self._place)
 
     def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
         with paddle.static.scope_guard(self._scope):
@@ -388,10 +371,7 @@ class _Static(RankedRunner):
         for name in expected:
             if name.startswith(RATE):
                 continue  # the config has it, and may have changed
-<<<<<<< HEAD
             self._scope.find_var(name).get_tensor().set(state[name], self._place)
-=======
-            self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
 
     def parameters(self) -> dict[str, np.ndarray]:
         tensors = self._state.state_dict("param", self._scope)
@@ -399,4 +379,3 @@ class _Static(RankedRunner):
 
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         self._set(values)
->>>>>>> fbf9a3e86f85e53eeef6ba5afe24e09760afa838
