@@ -13,7 +13,7 @@ namespace pbx {
 namespace {
 
 Tensor Empty(const Shape& shape, const Tensor& like) {
-  return paddle::experimental::empty(shape, DataType::FLOAT32, like.place());
+  return paddle::empty(shape, DataType::FLOAT32, like.place());
 }
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }

@@ -27,7 +27,7 @@ Status ExpectThere(const DeviceRows& device, const Tensor& tensor, const char* n
 }
 
 Tensor NewInts(size_t count, const Tensor& like) {
-  return paddle::experimental::empty({static_cast<int64_t>(count)}, DataType::INT32, like.place());
+  return paddle::empty({static_cast<int64_t>(count)}, DataType::INT32, like.place());
 }
 
 // Row ids of feasigns.

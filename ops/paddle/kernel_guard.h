@@ -72,9 +72,8 @@ inline Status ExpectShape(const Tensor& tensor, const char* name, const Shape& e
 
 // The anchor is what makes autograd call the backward; its gradient is always zero.
 inline Tensor ZerosLike(const Tensor& tensor) {
-  if (!tensor.is_cpu())
-    return paddle::experimental::full(tensor.shape(), 0, tensor.dtype(), tensor.place());
-  Tensor zeros = paddle::experimental::empty(tensor.shape(), tensor.dtype(), tensor.place());
+  if (!tensor.is_cpu()) return paddle::full(tensor.shape(), 0, tensor.dtype(), tensor.place());
+  Tensor zeros = paddle::empty(tensor.shape(), tensor.dtype(), tensor.place());
   std::memset(zeros.data(), 0, static_cast<size_t>(zeros.numel()) * phi::SizeOf(zeros.dtype()));
   return zeros;
 }

@@ -130,7 +130,7 @@ std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
   Tensor count;
   Guard("push_box_sparse", [&]() -> Status {
     PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
-    count = paddle::experimental::full({1}, ids.numel(), DataType::INT64, ids.place());
+    count = paddle::full({1}, ids.numel(), DataType::INT64, ids.place());
     return Status::Ok();
   });
   return {count};

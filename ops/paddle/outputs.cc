@@ -66,12 +66,12 @@ Blocks& TheBlocks() {
 
 paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place) {
   if (place.GetType() != phi::AllocationType::CPU) {  // Paddle keeps blocks of a GPU by itself
-    return paddle::experimental::empty(shape, paddle::DataType::FLOAT32, place);
+    return paddle::empty(shape, paddle::DataType::FLOAT32, place);
   }
   size_t bytes = sizeof(float);
   for (const int64_t length : shape) bytes *= static_cast<size_t>(length);
   char* const data = bytes < kLeast ? nullptr : TheBlocks().Take(bytes);
-  if (data == nullptr) return paddle::experimental::empty(shape, paddle::DataType::FLOAT32, place);
+  if (data == nullptr) return paddle::empty(shape, paddle::DataType::FLOAT32, place);
   return paddle::from_blob(data, shape, paddle::DataType::FLOAT32, paddle::DataLayout::NCHW, place,
                            [](void* block) { TheBlocks().GiveBack(block); });
 }

@@ -27,7 +27,7 @@ Status GatherRows(const Tensor& ids, bool keyed, const std::string& name, int si
     return Error(Code::kInvalidArgument, "size is %d, side table '%s' has %zu columns", size,
                  config.name.c_str(), config.dim);
   }
-  *out = paddle::experimental::empty(RowsShape(ids.shape(), size), DataType::FLOAT32, ids.place());
+  *out = paddle::empty(RowsShape(ids.shape(), size), DataType::FLOAT32, ids.place());
   return table->Gather(ids.data<int64_t>(), Count(ids), stray, out->data<float>());
 }
 

@@ -6,3 +6,7 @@
 #include <paddle/phi/api/include/api.h>
 #include <paddle/phi/api/include/tensor.h>
 #include <paddle/phi/api/include/tensor_utils.h>
+
+namespace paddle {
+using namespace experimental;  // NOLINT(google-build-using-namespace): as Paddle's own all.h has it
+}
