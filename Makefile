@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 CONFIG ?= configs/deepfm_synthetic.yaml
 RUN_DIR ?=
 
-NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.h ops/*/*.inl)
+NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.cu ops/*/*.h ops/*/*.inl)
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
@@ -94,8 +94,10 @@ $(STAMPS)/cuda: requirements/cuda.txt
 cuda-setup: ## .venv-cuda: nvcc from PyPI, unless it is on PATH
 	@command -v nvcc > /dev/null || $(MAKE) --no-print-directory $(STAMPS)/cuda
 
-cuda: cuda-setup ## compile ops/cuda for GPUs (ARCH="80 90")
-	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)"
+cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda for GPUs (ARCH="80 90"), and the operators over it
+	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu glue NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
+	  PADDLE="$$($(BIN)/python -c 'import importlib.util as u; \
+	  print(u.find_spec("paddle").submodule_search_locations[0])')"
 
 # On a machine with a GPU: nothing but nvcc, pytest and numpy is needed. CHECK=memcheck, racecheck or
 # initcheck runs them under compute-sanitizer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ try:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No ccache found")
         import paddle
-        from paddle.utils.cpp_extension import BuildExtension, CppExtension
+        from paddle.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
 except ModuleNotFoundError as error:
     if error.name != "paddle":
         raise
@@ -47,6 +48,15 @@ FLAGS = [
     "-fvisibility=hidden",
     "-pthread",
 ]
+
+# Of the device code: sums and products one by one there too (docs/gpu.md). 2810: nvcc takes an
+# assignment to a [[nodiscard]] class for a result that is dropped.
+NVCC_FLAGS = [
+    *("-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"),
+    *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
+    *("-diag-suppress", "2810"),
+]
+ARCHITECTURES = os.environ.get("PADDLEBOX_CUDA_ARCH", "80 86 89 90").split()
 
 BUILD_INFO = '''"""Written by setup.py: what the native library beside this file was built with."""
 
@@ -87,8 +97,12 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
                 return
             Path(obj).unlink(missing_ok=True)
             started = time.time()
+            flags = [*flags, "-MMD", "-MF", f"{obj}.d"]
             try:
-                compile_always(obj, src, ext, cc_args, [*flags, "-MMD", "-MF", f"{obj}.d"], pp_opts)
+                if src.endswith(".cu"):
+                    self.compiler.spawn([NVCC, *cc_args, src, "-o", obj, *flags])
+                else:
+                    compile_always(obj, src, ext, cc_args, flags, pp_opts)
             except Exception:
                 failed.append(str(Path(src).relative_to(ROOT)))
                 raise
@@ -148,13 +162,55 @@ def compiler_version(compiler: str) -> str:
     return out.splitlines()[0]
 
 
+def find_nvcc() -> str:
+    """The compiler of ops/cuda; empty: the HBM tier's device is the host. Says which and why."""
+    if not paddle.is_compiled_with_cuda():
+        print("paddlebox: this Paddle is for CPUs, so ops/cuda is compiled for the host")
+        return ""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    nvcc = shutil.which("nvcc", path=f"{named}/bin" if named else None)
+    if nvcc is None:
+        print(
+            "paddlebox: this Paddle is for GPUs, but nvcc was not found "
+            f"{f'in {named}/bin' if named else 'on PATH'}: hbm.place gpu will not work. Install a "
+            f"CUDA toolkit {paddle.version.cuda_version}, or set CUDA_HOME, and build again"
+        )
+        return ""
+    print(
+        f"paddlebox: ops/cuda is compiled by {nvcc} for sm_{', sm_'.join(ARCHITECTURES)} "
+        "(PADDLEBOX_CUDA_ARCH)"
+    )
+    return nvcc
+
+
+def device_sources() -> list[str]:
+    """ops/cuda, for nvcc; or for a C++ compiler, which goes by the end of a name."""
+    found = sorted((ROOT / "ops" / "cuda").glob("*.cu"))
+    if NVCC:
+        return [str(path.relative_to(ROOT)) for path in found]
+    folder = ROOT / "build" / "host_device"
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = []
+    for path in found:
+        source, text = folder / f"{path.stem}.cc", f'#include "cuda/{path.name}"\n'
+        if not source.exists() or source.read_text() != text:
+            source.write_text(text)
+        sources.append(str(source.relative_to(ROOT)))
+    return sources
+
+
+NVCC = find_nvcc()
 sources = sorted(
     str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / "ops" / layer).glob("*.cc")
 )
-extension = CppExtension(
-    sources=sources,
-    include_dirs=[str(ROOT / "ops")],
-    extra_compile_args={"cxx": FLAGS},
+gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
+# Toolkits from 13 on keep Thrust, which Paddle's headers include, in a folder of its own.
+cccl = [str(Path(NVCC).parents[1] / "include" / "cccl")] if NVCC else []
+extension = (CUDAExtension if NVCC else CppExtension)(
+    sources=[*sources, *device_sources()],
+    include_dirs=[str(ROOT / "ops"), *cccl],
+    extra_compile_args={"cxx": FLAGS, "nvcc": [*NVCC_FLAGS, *gencode]},
     extra_link_args=["-pthread", "-ldl"],
 )
 extension.name = EXTENSION

@@ -29,7 +29,7 @@ import report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "cuda"))
 
-from hbm_library import Device, Gradient, Library, OnDevice, Table, build, config
+from hbm_library import Device, Gradient, Library, OnDevice, Segments, Table, build, config
 
 PULL, FUSED, FIND = 0.80, 0.60, 2e9  # the goals, at D 64, 16 M rows, uniform, 1 M ids
 GIB = 1 << 30
@@ -121,7 +121,10 @@ class Measured:
         show_click = put(np.ones((batch, 2), np.float32))
         plan = put(np.zeros(4 + 3 * batch, np.int32))
         n, table = c_uint64(batch), self.table.handle
-        gradient = Gradient(grad.pointer, columns, 0, 2, show_click.pointer, 2, 1, 1.0, 0, 10.0, 1)
+        gradient = Gradient(
+            *(grad.pointer, columns, 0, 2, show_click.pointer, 2, batch, 1),
+            *(1.0, 0, 10.0, 1),
+        )
 
         def make_plan() -> None:
             library.call(
@@ -131,15 +134,17 @@ class Measured:
 
         make_plan()
 
+        segments = Segments(
+            *(on_device.pointer, batch, offsets.pointer, None, 0),
+            *(batch, 1, 0, 1),
+        )
+
         def pooled() -> None:
-            library.call(
-                "pull_pooled", table, on_device.pointer, offsets.pointer, n, c_uint64(1),
-                c_uint64(0), c_int32(1), out.pointer, None,
-            )  # fmt: skip
+            library.call("pull_pooled", table, byref(segments), out.pointer, None)
 
         def push() -> None:
             library.call(
-                "push", table, plan.pointer, c_uint64(4 + 3 * batch), byref(gradient), None, None
+                "push", table, plan.pointer, c_uint64(4 + 3 * batch), byref(gradient), None
             )
 
         read = 4.0 * columns * batch

@@ -126,6 +126,12 @@ int pbx_hbm_copy(void* to, const void* from, uint64_t bytes, void* stream) {
   return Told(CopyOnDevice(to, from, bytes, static_cast<Stream>(stream)));
 }
 
+int pbx_hbm_copy_rows(void* to, uint64_t to_stride, const void* from, uint64_t from_stride,
+                      uint64_t bytes, uint64_t rows, void* stream) {
+  return Told(
+      CopyRowsOnDevice(to, to_stride, from, from_stride, bytes, rows, static_cast<Stream>(stream)));
+}
+
 int pbx_hbm_to_device(void* device, const void* host, uint64_t bytes) {
   Status status = ToDevice(device, host, bytes, nullptr);
   if (status.ok()) status = Synchronize(nullptr);
@@ -137,3 +143,6 @@ int pbx_hbm_to_host(void* host, const void* device, uint64_t bytes) {
   return Told(status);
 }
 int pbx_hbm_synchronize(void* stream) { return Told(Synchronize(static_cast<Stream>(stream))); }
+int pbx_hbm_wait(const pbx_hbm* hbm) {
+  return Call(hbm, [] { return SynchronizeAll(); });
+}

@@ -12,6 +12,9 @@
  * (cudaStream_t; null: the default one) only put work into it; the others return when all is done.
  * "device" marks arrays in the device's memory, "host" those in the host's.
  *
+ * What ids, lists and plans on the device name is checked there: what is not there is left out and
+ * counted (pbx_hbm_report), for the host cannot look without waiting for the device.
+ *
  * Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...] of a pull, W = words
  * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots.
  */
@@ -62,12 +65,33 @@ typedef struct {
   int64_t stride, extra, weights_at;
   const float* show_click; /* device (instances, show_click_stride): columns 0, 1 */
   int64_t show_click_stride;
-  int64_t slots;
-  float scale;  /* the batch size: from the gradient of a mean to that of a sum */
+  int64_t instances, slots; /* segments: instances * slots */
+  float scale;              /* the batch size: from the gradient of a mean to that of a sum */
   int32_t clip; /* what becomes of a row whose sums are not finite: 0 it is left, 1 mended */
   float bound;  /* with clip: what an infinity becomes; NaN becomes 0 */
   uint32_t day; /* days since 1970-01-01, written into the rows */
 } pbx_hbm_gradient;
+
+/* The ids that a pooled pull sums. Segment s has those of list s, or of list list_of[s]. */
+typedef struct {
+  const int32_t* ids; /* device (nnz), in [-1, n) */
+  uint64_t nnz;
+  const int32_t* offsets; /* device (lists + 1) */
+  const int32_t* list_of; /* device (segments), or null */
+  uint64_t lists;         /* with list_of */
+  uint64_t segments, slots;
+  uint64_t extra; /* floats behind the `slots` segments of an instance that are left alone */
+  int32_t use_cvm;
+} pbx_hbm_segments;
+
+/* What the calls of a table have met since it began. */
+typedef struct {
+  uint64_t rows_pushed, ids_pushed; /* of plans: rows, and their occurrences */
+  uint64_t bad_rows;                /* whose sums were not finite */
+  uint64_t out_of_range;            /* ids, lists, rows of plans, plans: left out */
+  uint64_t absent;                  /* feasigns that pbx_hbm_expect makes a mistake */
+  uint64_t an_absent;               /* the highest of them */
+} pbx_hbm_report;
 
 typedef struct pbx_hbm pbx_hbm;             /* a device, and how its rows are */
 typedef struct pbx_hbm_table pbx_hbm_table; /* the rows of one pass */
@@ -89,8 +113,25 @@ PBX_HBM_API int pbx_hbm_malloc_pinned(uint64_t bytes, void** out); /* host, fast
 PBX_HBM_API void pbx_hbm_free_pinned(void* host);
 PBX_HBM_API int pbx_hbm_synchronize(void* stream); /* also says what has failed in it */
 
-/* A table of zeroed rows. keys: host (n), mixed (Mix of a feasign), strictly ascending. */
-PBX_HBM_API int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, pbx_hbm_table** out);
+/* Waits for all streams of the device, and says what has failed in them. */
+PBX_HBM_API int pbx_hbm_wait(const pbx_hbm* hbm);
+/* Rows of `bytes` between device arrays whose rows lie so many bytes apart. */
+PBX_HBM_API int pbx_hbm_copy_rows(void* to, uint64_t to_stride, const void* from,
+                                  uint64_t from_stride, uint64_t bytes, uint64_t rows,
+                                  void* stream);
+
+/* A table of zeroed rows. keys: host (n), mixed (Mix of a feasign), strictly ascending. stamp: of
+ * the plans that a push takes. */
+PBX_HBM_API int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
+                              pbx_hbm_table** out);
+/* From here on a feasign that find has no row for is counted as absent, but for 0 and for those
+ * whose keys are in refused: host (m), ascending. */
+PBX_HBM_API int pbx_hbm_expect(pbx_hbm_table* table, const uint64_t* refused, uint64_t m);
+/* The report so far, of what the stream has done by then. pinned: host, of malloc_pinned. */
+PBX_HBM_API int pbx_hbm_peek(const pbx_hbm_table* table, pbx_hbm_report* pinned, void* stream);
+/* The report after pbx_hbm_wait. bad_by_slot: host (65536), or null. */
+PBX_HBM_API int pbx_hbm_report_of(const pbx_hbm_table* table, pbx_hbm_report* out,
+                                  uint64_t* bad_by_slot);
 PBX_HBM_API void pbx_hbm_drop(pbx_hbm_table* table);
 PBX_HBM_API int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out);
 
@@ -116,24 +157,22 @@ PBX_HBM_API int pbx_hbm_find(const pbx_hbm_table* table, const uint64_t* feasign
 /* out: device (m, P). ids: device (m), in [-1, n); -1 gives zeros. */
 PBX_HBM_API int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
                              void* stream);
-/* Sums the rows of each segment, in order, and applies CVM. offsets: device (segments + 1).
- * out: device, a segment's P floats (without use_cvm P - 2: no counts) behind each other, and
- * `extra` floats that are left alone behind the `slots` segments of an instance. */
-PBX_HBM_API int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const int32_t* ids,
-                                    const int32_t* offsets, uint64_t segments, uint64_t slots,
-                                    uint64_t extra, int32_t use_cvm, float* out, void* stream);
+/* Sums the rows of each segment, in order, and applies CVM. out: device, a segment's P floats
+ * (without use_cvm P - 2: no counts) behind each other. */
+PBX_HBM_API int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segments,
+                                    float* out, void* stream);
 
-/* The dedup plan of a batch, in the format of ops/row/plan.h. nnz: offsets[segments].
- * plan: device, room for pbx_hbm_plan_room(nnz) int32. Not from two streams at once. */
+/* The dedup plan of a batch, in the format of ops/row/plan.h. offsets: device (segments + 1), or
+ * null: each id is a segment. nnz: offsets[segments]. plan: device, room for
+ * pbx_hbm_plan_room(nnz) int32. Not from two streams at once. */
 PBX_HBM_API uint64_t pbx_hbm_plan_room(uint64_t nnz);
 PBX_HBM_API int pbx_hbm_plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets,
                              uint64_t segments, uint64_t nnz, int32_t stamp, int32_t* plan,
                              void* stream);
 /* Merges the gradients of each row of the plan over its segments, in order, and applies the rules.
- * plan: device, plan_size int32. bad: device (1) or null: rows whose sums were not finite are added
- * to it. */
+ * plan: device, plan_size int32. */
 PBX_HBM_API int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
-                             const pbx_hbm_gradient* gradient, uint64_t* bad, void* stream);
+                             const pbx_hbm_gradient* gradient, void* stream);
 
 #ifdef __cplusplus
 }

@@ -63,6 +63,15 @@ PBX_HOST_DEVICE inline void AddTo(uint64_t* counter, uint64_t more) {
 #endif
 }
 
+// Leaves the higher of both, where many threads do so.
+PBX_HOST_DEVICE inline void RaiseTo(uint64_t* highest, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  atomicMax(reinterpret_cast<unsigned long long*>(highest), static_cast<unsigned long long>(value));
+#else
+  if (*highest < value) *highest = value;
+#endif
+}
+
 #ifdef __CUDACC__
 template <class Body>
 __global__ void __launch_bounds__(kThreads) RunTiles(const Body body) {

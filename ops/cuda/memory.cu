@@ -28,6 +28,13 @@ Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
   return CudaStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
                     "copy on the device");
 }
+Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
+                        size_t bytes, size_t rows, Stream stream) {
+  if (bytes == 0 || rows == 0) return Status::Ok();
+  return CudaStatus(cudaMemcpy2DAsync(to, to_stride, from, from_stride, bytes, rows,
+                                      cudaMemcpyDeviceToDevice, stream),
+                    "copy of rows on the device");
+}
 Status SetZero(void* device, size_t bytes, Stream stream) {
   if (bytes == 0) return Status::Ok();
   return CudaStatus(cudaMemsetAsync(device, 0, bytes, stream), "zeros on the device");
@@ -35,6 +42,7 @@ Status SetZero(void* device, size_t bytes, Stream stream) {
 Status Synchronize(Stream stream) {
   return CudaStatus(cudaStreamSynchronize(stream), "waiting for the device");
 }
+Status SynchronizeAll() { return CudaStatus(cudaDeviceSynchronize(), "waiting for the device"); }
 
 Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
@@ -113,11 +121,20 @@ Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream) {
   if (bytes != 0) std::memmove(to, from, bytes);
   return Status::Ok();
 }
+Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
+                        size_t bytes, size_t rows, Stream) {
+  for (size_t i = 0; bytes != 0 && i < rows; ++i) {
+    std::memcpy(static_cast<char*>(to) + i * to_stride,
+                static_cast<const char*>(from) + i * from_stride, bytes);
+  }
+  return Status::Ok();
+}
 Status SetZero(void* device, size_t bytes, Stream) {
   if (bytes != 0) std::memset(device, 0, bytes);
   return Status::Ok();
 }
 Status Synchronize(Stream) { return Status::Ok(); }
+Status SynchronizeAll() { return Status::Ok(); }
 
 Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;

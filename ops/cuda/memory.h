@@ -13,8 +13,11 @@ namespace pbx::hbm {
 Status ToDevice(void* device, const void* host, size_t bytes, Stream stream);
 Status ToHost(void* host, const void* device, size_t bytes, Stream stream);
 Status CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
+Status CopyRowsOnDevice(void* to, size_t to_stride, const void* from, size_t from_stride,
+                        size_t bytes, size_t rows, Stream stream);
 Status SetZero(void* device, size_t bytes, Stream stream);
 Status Synchronize(Stream stream);
+Status SynchronizeAll();  // every stream of the device
 
 // Bytes of the device, or pinned bytes of the host that the device copies from and to.
 class Memory {

@@ -17,17 +17,21 @@ constexpr int kTile = 1024;
 
 // The segment of each occurrence. Rows as unsigned: -1, no row, comes last.
 struct Expand {
-  const int32_t* offsets;
-  uint64_t segments;
+  const int32_t* offsets;  // null: each occurrence is a segment
+  uint64_t segments, nnz;
   int32_t* segment_of;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = segments - first;
     block.ForEach(static_cast<int>(left < kTile ? left : kTile), [&](int i) {
       const uint64_t segment = first + static_cast<uint64_t>(i);
-      for (int32_t at = offsets[segment]; at < offsets[segment + 1]; ++at) {
-        segment_of[at] = static_cast<int32_t>(segment);
+      if (offsets == nullptr) {
+        segment_of[segment] = static_cast<int32_t>(segment);
+        return;
       }
+      const int32_t begin = offsets[segment], end = offsets[segment + 1];
+      if (begin < 0 || end < begin || static_cast<uint64_t>(end) > nnz) return;  // not the caller's
+      for (int32_t at = begin; at < end; ++at) segment_of[at] = static_cast<int32_t>(segment);
     });
   }
 };
@@ -93,6 +97,10 @@ struct Write {
 
 Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t segments,
             uint64_t nnz, int32_t stamp, int32_t* plan, Stream stream) {
+  if (offsets == nullptr && segments != nnz) {
+    return Error(Code::kInvalidArgument, "plan: %llu segments of one id each, and %llu ids",
+                 static_cast<unsigned long long>(segments), static_cast<unsigned long long>(nnz));
+  }
   if (nnz > INT32_MAX / 2) {
     return Error(Code::kInvalidArgument, "plan: %llu ids, 2^30 are the most",
                  static_cast<unsigned long long>(nnz));
@@ -124,8 +132,8 @@ Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t s
   uint32_t* const rows = reinterpret_cast<uint32_t*>(at(1));
   int32_t* const sorted = reinterpret_cast<int32_t*>(at(2));
   int32_t* const number = reinterpret_cast<int32_t*>(at(3));
-  PBX_RETURN_IF_ERROR(
-      Launch("plan", Expand{offsets, segments, segment_of}, TilesOf(segments, kTile), 0, stream));
+  PBX_RETURN_IF_ERROR(Launch("plan", Expand{offsets, segments, nnz, segment_of},
+                             TilesOf(segments, kTile), 0, stream));
 #ifdef __CUDACC__
   PBX_RETURN_IF_ERROR(CudaStatus(
       cub::DeviceRadixSort::SortPairs(at(4), sort, reinterpret_cast<const uint32_t*>(ids), rows,

@@ -37,29 +37,44 @@ struct Pull {
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns, c = i - r * columns;
       const int32_t id = here[r];
-      to[i] = id < 0 ? 0.0f : table.row(id)[WordOf(embedx_at, c)];
+      to[i] = table.Has(id) ? table.row(id)[WordOf(embedx_at, c)] : 0.0f;
+      if (c == 0 && id != -1 && !table.Has(id)) AddTo(&table.report->out_of_range, 1);
     });
   }
-};
-
-struct Segments {
-  const int32_t* ids;
-  const int32_t* offsets;
-  uint64_t count, slots, extra;
-  float* out;
 };
 
 template <int kDim, bool kCvm>
 struct PullPooled {
   TableView table;
-  Segments segments;
+  pbx_hbm_segments segments;
+  float* out;
+
+  // The ids of a segment, as far as they are there.
+  PBX_HOST_DEVICE bool Bounds(uint64_t segment, int32_t* begin, int32_t* end) const {
+    uint64_t list = segment;
+    if (segments.list_of != nullptr) {
+      list = static_cast<uint64_t>(static_cast<uint32_t>(segments.list_of[segment]));
+      if (list >= segments.lists) return false;
+    }
+    *begin = segments.offsets[list];
+    *end = segments.offsets[list + 1];
+    return *begin >= 0 && *begin <= *end && static_cast<uint64_t>(*end) <= segments.nnz;
+  }
+
+  // Counted by the thread of the first column.
+  PBX_HOST_DEVICE void CountUnknown(int32_t begin, int32_t end) const {
+    for (int32_t i = begin; i < end; ++i) {
+      const int32_t id = segments.ids[i];
+      if (id != -1 && !table.Has(id)) AddTo(&table.report->out_of_range, 1);
+    }
+  }
 
   // A word of the rows of ids [begin, end), summed in their order.
   PBX_HOST_DEVICE float Sum(int32_t begin, int32_t end, int word) const {
     float sum = 0.0f;
     for (int32_t i = begin; i < end; ++i) {
       const int32_t id = segments.ids[i];
-      if (id >= 0) sum += table.row(id)[word];
+      if (table.Has(id)) sum += table.row(id)[word];
     }
     return sum;
   }
@@ -68,19 +83,23 @@ struct PullPooled {
     constexpr int kCounts = kCvm ? 2 : 0;
     const int columns = kCounts + 1 + DimOf<kDim>(table);
     const int embedx_at = table.config.layout.embedx_at();
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = segments.count - first;
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = segments.segments - first;
     const int count = static_cast<int>(left < kTile ? left : kTile);
     block.ForEach(count * columns, [&](int i) {
       const int t = i / columns, c = i - t * columns;
       const uint64_t segment = first + static_cast<uint64_t>(t);
-      const int32_t begin = segments.offsets[segment], end = segments.offsets[segment + 1];
+      int32_t begin = 0, end = 0;
+      const bool sound = Bounds(segment, &begin, &end);
+      if (!sound) begin = end = 0;
+      if (c == 0 && !sound) AddTo(&table.report->out_of_range, 1);
+      if (c == 0) CountUnknown(begin, end);
       float value = Sum(begin, end, WordOf(embedx_at, c + 2 - kCounts));
       if (kCvm && c == 0) value = Log(value + 1.0f);
       if (kCvm && c == 1) {
         value = Log(value + 1.0f) - Log(Sum(begin, end, RowLayout::kShow) + 1.0f);
       }
-      segments.out[segment * static_cast<uint64_t>(columns) +
-                   segment / segments.slots * segments.extra + static_cast<uint64_t>(c)] = value;
+      out[segment * static_cast<uint64_t>(columns) + segment / segments.slots * segments.extra +
+          static_cast<uint64_t>(c)] = value;
     });
   }
 };
@@ -92,10 +111,15 @@ Status LaunchPull(const TableView& table, const int32_t* ids, uint64_t m, float*
 }
 
 template <int kDim>
-Status LaunchPooled(const TableView& table, const Segments& segments, bool cvm, Stream stream) {
-  const uint64_t tiles = TilesOf(segments.count, kTile);
-  return cvm ? Launch("pull_pooled", PullPooled<kDim, true>{table, segments}, tiles, 0, stream)
-             : Launch("pull_pooled", PullPooled<kDim, false>{table, segments}, tiles, 0, stream);
+Status LaunchPooled(const TableView& table, const pbx_hbm_segments& segments, float* out,
+                    Stream stream) {
+  const uint64_t tiles = TilesOf(segments.segments, kTile);
+  if (segments.use_cvm != 0) {
+    const PullPooled<kDim, true> body{table, segments, out};
+    return Launch("pull_pooled", body, tiles, 0, stream);
+  }
+  const PullPooled<kDim, false> body{table, segments, out};
+  return Launch("pull_pooled", body, tiles, 0, stream);
 }
 
 #define PBX_FOR_DIM(function, ...)                \
@@ -121,16 +145,15 @@ int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, flo
   });
 }
 
-int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const int32_t* ids, const int32_t* offsets,
-                        uint64_t segments, uint64_t slots, uint64_t extra, int32_t use_cvm,
-                        float* out, void* stream) {
+int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segments, float* out,
+                        void* stream) {
   return Call(table->hbm, [&]() -> Status {
-    if (slots == 0 || segments % slots != 0) {
-      return Error(
-          Code::kInvalidArgument, "pull_pooled: %llu segments of %llu slots: expected a multiple",
-          static_cast<unsigned long long>(segments), static_cast<unsigned long long>(slots));
+    if (segments->slots == 0 || segments->segments % segments->slots != 0) {
+      return Error(Code::kInvalidArgument,
+                   "pull_pooled: %llu segments of %llu slots: expected a multiple",
+                   static_cast<unsigned long long>(segments->segments),
+                   static_cast<unsigned long long>(segments->slots));
     }
-    const Segments of{ids, offsets, segments, slots, extra, out};
-    PBX_FOR_DIM(LaunchPooled, table->view, of, use_cvm != 0, static_cast<Stream>(stream))
+    PBX_FOR_DIM(LaunchPooled, table->view, *segments, out, static_cast<Stream>(stream))
   });
 }

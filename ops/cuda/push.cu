@@ -24,8 +24,8 @@ template <int kKind>
 struct Push {
   TableView table;
   const int32_t* plan;
+  uint64_t plan_size;
   pbx_hbm_gradient gradient;
-  uint64_t* bad;
   int rows_of_tile;
   // Floats of a row and of a merged gradient in the block's memory: odd, so that threads with a row
   // each use different banks.
@@ -40,6 +40,10 @@ struct Push {
     for (int32_t i = begin; i < end; ++i) {
       const int64_t segment = segments[i] & INT32_MAX;
       const int64_t instance = segment / gradient.slots;
+      if (instance >= gradient.instances) {
+        if (c == 0) AddTo(&table.report->out_of_range, 1);
+        continue;
+      }
       sum += c < 2 ? gradient.show_click[instance * gradient.show_click_stride + c]
                    : gradient.grad[segment * gradient.stride + instance * gradient.extra +
                                    gradient.weights_at + c - 2];
@@ -48,23 +52,36 @@ struct Push {
   }
 
   // False: the row stays as it is.
-  PBX_HOST_DEVICE bool Check(float* sums, int columns) const {
+  PBX_HOST_DEVICE bool Check(const float* row, float* sums, int columns) const {
     bool good = true;
     for (int c = 0; c < columns; ++c) good = good && Finite(sums[c]);
     if (good) return true;
-    if (bad != nullptr) AddTo(bad, 1);
+    AddTo(&table.report->bad_rows, 1);
+    AddTo(table.bad_by_slot + SlotOf(row), 1);
     if (gradient.clip == 0) return false;
     for (int c = 0; c < 2; ++c) sums[c] = Finite(sums[c]) ? sums[c] : 0.0f;
     for (int c = 2; c < columns; ++c) sums[c] = Mended(sums[c], gradient.bound);
     return true;
   }
 
+  // Whether the plan is of these rows, and as long as it says.
+  PBX_HOST_DEVICE bool Fits() const {
+    const int64_t unique = plan[1], occurrences = plan[2];
+    return plan[0] == table.stamp && unique >= 0 && occurrences >= 0 &&
+           static_cast<uint64_t>(4 + 2 * unique + occurrences) <= plan_size;
+  }
+
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    if (!Fits()) {
+      if (tile == 0) block.ForEach(1, [&](int) { AddTo(&table.report->out_of_range, 1); });
+      return;
+    }
     AccessorConfig config = table.config;
     if constexpr (kKind != kAnyRule) {
       config.embed.kind = config.embedx.kind = static_cast<RuleKind>(kKind);
     }
     const int64_t unique = plan[1], first = tile * rows_of_tile;
+    const int32_t occurrences = plan[2];
     if (first >= unique) return;  // tiles were counted before the plan's size was known
     const int64_t left = unique - first;
     const int count = static_cast<int>(left < rows_of_tile ? left : rows_of_tile);
@@ -74,52 +91,66 @@ struct Push {
     const int32_t* const segments = plan + 3 + 2 * unique + 1;
     float* const rows = block.shared<float>();
     float* const sums = rows + rows_of_tile * row_room;
+    int32_t* const places = reinterpret_cast<int32_t*>(sums + rows_of_tile * sum_room);
+    // A row that is not there, or whose place in the plan is not: -1.
+    block.ForEach(count, [&](int r) {
+      const bool ascends = first + r == 0 || ids[r - 1] < ids[r];
+      const bool sound = starts[r] >= 0 && starts[r] <= starts[r + 1] &&
+                         starts[r + 1] <= occurrences && ascends && table.Has(ids[r]);
+      places[r] = sound ? ids[r] : -1;
+      if (!sound) AddTo(&table.report->out_of_range, 1);
+      if (first + r != 0) return;
+      AddTo(&table.report->rows_pushed, static_cast<uint64_t>(unique));
+      AddTo(&table.report->ids_pushed, static_cast<uint64_t>(occurrences));
+    });
     block.ForEach(count * words, [&](int i) {
       const int r = i / words, word = i % words;
-      rows[r * row_room + word] = table.row(ids[r])[word];
+      if (places[r] >= 0) rows[r * row_room + word] = table.row(places[r])[word];
     });
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns, c = i % columns;
-      sums[r * sum_room + c] = Sum(segments, starts[r], starts[r + 1], c);
+      if (places[r] >= 0) sums[r * sum_room + c] = Sum(segments, starts[r], starts[r + 1], c);
     });
     block.ForEach(count, [&](int r) {
+      if (places[r] < 0) return;
       float* const row = rows + r * row_room;
       float* const sum = sums + r * sum_room;
-      if (!Check(sum, columns)) return;
+      if (!Check(row, sum, columns)) return;
       SetFlag(row, kTouched);
-      accessor::Push(config, table.keys[ids[r]], sum[0], sum[1], sum + 2, gradient.day, row);
+      accessor::Push(config, table.keys[places[r]], sum[0], sum[1], sum + 2, gradient.day, row);
     });
     block.ForEach(count * words, [&](int i) {
       const int r = i / words, word = i % words;
-      table.row(ids[r])[word] = rows[r * row_room + word];
+      if (places[r] >= 0) table.row(places[r])[word] = rows[r * row_room + word];
     });
   }
 };
 
 template <int kKind>
 Status LaunchPush(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
-                  const pbx_hbm_gradient& gradient, uint64_t* bad, Stream stream) {
+                  const pbx_hbm_gradient& gradient, Stream stream) {
   const RowLayout& layout = table.view.config.layout;
   const int row_room = layout.words() | 1, sum_room = (3 + layout.embedx_dim) | 1;
-  const size_t of_row = static_cast<size_t>(row_room + sum_room) * 4;
+  const size_t of_row = static_cast<size_t>(row_room + sum_room + 1) * 4;
   int tile = kMostTile;
   while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
   // 3 + U + (U + 1) + M values, and no row without an occurrence.
   const uint64_t most_rows = (plan_size - 4) / 3;
-  const Push<kKind> body{table.view, plan, gradient, bad, tile, row_room, sum_room};
+  const Push<kKind> body{table.view, plan, plan_size, gradient, tile, row_room, sum_room};
   return Launch("push", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
                 static_cast<size_t>(tile) * of_row, stream);
 }
 
 Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
-                      const pbx_hbm_gradient& gradient, uint64_t* bad, Stream stream) {
+                      const pbx_hbm_gradient& gradient, Stream stream) {
   if (plan_size < 4) {
     return Error(Code::kInvalidArgument, "push: a plan of %llu values, 4 are the least",
                  static_cast<unsigned long long>(plan_size));
   }
-  if (gradient.slots < 1) {
-    return Error(Code::kInvalidArgument, "push: slots is %lld, expected 1 or more",
-                 static_cast<long long>(gradient.slots));
+  if (gradient.slots < 1 || gradient.instances < 0) {
+    return Error(Code::kInvalidArgument, "push: slots is %lld and instances %lld, expected 1 and 0",
+                 static_cast<long long>(gradient.slots),
+                 static_cast<long long>(gradient.instances));
   }
   const AccessorConfig& config = table.view.config;
   auto launch = LaunchPush<kAnyRule>;
@@ -131,7 +162,7 @@ Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t 
       default: break;  // the rarer ones share one code
     }
   }
-  return launch(table, plan, plan_size, gradient, bad, stream);
+  return launch(table, plan, plan_size, gradient, stream);
 }
 
 }  // namespace
@@ -141,8 +172,8 @@ using namespace pbx;       // NOLINT(google-build-using-namespace): the C interf
 using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 
 int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
-                 const pbx_hbm_gradient* gradient, uint64_t* bad, void* stream) {
+                 const pbx_hbm_gradient* gradient, void* stream) {
   return Call(table->hbm, [&] {
-    return CheckAndLaunch(*table, plan, plan_size, *gradient, bad, static_cast<Stream>(stream));
+    return CheckAndLaunch(*table, plan, plan_size, *gradient, static_cast<Stream>(stream));
   });
 }

@@ -46,9 +46,25 @@ struct FindKeys {
     const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
     const uint64_t left = m - first;
     block.ForEach(static_cast<int>(left < kTileKeys ? left : kTileKeys), [&](int i) {
-      const uint64_t at = first + static_cast<uint64_t>(i);
-      ids[at] = table.Find(Mix(feasigns[at]));
+      const uint64_t at = first + static_cast<uint64_t>(i), key = Mix(feasigns[at]);
+      ids[at] = table.Find(key);
+      if (!table.expects || ids[at] >= 0 || feasigns[at] == 0 || IsRefused(key)) return;
+      AddTo(&table.report->absent, 1);
+      RaiseTo(&table.report->an_absent, feasigns[at]);
     });
+  }
+
+  PBX_HOST_DEVICE bool IsRefused(uint64_t key) const {
+    uint64_t begin = 0, end = table.refused_count;
+    while (begin < end) {
+      const uint64_t middle = begin + (end - begin) / 2;
+      if (table.refused[middle] < key) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin < table.refused_count && table.refused[begin] == key;
   }
 };
 
@@ -212,7 +228,8 @@ Result<Memory> Filled(const char* what, const void* host, size_t bytes, Stream s
   return memory;
 }
 
-Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, std::unique_ptr<pbx_hbm_table>* out) {
+Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
+             std::unique_ptr<pbx_hbm_table>* out) {
   if (n > INT32_MAX) {
     return Error(Code::kInvalidArgument, "a table of %llu rows, 2^31 - 1 are the most",
                  static_cast<unsigned long long>(n));
@@ -228,6 +245,7 @@ Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, std::unique_ptr<pbx
   TableView& view = table->view;
   view.config = hbm->config;
   view.n = n;
+  view.stamp = stamp;
   view.stride =
       (static_cast<uint32_t>(hbm->words()) + kSectorWords - 1) / kSectorWords * kSectorWords;
   int bits = 1;
@@ -236,9 +254,11 @@ Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, std::unique_ptr<pbx
   const uint64_t buckets = uint64_t{1} << bits;
   const Stream stream = hbm->copies.get();
   const size_t row_bytes = n * view.stride * 4;
+  const size_t report_bytes = sizeof(pbx_hbm_report) + kSlots * sizeof(uint64_t);
   for (auto [memory, what, bytes] :
        {std::tuple{&table->keys, "keys", n * 8}, std::tuple{&table->rows, "rows", row_bytes},
-        std::tuple{&table->fences, "the index", (buckets + 1) * 4}}) {
+        std::tuple{&table->fences, "the index", (buckets + 1) * 4},
+        std::tuple{&table->report, "counters", report_bytes}}) {
     Result<Memory> made = Memory::New(what, bytes);
     if (!made.ok()) return made.status();
     *memory = std::move(made.value());
@@ -246,8 +266,11 @@ Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, std::unique_ptr<pbx
   view.keys = table->keys.as<uint64_t>();
   view.rows = table->rows.as<float>();
   view.fences = table->fences.as<uint32_t>();
+  view.report = table->report.as<pbx_hbm_report>();
+  view.bad_by_slot = reinterpret_cast<uint64_t*>(view.report + 1);
   PBX_RETURN_IF_ERROR(ToDevice(table->keys.as<void>(), keys, n * 8, stream));
   PBX_RETURN_IF_ERROR(SetZero(table->rows.as<void>(), row_bytes, stream));
+  PBX_RETURN_IF_ERROR(SetZero(view.report, report_bytes, stream));
   const MakeFences body{view, table->fences.as<uint32_t>(), buckets};
   PBX_RETURN_IF_ERROR(Launch("the index", body, TilesOf(n + 1, kTileKeys), 0, stream));
   PBX_RETURN_IF_ERROR(Synchronize(stream));
@@ -296,10 +319,11 @@ Status Changed(const pbx_hbm_table& table, int32_t* ids, uint64_t* count) {
 using namespace pbx;       // NOLINT(google-build-using-namespace): the C interface is outside of it
 using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 
-int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, pbx_hbm_table** out) {
+int pbx_hbm_begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
+                  pbx_hbm_table** out) {
   return Call(hbm, [&]() -> Status {
     std::unique_ptr<pbx_hbm_table> table;
-    PBX_RETURN_IF_ERROR(Begin(hbm, keys, n, &table));
+    PBX_RETURN_IF_ERROR(Begin(hbm, keys, n, stamp, &table));
     *out = table.release();
     return Status::Ok();
   });
@@ -309,6 +333,37 @@ void pbx_hbm_drop(pbx_hbm_table* table) {
   if (table == nullptr) return;
   const OnDevice here(table->hbm->device);
   delete table;
+}
+
+int pbx_hbm_expect(pbx_hbm_table* table, const uint64_t* refused, uint64_t m) {
+  return Call(table->hbm, [&]() -> Status {
+    Result<Memory> filled = Filled("refused keys", refused, m * 8, table->hbm->copies.get());
+    if (!filled.ok()) return filled.status();
+    PBX_RETURN_IF_ERROR(Synchronize(table->hbm->copies.get()));
+    table->refused = std::move(filled.value());
+    table->view.refused = table->refused.as<uint64_t>();
+    table->view.refused_count = m;
+    table->view.expects = true;
+    return Status::Ok();
+  });
+}
+
+int pbx_hbm_peek(const pbx_hbm_table* table, pbx_hbm_report* pinned, void* stream) {
+  return Call(table->hbm, [&] {
+    return ToHost(pinned, table->view.report, sizeof(*pinned), static_cast<Stream>(stream));
+  });
+}
+
+int pbx_hbm_report_of(const pbx_hbm_table* table, pbx_hbm_report* out, uint64_t* bad_by_slot) {
+  return Call(table->hbm, [&]() -> Status {
+    const Stream stream = table->hbm->copies.get();
+    PBX_RETURN_IF_ERROR(ToHost(out, table->view.report, sizeof(*out), stream));
+    if (bad_by_slot != nullptr) {
+      PBX_RETURN_IF_ERROR(
+          ToHost(bad_by_slot, table->view.bad_by_slot, kSlots * sizeof(uint64_t), stream));
+    }
+    return Synchronize(stream);
+  });
 }
 
 int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out) {

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cuda/hbm.h"
 #include "cuda/memory.h"
 #include "rule/accessor.h"
 
 namespace pbx::hbm {
 
 constexpr uint32_t kSectorWords = 8;
+constexpr size_t kSlots = 65536;  // that a row can name
 
 // What kernels see of a table; passed by value.
 struct TableView {
@@ -25,9 +27,19 @@ struct TableView {
   uint64_t n = 0;
   uint32_t stride = 0;  // words of a row, padding included
   int shift = 63;       // a key's bucket is key >> shift; two buckets at least
+  int32_t stamp = 0;    // of its plans
+  pbx_hbm_report* report = nullptr;
+  uint64_t* bad_by_slot = nullptr;    // (kSlots)
+  const uint64_t* refused = nullptr;  // (refused_count) ascending
+  uint64_t refused_count = 0;
+  bool expects = false;  // find counts what is absent
   AccessorConfig config;
 
   PBX_HOST_DEVICE float* row(int64_t id) const { return rows + id * static_cast<int64_t>(stride); }
+
+  PBX_HOST_DEVICE bool Has(int32_t id) const {
+    return id >= 0 && static_cast<uint64_t>(static_cast<uint32_t>(id)) < n;
+  }
 
   // The row of a mixed key, or -1. A bucket has four keys on average: one sector.
   PBX_HOST_DEVICE int32_t Find(uint64_t key) const {
@@ -60,5 +72,7 @@ struct pbx_hbm {
 struct pbx_hbm_table {
   pbx_hbm* hbm = nullptr;
   pbx::hbm::Memory keys, rows, fences;
+  pbx::hbm::Memory report;  // and behind it the counters of slots
+  pbx::hbm::Memory refused;
   pbx::hbm::TableView view;
 };

@@ -5,6 +5,7 @@
 
 #include "paddle/arrays.h"
 #include "paddle/bindings.h"
+#include "paddle/hbm_device.h"
 #include "paddle/registry.h"
 #include "paddle/segment_dicts.h"
 #include "paddle/table_config.h"
@@ -19,8 +20,12 @@ std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::d
   const TableConfig config = ConfigFrom(fields);
   const bool registered = fields["registered"].cast<bool>();  // operators can find it
   const std::vector<SegmentDescriptor> segments = SegmentsFrom(records);
+  const std::string place =
+      fields["hbm_place"].cast<std::string>();  // "host", "gpu", "host_as_gpu"
+  const HbmDeviceConfig device{fields["gpu"].cast<int>(), place == "host_as_gpu"};
   const py::gil_scoped_release release;
-  std::shared_ptr<Table> table = ValueOrThrow(Table::Open(config, segments));
+  std::shared_ptr<Table> table = ValueOrThrow(
+      Table::Open(config, segments, place == "host" ? nullptr : NewHbmDevice(config, device)));
   if (registered) ThrowIfError(RegisterTable(table));
   return table;
 }
@@ -106,6 +111,7 @@ py::dict Counters(const Table& table) {
 
 void BindTable(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def("hbm_backend", &HbmBackend);
   py::class_<Table, std::shared_ptr<Table>>(module, "Table")
       .def(py::init(&OpenTable), py::arg("config"), py::arg("segments"))
       .def_property_readonly("name", [](const Table& t) { return t.config().name; })

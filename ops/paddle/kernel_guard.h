@@ -1,8 +1,6 @@
 // What every kernel stands on: one way out for errors, and the checks of its inputs.
 #pragma once
 
-#include <paddle/extension.h>
-
 #include <cstring>
 #include <new>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "base/status.h"
 #include "paddle/operator_error.h"
+#include "paddle/tensors.h"
 
 namespace pbx {
 
@@ -56,7 +55,9 @@ inline std::string Describe(const Shape& shape) {
 inline Status Expect(const Tensor& tensor, const char* name, DataType dtype) {
   if (!tensor.is_cpu()) {
     return Error(Code::kInvalidArgument,
-                 "%s is not in CPU memory; this build has no GPU kernels (docs/building.md)", name);
+                 "%s is not in CPU memory: this operator runs there, and so does every one over a "
+                 "table with hbm.place host (docs/gpu.md)",
+                 name);
   }
   if (tensor.dtype() == dtype) return Status::Ok();
   return Error(Code::kInvalidArgument, "%s has dtype %s, expected %s", name,
@@ -71,6 +72,7 @@ inline Status ExpectShape(const Tensor& tensor, const char* name, const Shape& e
 
 // The anchor is what makes autograd call the backward; its gradient is always zero.
 inline Tensor ZerosLike(const Tensor& tensor) {
+  if (!tensor.is_cpu()) return paddle::full(tensor.shape(), 0, tensor.dtype(), tensor.place());
   Tensor zeros = paddle::empty(tensor.shape(), tensor.dtype(), tensor.place());
   std::memset(zeros.data(), 0, static_cast<size_t>(zeros.numel()) * phi::SizeOf(zeros.dtype()));
   return zeros;

@@ -2,11 +2,10 @@
 // Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
 // body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
 // into.
-#include <paddle/extension.h>
-
 #include <string>
 #include <vector>
 
+#include "paddle/device_operators.h"
 #include "paddle/kernel_guard.h"
 #include "paddle/outputs.h"
 #include "paddle/registry.h"
@@ -26,9 +25,8 @@ Shape PullShape(Shape ids, int size) {
 // Which columns a pull has: with the expand part behind those of embedx, or without.
 enum class Part { kPlain, kExtended };
 
-Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<RowAccess>* table,
-                    std::vector<int32_t>* rows) {
-  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
+// The one open table, whose rows shall have so many columns.
+Status TableOf(int64_t size, Part part, std::shared_ptr<RowAccess>* table) {
   Result<std::shared_ptr<RowAccess>> found = FindTable("");
   if (!found.ok()) return found.status();
   *table = found.value();
@@ -41,19 +39,28 @@ Status TranslateIds(const Tensor& ids, int64_t size, Part part, std::shared_ptr<
                  static_cast<long long>(size), (*table)->name().c_str(),
                  extended ? " + expand_dim" : "", columns);
   }
+  return Status::Ok();
+}
+
+Status TranslateIds(const Tensor& ids, RowAccess* table, std::vector<int32_t>* rows) {
+  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
   rows->resize(Count(ids));
   // A feasign travels as the bits of an int64.
-  return (*table)->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()), rows->size(),
-                             rows->data());
+  return table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()), rows->size(),
+                          rows->data());
 }
 
 Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int size, Part part) {
   Tensor out;
   Guard(op, [&]() -> Status {
-    PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
     std::shared_ptr<RowAccess> table;
+    PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+    if (table->device() != nullptr && part == Part::kPlain) {
+      return PullOnDevice(*table, ids, anchor, PullShape(ids.shape(), size), &out);
+    }
+    PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
     std::vector<int32_t> rows;
-    PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
+    PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
     out = NewOutput(PullShape(ids.shape(), size), ids.place());
     return part == Part::kExtended
                ? table->PullExtended(rows.data(), rows.size(), out.data<float>())
@@ -63,14 +70,18 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
 }
 
 Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
-  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   const Shape shape = grad.shape();
   const int64_t size = shape.empty() ? 0 : shape.back();
+  const Shape expected = PullShape(ids.shape(), static_cast<int>(size));
   std::shared_ptr<RowAccess> table;
+  PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+  if (table->device() != nullptr && part == Part::kPlain) {
+    return PushOnDevice(*table, ids, grad, expected);
+  }
+  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   std::vector<int32_t> rows;
-  PBX_RETURN_IF_ERROR(TranslateIds(ids, size, part, &table, &rows));
-  PBX_RETURN_IF_ERROR(
-      ExpectShape(grad, "Out@GRAD", PullShape(ids.shape(), static_cast<int>(size))));
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
+  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", expected));
   const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
   return part == Part::kExtended
              ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
@@ -119,8 +130,7 @@ std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
   Tensor count;
   Guard("push_box_sparse", [&]() -> Status {
     PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
-    count = paddle::empty({1}, DataType::INT64, ids.place());
-    *count.data<int64_t>() = ids.numel();
+    count = paddle::full({1}, ids.numel(), DataType::INT64, ids.place());
     return Status::Ok();
   });
   return {count};
@@ -146,11 +156,10 @@ struct Pooled {
 };
 
 Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
-                   const Tensor& plan, const Tensor& anchor, const std::string& table, int slots,
-                   int embedx_dim, bool use_cvm, Pooled* pooled) {
-  Result<std::shared_ptr<RowAccess>> found = FindTable(table);
-  if (!found.ok()) return found.status();
-  pooled->table = found.value();
+                   const Tensor& plan, const Tensor& anchor,
+                   const std::shared_ptr<RowAccess>& table, int slots, int embedx_dim, bool use_cvm,
+                   Pooled* pooled) {
+  pooled->table = table;
   const int dim = pooled->table->layout().embedx_dim;
   if (embedx_dim != dim || slots < 1) {
     return Error(Code::kInvalidArgument,
@@ -214,8 +223,15 @@ Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
                   bool use_cvm) {
   Tensor out;
   Guard(op, [&]() -> Status {
+    Result<std::shared_ptr<RowAccess>> found = FindTable(table);
+    if (!found.ok()) return found.status();
+    if (found.value()->device() != nullptr) {
+      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
+                                anchor, slots,   embedx_dim, use_cvm};
+      return PullPooledOnDevice(*found.value(), inputs, &out);
+    }
     Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
                                     embedx_dim, use_cvm, &pooled));
     const int64_t instances = show_click.shape()[0];
     int64_t dense_width = 0;
@@ -236,8 +252,16 @@ Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
                   int embedx_dim, bool use_cvm) {
   Tensor zeros;
   Guard(op, [&]() -> Status {
+    Result<std::shared_ptr<RowAccess>> found = FindTable(table);
+    if (!found.ok()) return found.status();
+    if (found.value()->device() != nullptr) {
+      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
+                                anchor, slots,   embedx_dim, use_cvm};
+      zeros = ZerosLike(anchor);
+      return PushPooledOnDevice(*found.value(), inputs, grad);
+    }
     Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, table, slots,
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
                                     embedx_dim, use_cvm, &pooled));
     const int64_t instances = show_click.shape()[0];
     int64_t dense_width = 0;

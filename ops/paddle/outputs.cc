@@ -65,6 +65,9 @@ Blocks& TheBlocks() {
 }  // namespace
 
 paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place) {
+  if (place.GetType() != phi::AllocationType::CPU) {  // Paddle keeps blocks of a GPU by itself
+    return paddle::empty(shape, paddle::DataType::FLOAT32, place);
+  }
   size_t bytes = sizeof(float);
   for (const int64_t length : shape) bytes *= static_cast<size_t>(length);
   char* const data = bytes < kLeast ? nullptr : TheBlocks().Take(bytes);

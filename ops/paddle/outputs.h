@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "paddle/extension.h"
+#include "paddle/tensors.h"
 
 namespace pbx {
 

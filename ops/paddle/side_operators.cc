@@ -1,6 +1,4 @@
 // The operators over side tables: rows by id, read only, without a gradient.
-#include <paddle/extension.h>
-
 #include <string>
 #include <vector>
 

@@ -64,6 +64,14 @@ AccessCounters RowAccess::access_counters() const {
   return counters;
 }
 
+void RowAccess::AddCounters(const AccessCounters& more) {
+  rows_pulled_ += more.rows_pulled;
+  rows_pushed_ += more.rows_pushed;
+  ids_pushed_ += more.ids_pushed;
+  const std::lock_guard<std::mutex> lock(bad_mutex_);
+  for (const auto& [slot, count] : more.bad_grads) bad_grads_[slot] += count;
+}
+
 Status RowAccess::CheckStamp(int32_t stamp) const {
   const int32_t now = this->stamp();
   if (now != 0 && stamp == now) return Status::Ok();

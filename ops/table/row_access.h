@@ -45,6 +45,8 @@ struct AccessCounters {
   std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
 };
 
+class DeviceRows;
+
 class RowAccess {
  public:
   virtual ~RowAccess() = default;
@@ -93,12 +95,18 @@ class RowAccess {
 
   AccessCounters access_counters() const;
 
+  // Where the open rows are, if they are on a device: then nothing here reads or changes them.
+  virtual DeviceRows* device() const { return nullptr; }
+
  protected:
   RowAccess(int threads, OnBadGrad on_bad_grad, float bad_grad_bound);
 
   // The open rows. FailedPrecondition, naming what was tried, where there are none.
   virtual Result<OpenRows> Open(const char* what) const = 0;
   virtual int32_t stamp() const = 0;  // of the open rows, 0 when there are none
+
+  // Adds what was counted elsewhere.
+  void AddCounters(const AccessCounters& more);
 
   std::unique_ptr<ThreadPool> pool_;  // pull, push: the training thread's
 

@@ -25,7 +25,8 @@ Table::Table(TableConfig config)
 Table::~Table() = default;
 
 Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
-                                           const std::vector<SegmentDescriptor>& segments) {
+                                           const std::vector<SegmentDescriptor>& segments,
+                                           std::unique_ptr<DeviceRows> device) {
   const int dim = config.accessor.layout.embedx_dim;
   if (dim < 1 || dim > 253) {
     return Error(Code::kInvalidArgument, "table '%s': embedx_dim is %d, expected 1 to 253",
@@ -35,7 +36,15 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
                  config.name.c_str(), config.accessor.layout.expand_dim);
   }
+  if (config.accessor.layout.expand_dim != 0 && device != nullptr) {
+    return Error(
+        Code::kInvalidArgument,
+        "table '%s': expand_dim is %d, and rows on a GPU have no expand part: set it to 0, "
+        "or hbm.place to host",
+        config.name.c_str(), config.accessor.layout.expand_dim);
+  }
   std::unique_ptr<Table> table(new Table(config));
+  table->device_ = std::move(device);
   // The states' sizes follow from the rules: nobody else sets them.
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
@@ -110,18 +119,18 @@ Status Table::Begin(int32_t stamp) {
     return Error(Code::kFailedPrecondition,
                  "begin_pass: pass %d is still open; end_pass is missing", training_->stamp);
   }
-  std::shared_ptr<PassTable> pass;
-  if (staged_train_ != nullptr && staged_train_->stamp == stamp) {
-    pass = std::move(staged_train_);
+  const bool train = staged_train_ != nullptr && staged_train_->stamp == stamp;
+  const auto it = std::find_if(staged_evaluate_.begin(), staged_evaluate_.end(),
+                               [&](const auto& other) { return other->stamp == stamp; });
+  if (!train && it == staged_evaluate_.end()) {
+    return Error(Code::kFailedPrecondition, "begin_pass: pass %d is not staged", stamp);
+  }
+  std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
+  if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, events_.size()));
+  if (train) {
     staged_train_ = nullptr;
     std::vector<uint16_t>().swap(pass->slots);
   } else {
-    const auto it = std::find_if(staged_evaluate_.begin(), staged_evaluate_.end(),
-                                 [&](const auto& other) { return other->stamp == stamp; });
-    if (it == staged_evaluate_.end()) {
-      return Error(Code::kFailedPrecondition, "begin_pass: pass %d is not staged", stamp);
-    }
-    pass = std::move(*it);
     staged_evaluate_.erase(it);
   }
   const std::lock_guard<std::mutex> open(open_mutex_);
@@ -137,6 +146,12 @@ Status Table::End(uint64_t pass_number) {
   if (training_->purpose == Purpose::kTrain && frozen_ != nullptr) {
     return Error(Code::kFailedPrecondition, "end_pass: pass %d is not committed yet",
                  frozen_->stamp);
+  }
+  if (device_ != nullptr) {
+    AccessCounters counters;
+    const Status brought = device_->End(training_.get(), &counters);
+    AddCounters(counters);
+    PBX_RETURN_IF_ERROR(brought);
   }
   std::shared_ptr<PassTable> ended;
   {
@@ -186,6 +201,7 @@ Status Table::Abandon() {
     return Error(Code::kFailedPrecondition, "no pass is open: there is nothing to abandon");
   }
   const std::lock_guard<std::mutex> open(open_mutex_);
+  if (device_ != nullptr) device_->Abandon();
   if (training_->purpose == Purpose::kTrain) {
     abandoned_ = true;
     staged_train_ = nullptr;  // it awaits rows that will not come
@@ -375,6 +391,12 @@ Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
 Result<OpenRows> Table::Open(const char* what) const {
   Result<std::shared_ptr<PassTable>> pass = OpenPass(what);
   if (!pass.ok()) return pass.status();
+  if (device_ != nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "%s: the rows of table '%s' are on the GPU while a pass is open (hbm.place): they "
+                 "are reached by operators with tensors there",
+                 what, config_.name.c_str());
+  }
   const PassTable& table = *pass.value();
   OpenRows open;
   open.rows = table.rows();

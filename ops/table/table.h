@@ -34,6 +34,7 @@
 #include "store/mem_tier.h"
 #include "store/ssd_tier.h"
 #include "table/admission.h"
+#include "table/device_rows.h"
 #include "table/pass_table.h"
 #include "table/row_access.h"
 
@@ -87,9 +88,11 @@ struct TableCounters : AccessCounters {
 
 class Table : public RowAccess {
  public:
-  // segments: the committed ones, from the manifest.
+  // segments: the committed ones, from the manifest. device: where the rows of an open pass are;
+  // null: on the host.
   static Result<std::unique_ptr<Table>> Open(const TableConfig& config,
-                                             const std::vector<SegmentDescriptor>& segments);
+                                             const std::vector<SegmentDescriptor>& segments,
+                                             std::unique_ptr<DeviceRows> device = nullptr);
   ~Table() override;
 
   const TableConfig& config() const { return config_; }
@@ -158,6 +161,7 @@ class Table : public RowAccess {
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
   int32_t stamp() const override;  // of the open pass, 0 when there is none
+  DeviceRows* device() const override { return device_.get(); }
 
   // ---- The open pass, besides what RowAccess has
 
@@ -203,6 +207,7 @@ class Table : public RowAccess {
   TableConfig config_;
   std::vector<float> counted_;  // what config_.accessor.counted points to
   RowCodec codec_;
+  std::unique_ptr<DeviceRows> device_;
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
   std::unique_ptr<ThreadPool> mem_pool_;

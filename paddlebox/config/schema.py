@@ -68,6 +68,11 @@ class OnBadGrad(StrEnum):
     CLIP = "clip"
 
 
+class HbmPlace(StrEnum):
+    HOST = "host"
+    GPU = "gpu"
+
+
 class Format(StrEnum):
     MULTISLOT = "multislot"
     FEASIGN_SLOT = "feasign_slot"
@@ -310,6 +315,11 @@ _TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # 
 class HbmConfig(Section):
     budget_bytes: Bytes = Field(
         default=2 * GIB, ge=MIB, description="all pass tables that live at once"
+    )
+    place: Choice[HbmPlace] = Field(
+        default=HbmPlace.HOST,
+        description="where the rows of the open pass are, and the program runs: in the host's "
+        "memory on the CPU, or on a GPU (gpu: Paddle with CUDA, one rank; docs/gpu.md)",
     )
 
 

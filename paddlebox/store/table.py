@@ -18,13 +18,14 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.closing import Closing
-from paddlebox.config import Slots, TableConfig
+from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.background import Background
 from paddlebox.store.compaction import Policy
 from paddlebox.store.ended import EndedPasses
+from paddlebox.store.hbm_place import gpu_number, native_place
 from paddlebox.store.history import ADMISSION, OWN, GroupLink, History
 from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
@@ -59,6 +60,9 @@ class Table(OneRank, Closing):
         seed: of new rows; the same for the table's whole life.
         folder: of the store; made when absent. None: in memory only.
         hbm_budget_bytes: for the three pass tables that may live at once.
+        hbm_place: where the rows of an open pass are. On a GPU they are reached by operators with
+            tensors there, and what goes wrong in a step may be raised some steps later, or by
+            `end`.
         mem_budget_bytes: rows kept near between passes, at least 1 MiB.
         threads: of staging, pull and push.
         read_only: takes passes for evaluation only, and changes no byte of the store.
@@ -86,6 +90,7 @@ class Table(OneRank, Closing):
         seed: int = 1,
         folder: Path | str | None = None,
         hbm_budget_bytes: int = 2048 * _MIB,
+        hbm_place: HbmPlace = HbmPlace.HOST,
         mem_budget_bytes: int = 1024 * _MIB,
         max_segment_bytes: int = 256 * _MIB,
         threads: int = 1,
@@ -129,6 +134,8 @@ class Table(OneRank, Closing):
                 "seed": seed,
                 "slot_rates": list(slot_rates),
                 "hbm_budget_bytes": hbm_budget_bytes,
+                "hbm_place": native_place(hbm_place),
+                "gpu": gpu_number(),
                 "mem_budget_bytes": mem_budget_bytes,
                 "ssd_folder": str(self.folder / "ssd") if self.folder is not None else "",
                 "max_segment_bytes": max_segment_bytes,

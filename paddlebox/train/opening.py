@@ -77,6 +77,7 @@ def open_table(
         "seed": config.seed,
         "folder": folder,
         "hbm_budget_bytes": config.hbm.budget_bytes,
+        "hbm_place": config.hbm.place,
         "mem_budget_bytes": config.mem.budget_bytes,
         "max_segment_bytes": config.ssd.max_segment_bytes,
         "threads": threads_of(config.store.threads),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox import _native, ops
-from paddlebox.config import Config, OptimizerType, Program, Slots
+from paddlebox.config import Config, HbmPlace, OptimizerType, Program, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.config.ranks import DenseSync
 from paddlebox.data.batches import Feed, packed
@@ -22,6 +22,7 @@ from paddlebox.nn import TableSlots, log_loss
 from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce, Average, TopK
+from paddlebox.store.hbm_place import check_place, gpu_number, host_is_device
 from paddlebox.train.averaging import Averaged
 from paddlebox.train.ranked import RATE, RankedRunner
 
@@ -73,10 +74,11 @@ def build_runner(config: Config, slots: Slots, world: World | None = None) -> Ru
     Args:
         world: of the ranks that train it together.
 
-    Raises: ConfigError for a program of the old IR on several ranks, and for averages of parameters
-        that are themselves averaged now and then.
+    Raises: ConfigError for a program of the old IR on several ranks, for averages of parameters
+        that are themselves averaged now and then, and for rows on a GPU that cannot be there.
     """
     ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
+    check_place(config.hbm.place, ranks)
     if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
         raise ConfigError(
             "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
@@ -102,6 +104,13 @@ def seed_pass(seed: int, number: int) -> None:
     """Makes what Paddle draws in a pass (dropout) a function of the run's seed and the pass's
     number, so that a run which is taken up again draws the same."""
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
+
+
+def _place(config: Config) -> Any:
+    """Where the program runs: where the rows of the pass are."""
+    if config.hbm.place is HbmPlace.HOST or host_is_device():
+        return paddle.CPUPlace()
+    return paddle.CUDAPlace(gpu_number())
 
 
 def _dense_width(config: Config, slots: Slots) -> int:
@@ -164,7 +173,8 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
 class _Dygraph(RankedRunner):
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
-        paddle.disable_static()
+        self._place = _place(config)
+        paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
             self._optimizer = _create_optimizer(config, self._model.parameters())
@@ -176,7 +186,9 @@ class _Dygraph(RankedRunner):
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
-        tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
+        tensors = {
+            name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()
+        }
         logits = self._model(*(tensors[name] for name in self._inputs))
         return _mean_loss(self._model, logits, tensors["box_label"]), logits
 
@@ -265,7 +277,8 @@ class _Static(RankedRunner):
         self._evaluate_fetch = self._build(
             config, slots, self._evaluate, paddle.static.Program(), train=False
         )
-        self._exe = paddle.static.Executor(paddle.CPUPlace())
+        self._place = _place(config)
+        self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._startup)
@@ -334,7 +347,7 @@ class _Static(RankedRunner):
 
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
         for name, array in state.items():
-            self._scope.find_var(name).get_tensor().set(array, paddle.CPUPlace())
+            self._scope.find_var(name).get_tensor().set(array, self._place)
 
     def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
         with paddle.static.scope_guard(self._scope):
@@ -358,7 +371,7 @@ class _Static(RankedRunner):
         for name in expected:
             if name.startswith(RATE):
                 continue  # the config has it, and may have changed
-            self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
+            self._scope.find_var(name).get_tensor().set(state[name], self._place)
 
     def parameters(self) -> dict[str, np.ndarray]:
         tensors = self._state.state_dict("param", self._scope)

@@ -46,11 +46,32 @@ class Gradient(ctypes.Structure):
         ("grad", c_void_p),
         *((name, c_int64) for name in ("stride", "extra", "weights_at")),
         ("show_click", c_void_p),
-        *((name, c_int64) for name in ("show_click_stride", "slots")),
+        *((name, c_int64) for name in ("show_click_stride", "instances", "slots")),
         ("scale", c_float),
         ("clip", c_int32),
         ("bound", c_float),
         ("day", c_uint32),
+    ]
+
+
+class Segments(ctypes.Structure):
+    _fields_ = [
+        ("ids", c_void_p),
+        ("nnz", c_uint64),
+        ("offsets", c_void_p),
+        ("list_of", c_void_p),
+        *((name, c_uint64) for name in ("lists", "segments", "slots", "extra")),
+        ("use_cvm", c_int32),
+    ]
+
+
+class Report(ctypes.Structure):
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            *("rows_pushed", "ids_pushed", "bad_rows", "out_of_range"),
+            *("absent", "an_absent"),
+        )
     ]
 
 
@@ -184,12 +205,28 @@ class Device:
 class Table:
     """The rows of one pass. keys: (n) mixed, ascending."""
 
-    def __init__(self, device: Device, keys: np.ndarray) -> None:
+    def __init__(self, device: Device, keys: np.ndarray, stamp: int = 1) -> None:
         self.device, self.library, self.keys = device, device.library, keys.astype(np.uint64)
         self.handle = c_void_p()
         self.library.call(
-            "begin", device.handle, pointer(self.keys), c_uint64(len(keys)), byref(self.handle)
+            *("begin", device.handle, pointer(self.keys), c_uint64(len(keys))),
+            *(c_int32(stamp), byref(self.handle)),
         )
+
+    def expect(self, refused: np.ndarray) -> None:
+        self.library.call("expect", self.handle, pointer(refused), c_uint64(len(refused)))
+
+    def report(self) -> Report:
+        found = Report()
+        self.library.call("wait", self.device.handle)
+        self.library.call("report_of", self.handle, byref(found), None)
+        return found
+
+    def bad_by_slot(self) -> dict[int, int]:
+        counts = np.zeros(65536, np.uint64)
+        self.library.call("wait", self.device.handle)
+        self.library.call("report_of", self.handle, byref(Report()), pointer(counts))
+        return {int(slot): int(counts[slot]) for slot in np.nonzero(counts)[0]}
 
     def sizes(self) -> Sizes:
         found = Sizes()
@@ -245,44 +282,45 @@ class Table:
         return out.get()
 
     def pull_pooled(
-        self, ids: np.ndarray, offsets: np.ndarray, slots: int, extra: int, use_cvm: bool
+        self,
+        ids: np.ndarray,
+        offsets: np.ndarray,
+        slots: int,
+        extra: int,
+        use_cvm: bool,
+        list_of: np.ndarray | None = None,
     ) -> np.ndarray:
         """(instances, slots * width + extra); what is between is 5."""
         asked = self.device.put(ids.astype(np.int32))
         at = self.device.put(offsets.astype(np.int32))
-        segments = len(offsets) - 1
+        lists = None if list_of is None else self.device.put(list_of.astype(np.int32))
+        segments = len(offsets) - 1 if list_of is None else len(list_of)
         width = (3 if use_cvm else 1) + self.device.config.embedx_dim
         shape = (segments // slots, slots * width + extra)
         out = self.device.put(np.full(shape, 5, np.float32))
-        self.library.call(
-            "pull_pooled",
-            self.handle,
-            asked.pointer,
-            at.pointer,
-            c_uint64(segments),
-            c_uint64(slots),
-            c_uint64(extra),
-            c_int32(use_cvm),
-            out.pointer,
-            None,
+        of = Segments(
+            ids=asked.pointer,
+            nnz=len(ids),
+            offsets=at.pointer,
+            list_of=lists.pointer if lists is not None else None,
+            lists=len(offsets) - 1,
+            segments=segments,
+            slots=slots,
+            extra=extra,
+            use_cvm=use_cvm,
         )
+        self.library.call("pull_pooled", self.handle, byref(of), out.pointer, None)
         return out.get()
 
     def push(self, plan: OnDevice, size: int, of: Push) -> int:
         """Returns how many rows had sums that are not finite."""
         grad, counts = self.device.put(of.grad), self.device.put(of.show_click)
         gradient = of.gradient(grad.pointer, counts.pointer)
-        bad = self.device.put(np.zeros(1, np.uint64))
+        before = self.report().bad_rows
         self.library.call(
-            "push",
-            self.handle,
-            plan.pointer,
-            c_uint64(size),
-            byref(gradient),
-            bad.pointer,
-            None,
+            "push", self.handle, plan.pointer, c_uint64(size), byref(gradient), None
         )
-        return int(bad.get()[0])
+        return int(self.report().bad_rows - before)
 
     def drop(self) -> None:
         self.library.get("drop", self.handle)
@@ -311,6 +349,7 @@ class Push(NamedTuple):
             weights_at=self.weights_at,
             show_click=show_click,
             show_click_stride=self.show_click.shape[1],
+            instances=len(self.show_click),
             slots=self.slots,
             scale=self.scale,
             clip=int(self.clip),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,3 +324,98 @@ def test_mistakes_are_named_and_change_nothing(library, reference):
 
 def _push(slots: int) -> Push:
     return Push(np.zeros((1, 11), np.float32), np.zeros((1, 2), np.float32), slots, 11)
+
+
+def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted(
+    library, reference
+):
+    case = filled(library, reference, config(8), 50)
+    ids = np.array([3, 50, -1, -2, 2**31 - 1, 7], np.int32)
+    known = np.array([3, -1, -1, -1, -1, 7], np.int32)
+    same_bits(
+        case.table.pull(ids), reference.pull(case.device.config, case.rows, known)
+    )
+    assert case.table.report().out_of_range == 3
+    offsets = np.array([0, 2, 4, 6], np.int32)
+    expected = reference.pull_pooled(case.device.config, case.rows, known, offsets, 1, 0, True)
+    same_bits(case.table.pull_pooled(ids, offsets, 1, 0, True), expected)
+    assert case.table.report().out_of_range == 6
+    beyond = case.table.pull_pooled(known, np.array([0, 1, 9, 2], np.int32), 1, 0, True)
+    same_bits(beyond[0], expected[0])
+    assert case.table.report().out_of_range == 8  # an end behind the ids, and one before its begin
+    push = random_push(np.random.default_rng(1), 8, 2, 1)
+    wrong = [
+        [2, 1, 1, 4, 0, 1, 0],  # of another pass
+        [1, 9, 1, 4, 0, 1, 0],  # longer than it is
+        [1, 1, 1, 50, 0, 1, 0],  # a row that is not there
+        [1, 1, 1, 4, 0, 2, 0],  # occurrences behind the last
+        [1, 1, 1, 4, -1, 1, 0],
+    ]
+    before = case.table.rows()
+    for plan in wrong:
+        case.table.push(case.device.put(np.array(plan, np.int32)), len(plan), push)
+    same_bits(case.table.rows(), before)
+    assert case.table.report().out_of_range == 8 + len(wrong)
+    repeated = np.array([1, 2, 2, 4, 4, 0, 1, 2, 0, 1], np.int32)  # two threads would write row 4
+    case.table.push(case.device.put(repeated), len(repeated), push)
+    far = np.array([1, 1, 2, 6, 0, 2, 0, 5], np.int32)  # segment 5 of 2
+    case.table.push(case.device.put(far), len(far), push)
+    assert case.table.report().out_of_range == 10 + len(wrong)
+    assert case.table.changed().tolist() == [4, 6]
+
+
+def test_an_absent_feasign_is_counted_where_rows_are_expected(library, reference):
+    feasigns = np.arange(1, 101, dtype=np.uint64)
+    mixed = reference.mix(feasigns)
+    order = np.argsort(mixed)
+    table = Table(Device(library, config()), mixed[order][:60])
+    asked = np.concatenate([feasigns, np.zeros(5, np.uint64)])
+    table.find(asked)
+    assert table.report().absent == 0  # an evaluation
+    table.expect(mixed[order][60:90])
+    found = table.find(asked)
+    assert (found >= 0).sum() == 60
+    report = table.report()
+    assert report.absent == 10
+    assert report.an_absent == feasigns[order][90:].max()
+
+
+def test_lists_that_instances_share_are_pooled_as_if_each_had_its_own(library, reference):
+    rng = np.random.default_rng(8)
+    case = filled(library, reference, config(16), 300)
+    ids, offsets = batch(rng, 300, 20, 2)
+    list_of = np.sort(rng.integers(0, 40, 60)).astype(np.int32)
+    own = [ids[offsets[i] : offsets[i + 1]] for i in list_of]
+    ends = np.concatenate([[0], np.cumsum([len(one) for one in own])]).astype(np.int32)
+    all_ids = np.concatenate(own).astype(np.int32)
+    expected = case.table.pull_pooled(all_ids, ends, 2, 3, True)
+    same_bits(case.table.pull_pooled(ids, offsets, 2, 3, True, list_of), expected)
+    wrong = list_of.copy()
+    wrong[0], wrong[1] = 40, -1
+    case.table.pull_pooled(ids, offsets, 2, 3, True, wrong)
+    assert case.table.report().out_of_range == 2
+
+
+def test_the_plan_of_ids_by_themselves_needs_no_offsets(library, reference):
+    device = Device(library, config())
+    ids = np.array([5, 3, -1, 5, 0], np.int32)
+    plan = device.put(np.zeros(19, np.int32))
+    asked = device.put(ids)
+    library.call(
+        *("plan", device.handle, asked.pointer, None, c_uint64(5), c_uint64(5)),
+        *(c_int32(4), plan.pointer, None),
+    )
+    expected = reference.plan(ids, np.arange(6, dtype=np.int32), stamp=4)
+    assert plan.get()[: len(expected)].tolist() == expected.tolist()
+
+
+def test_bad_sums_are_counted_by_slot_and_a_push_counts_its_rows(library, reference):
+    case = filled(library, reference, config(8), 20)
+    ids, offsets = np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32)
+    push = random_push(np.random.default_rng(4), 8, 20, 1)
+    push.grad[3, 5] = np.nan
+    slot = int(case.rows[3, :1].view(np.uint32)[0] & 0xFFFF)
+    case.table.push(case.device.plan(ids, offsets), 4 + 3 * 20, push)
+    assert case.table.bad_by_slot() == {slot: 1}
+    report = case.table.report()
+    assert (report.rows_pushed, report.ids_pushed, report.bad_rows) == (20, 20, 1)

@@ -1,0 +1,421 @@
+#include "paddle/hbm_device.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/sorted_merge.h"
+#include "cuda/hbm.h"
+
+namespace pbx {
+namespace {
+
+constexpr size_t kChunkRows = 1 << 16;  // gathered on the host at a time
+constexpr size_t kSlots = 65536;
+
+Status StatusOf(int code, const char* what) {
+  if (code == PBX_HBM_OK) return Status::Ok();
+  const Code of = code == PBX_HBM_INVALID  ? Code::kInvalidArgument
+                  : code == PBX_HBM_MEMORY ? Code::kOutOfSpace
+                                           : Code::kIOError;
+  return Error(
+      of, "%s: %s%s", what, pbx_hbm_error(),
+      code == PBX_HBM_MEMORY ? "; a smaller hbm.budget_bytes splits passes into smaller ones" : "");
+}
+
+pbx_hbm_rule RuleOf(const RuleConfig& rule) {
+  return {static_cast<int32_t>(rule.kind),
+          rule.learning_rate,
+          rule.initial_range,
+          rule.initial_g2sum,
+          rule.beta1,
+          rule.beta2,
+          rule.epsilon,
+          rule.beta,
+          rule.l1,
+          rule.l2,
+          rule.min_bound,
+          rule.max_bound};
+}
+
+struct Close {
+  void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
+  void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
+  void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
+};
+using OwnedTable = std::unique_ptr<pbx_hbm_table, Close>;
+
+class HbmDevice : public DeviceRows {
+ public:
+  HbmDevice(const TableConfig& table, const HbmDeviceConfig& config)
+      : config_(config),
+        name_(table.name),
+        accessor_(table.accessor),
+        slot_rates_(table.slot_rates),
+        rows_stay_(table.precision == Precision::kFloat32),
+        on_bad_grad_(table.on_bad_grad),
+        bad_grad_bound_(table.bad_grad_bound) {
+    if (!slot_rates_.empty()) slot_rates_.resize(kSlots, 1.0f);
+  }
+
+  Status Begin(const PassTable& pass, size_t events) override;
+  Status End(PassTable* pass, AccessCounters* counters) override;
+  void Abandon() override;
+  bool on_cpu() const override { return config_.host_is_device; }
+
+  Status Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) override;
+  Status Pull(const int32_t* ids, size_t n, float* out, void* stream) override;
+  Status PullPooled(const DeviceBatch& batch, float* out, const float* dense,
+                    void* stream) override;
+  size_t PlanRoom(size_t nnz) const override { return pbx_hbm_plan_room(nnz); }
+  Status Plan(const DeviceBatch& batch, int32_t* plan, void* stream) override;
+  Status Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad, float scale,
+              void* stream) override;
+  Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
+                    const float* show_click, const float* grad, void* stream) override;
+
+ private:
+  Status OpenDevice();
+  Result<OwnedTable> NewTable(const PassTable& pass);
+  Status Carry(const PassTable& pass, pbx_hbm_table* to, std::vector<uint8_t>* carried) const;
+  Status Put(const PassTable& pass, const std::vector<uint8_t>& carried, pbx_hbm_table* to) const;
+  Status TakeChanged(PassTable* pass) const;
+  Status CheckOpen(const char* what) const;
+  Status CheckReport(const pbx_hbm_report& report) const;
+  Status LookAtReport(void* stream);
+  Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
+                      void* stream);
+  size_t words() const { return static_cast<size_t>(pbx_hbm_row_words(hbm_.get())); }
+
+  const HbmDeviceConfig config_;
+  const std::string name_;
+  const AccessorConfig accessor_;
+  std::vector<float> slot_rates_;
+  const bool rows_stay_;  // what End gives the host is what the device has: nothing is rounded
+  const OnBadGrad on_bad_grad_;
+  const float bad_grad_bound_;
+
+  // Tables go before what they are on.
+  std::unique_ptr<pbx_hbm, Close> hbm_;
+  std::unique_ptr<pbx_hbm_report, Close> seen_;  // pinned: as some call of late left it
+  OwnedTable open_;
+  int32_t stamp_ = 0;
+  uint32_t day_ = 0;
+  bool read_only_ = false;
+  uint64_t rows_pulled_ = 0;
+
+  // Of the training pass before, for the next one.
+  OwnedTable last_;
+  size_t last_events_ = 0;
+  std::vector<uint64_t> last_keys_;
+  std::vector<uint8_t> last_exists_;
+};
+
+// ---- Between host and device
+
+Status HbmDevice::OpenDevice() {
+  if (hbm_ != nullptr) return Status::Ok();
+  const bool is_host = std::strcmp(HbmBackend(), "host") == 0;
+  if (is_host != config_.host_is_device) {
+    return Error(Code::kFailedPrecondition,
+                 "table '%s': hbm.place is gpu, and this library's device is %s: build it for a "
+                 "Paddle with CUDA (docs/gpu.md), or set hbm.place to host",
+                 name_.c_str(), is_host ? "the CPU" : "a GPU");
+  }
+  pbx_hbm_config config{};
+  config.seed = accessor_.seed;
+  config.embedx_dim = accessor_.layout.embedx_dim;
+  config.show_scale = accessor_.show_scale ? 1 : 0;
+  config.nonclk_coeff = accessor_.nonclk_coeff;
+  config.click_coeff = accessor_.click_coeff;
+  config.embedx_threshold = accessor_.embedx_threshold;
+  config.embed = RuleOf(accessor_.embed);
+  config.embedx = RuleOf(accessor_.embedx);
+  config.slot_rates = slot_rates_.empty() ? nullptr : slot_rates_.data();
+  pbx_hbm* opened = nullptr;
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_open(&config, config_.device, &opened), "the GPU"));
+  std::unique_ptr<pbx_hbm, Close> hbm(opened);
+  void* pinned = nullptr;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_malloc_pinned(sizeof(pbx_hbm_report), &pinned), "the GPU's counters"));
+  seen_.reset(static_cast<pbx_hbm_report*>(pinned));
+  hbm_ = std::move(hbm);
+  return Status::Ok();
+}
+
+Result<OwnedTable> HbmDevice::NewTable(const PassTable& pass) {
+  const std::vector<uint64_t>& keys = pass.table->keys();
+  pbx_hbm_table* made = nullptr;
+  int code = pbx_hbm_begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
+  if (code == PBX_HBM_MEMORY && last_ != nullptr) {  // better to bring all rows anew than none
+    last_ = nullptr;
+    code = pbx_hbm_begin(hbm_.get(), keys.data(), keys.size(), pass.stamp, &made);
+  }
+  PBX_RETURN_IF_ERROR(StatusOf(code, "the pass's rows on the GPU"));
+  return Result<OwnedTable>(OwnedTable(made));
+}
+
+Status HbmDevice::Begin(const PassTable& pass, size_t events) {
+  PBX_RETURN_IF_ERROR(OpenDevice());
+  const bool train = pass.purpose == Purpose::kTrain;
+  if (last_events_ != events) last_ = nullptr;  // the host has decayed its rows since
+  Result<OwnedTable> made = NewTable(pass);
+  if (!made.ok()) return made.status();
+  OwnedTable table = std::move(made.value());
+  std::vector<uint8_t> carried(pass.rows(), 0);
+  if (last_ != nullptr) PBX_RETURN_IF_ERROR(Carry(pass, table.get(), &carried));
+  PBX_RETURN_IF_ERROR(Put(pass, carried, table.get()));
+  if (train) {
+    PBX_RETURN_IF_ERROR(
+        StatusOf(pbx_hbm_expect(table.get(), pass.refused.data(), pass.refused.size()), "refused"));
+    last_ = nullptr;
+  }
+  *seen_ = pbx_hbm_report{};
+  open_ = std::move(table);
+  stamp_ = pass.stamp;
+  day_ = pass.day;
+  read_only_ = !train;
+  rows_pulled_ = 0;
+  last_events_ = events;
+  return Status::Ok();
+}
+
+// Rows that the pass before had and left existing: the host's are the same bytes.
+Status HbmDevice::Carry(const PassTable& pass, pbx_hbm_table* to,
+                        std::vector<uint8_t>* carried) const {
+  const std::vector<uint64_t>& keys = pass.table->keys();
+  ForEachCommon(keys.data(), keys.size(), last_keys_.data(), last_keys_.size(),
+                [&](size_t i, size_t j) { (*carried)[i] = last_exists_[j]; });
+  return StatusOf(pbx_hbm_carry(last_.get(), to, nullptr), "rows of the pass before");
+}
+
+// The rows that were not carried.
+Status HbmDevice::Put(const PassTable& pass, const std::vector<uint8_t>& carried,
+                      pbx_hbm_table* to) const {
+  const size_t n = pass.rows(), row_bytes = pass.table->row_bytes();
+  if (n == 0) return Status::Ok();
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < n; ++i) {
+    if (carried[i] == 0) ids.push_back(static_cast<int32_t>(i));
+  }
+  if (ids.size() == n) {
+    const float* const rows = reinterpret_cast<const float*>(pass.table->row(0));
+    return StatusOf(pbx_hbm_put_rows(to, nullptr, 0, n, rows), "rows to the GPU");
+  }
+  std::vector<float> rows(std::min(ids.size(), kChunkRows) * words());
+  for (size_t begin = 0; begin < ids.size(); begin += kChunkRows) {
+    const size_t count = std::min(ids.size() - begin, kChunkRows);
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(rows.data() + i * words(), pass.table->row(static_cast<size_t>(ids[begin + i])),
+                  row_bytes);
+    }
+    PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_put_rows(to, ids.data() + begin, 0, count, rows.data()),
+                                 "rows to the GPU"));
+  }
+  return Status::Ok();
+}
+
+Status HbmDevice::TakeChanged(PassTable* pass) const {
+  std::vector<int32_t> ids(pass->rows());
+  uint64_t changed = 0;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_changed(open_.get(), ids.data(), &changed), "changed rows of the GPU"));
+  std::vector<float> rows(std::min<size_t>(changed, kChunkRows) * words());
+  for (size_t begin = 0; begin < changed; begin += kChunkRows) {
+    const size_t count = std::min<size_t>(changed - begin, kChunkRows);
+    PBX_RETURN_IF_ERROR(
+        StatusOf(pbx_hbm_get_rows(open_.get(), ids.data() + begin, 0, count, rows.data()),
+                 "rows from the GPU"));
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(pass->table->row(static_cast<size_t>(ids[begin + i])), rows.data() + i * words(),
+                  pass->table->row_bytes());
+    }
+  }
+  return Status::Ok();
+}
+
+Status HbmDevice::End(PassTable* pass, AccessCounters* counters) {
+  PBX_RETURN_IF_ERROR(CheckOpen("end_pass"));
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_wait(hbm_.get()), "the GPU"));
+  pbx_hbm_report report{};
+  std::vector<uint64_t> bad(kSlots);
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_report_of(open_.get(), &report, bad.data()), "the GPU's counters"));
+  counters->rows_pulled = std::exchange(rows_pulled_, 0);
+  counters->rows_pushed = report.rows_pushed;
+  counters->ids_pushed = report.ids_pushed;
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (bad[slot] != 0) counters->bad_grads[static_cast<uint16_t>(slot)] = bad[slot];
+  }
+  PBX_RETURN_IF_ERROR(CheckReport(report));
+  if (read_only_) {
+    open_ = nullptr;
+    return Status::Ok();
+  }
+  PBX_RETURN_IF_ERROR(TakeChanged(pass));
+  if (rows_stay_) {
+    last_keys_ = pass->table->keys();
+    last_exists_.resize(pass->rows());
+    for (size_t i = 0; i < pass->rows(); ++i) {
+      const float* const row = reinterpret_cast<const float*>(pass->table->row(i));
+      const bool touched = ((GetWord(row, 0) >> 16) & kTouched) != 0;
+      last_exists_[i] = touched || pass->Exists(i) ? 1 : 0;
+    }
+    last_ = std::move(open_);
+  }
+  open_ = nullptr;
+  return Status::Ok();
+}
+
+void HbmDevice::Abandon() {
+  if (hbm_ != nullptr) pbx_hbm_wait(hbm_.get());  // what it says has no taker any more
+  open_ = nullptr;
+  last_ = nullptr;
+}
+
+// ---- What operators call
+
+Status HbmDevice::CheckOpen(const char* what) const {
+  if (open_ != nullptr) return Status::Ok();
+  return Error(Code::kFailedPrecondition, "%s: table '%s' has no open pass; begin_pass is missing",
+               what, name_.c_str());
+}
+
+Status HbmDevice::CheckReport(const pbx_hbm_report& report) const {
+  if (report.out_of_range != 0) {
+    return Error(Code::kInvalidArgument,
+                 "table '%s': %" PRIu64
+                 " ids, lists or plans of batches name what pass %d does not have (or are of "
+                 "another pass); they were left out: pack batches for the open pass",
+                 name_.c_str(), report.out_of_range, stamp_);
+  }
+  if (report.absent != 0) {
+    return Error(Code::kInvalidArgument,
+                 "%" PRIu64 " feasigns, one of them %" PRIu64
+                 ", are not among the keys of pass %d: a training pass has rows for the feasigns "
+                 "that were staged with it",
+                 report.absent, report.an_absent, stamp_);
+  }
+  if (report.bad_rows != 0 && on_bad_grad_ == OnBadGrad::kError) {
+    return Error(Code::kNotFinite,
+                 "push: the gradient (or show, click) of %" PRIu64
+                 " rows is NaN or infinite. Those rows are as they were, others have moved: give "
+                 "the pass up, or set table.on_bad_grad to skip or clip",
+                 report.bad_rows);
+  }
+  return Status::Ok();
+}
+
+Status HbmDevice::Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
+  const auto* const bits = reinterpret_cast<const uint64_t*>(feasigns);
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_find(open_.get(), bits, n, ids, stream), "find"));
+  return LookAtReport(stream);
+}
+
+Status HbmDevice::Pull(const int32_t* ids, size_t n, float* out, void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
+  rows_pulled_ += n;
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_pull(open_.get(), ids, n, out, stream), "pull"));
+  return LookAtReport(stream);
+}
+
+Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* dense,
+                             void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
+  pbx_hbm_segments segments{};
+  segments.ids = batch.ids;
+  segments.nnz = batch.nnz;
+  segments.offsets = batch.offsets;
+  segments.list_of = batch.shared.list_of;
+  segments.lists = batch.shared.lists;
+  segments.segments = batch.instances * batch.slots;
+  segments.slots = batch.slots;
+  segments.extra = batch.dense_width;
+  segments.use_cvm = batch.use_cvm ? 1 : 0;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_pull_pooled(open_.get(), &segments, out, stream), "pull_pooled"));
+  rows_pulled_ += batch.nnz;
+  PBX_RETURN_IF_ERROR(LookAtReport(stream));
+  if (batch.dense_width == 0) return Status::Ok();
+  const size_t of_slot = static_cast<size_t>(accessor_.layout.embedx_dim) + (batch.use_cvm ? 3 : 1);
+  const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
+  return StatusOf(pbx_hbm_copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense,
+                                    dense_bytes, dense_bytes, batch.instances, stream),
+                  "pull_pooled");
+}
+
+Status HbmDevice::Plan(const DeviceBatch& batch, int32_t* plan, void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("push"));
+  if (batch.shared.list_of != nullptr) {
+    return Error(Code::kInvalidArgument,
+                 "push: instances share lists, and no plan was fed: the GPU makes plans of batches "
+                 "with a list for each slot of each instance");
+  }
+  const size_t segments = batch.offsets == nullptr ? batch.nnz : batch.instances * batch.slots;
+  return StatusOf(
+      pbx_hbm_plan(hbm_.get(), batch.ids, batch.offsets, segments, batch.nnz, stamp_, plan, stream),
+      "plan");
+}
+
+Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
+                               void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("push"));
+  if (read_only_) {
+    return Error(Code::kFailedPrecondition,
+                 "push: pass %d is an evaluation, its rows do not change", stamp_);
+  }
+  gradient->clip = on_bad_grad_ == OnBadGrad::kClip ? 1 : 0;
+  gradient->bound = bad_grad_bound_;
+  gradient->day = day_;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_push(open_.get(), plan, plan_size, gradient, stream), "push"));
+  return LookAtReport(stream);
+}
+
+// What a call meets comes behind it in the stream: it is told here where the device is the host, by
+// one of the calls to come on a GPU.
+Status HbmDevice::LookAtReport(void* stream) {
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_peek(open_.get(), seen_.get(), stream), "the GPU's counters"));
+  return CheckReport(*seen_);
+}
+
+Status HbmDevice::Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                       float scale, void* stream) {
+  pbx_hbm_gradient gradient{};
+  gradient.grad = gradient.show_click = grad;
+  gradient.stride = gradient.show_click_stride = 3 + accessor_.layout.embedx_dim;
+  gradient.weights_at = 2;
+  gradient.instances = static_cast<int64_t>(n);
+  gradient.slots = 1;
+  gradient.scale = scale;
+  return PushGradient(plan, plan_size, &gradient, stream);
+}
+
+Status HbmDevice::PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
+                             const float* show_click, const float* grad, void* stream) {
+  pbx_hbm_gradient gradient{};
+  gradient.grad = grad;
+  gradient.weights_at = batch.use_cvm ? 2 : 0;
+  gradient.stride = gradient.weights_at + 1 + accessor_.layout.embedx_dim;
+  gradient.extra = static_cast<int64_t>(batch.dense_width);
+  gradient.show_click = show_click;
+  gradient.show_click_stride = 2;
+  gradient.instances = static_cast<int64_t>(batch.instances);
+  gradient.slots = static_cast<int64_t>(batch.slots);
+  gradient.scale = static_cast<float>(batch.instances);
+  return PushGradient(plan, plan_size, &gradient, stream);
+}
+
+}  // namespace
+
+const char* HbmBackend() { return pbx_hbm_backend(); }
+
+std::unique_ptr<DeviceRows> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config) {
+  return std::make_unique<HbmDevice>(table, config);
+}
+
+}  // namespace pbx

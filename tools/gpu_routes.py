@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Prints which way rows go between the GPUs of a machine: nvidia-smi topo -m | tools/gpu_routes.py
+
+A line a GPU, a column for each other one: "link" where NVLink joins them, "by 3" through GPU 3,
+"host" where there is no way over NVLink. No GPU and no CUDA is needed to ask.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from paddlebox.errors import PaddleBoxError
+from paddlebox.ranks.routes import Route, Topology, busy, choose_routes
+
+
+def cell(route: Route | None) -> str:
+    if route is None:
+        return "-"
+    return {"one hop": "link", "host": "host"}.get(route.kind, f"by {route.gpus[1]}")
+
+
+def main() -> int:
+    try:
+        topology = Topology.parse(sys.stdin.read())
+    except PaddleBoxError as error:
+        print(f"gpu_routes: {error}", file=sys.stderr)
+        return 1
+    routes, gpus = choose_routes(topology), range(len(topology.links))
+    print("      " + "".join(f"GPU{b:<4}" for b in gpus))
+    for a in gpus:
+        print(f"GPU{a:<3}" + "".join(f"{cell(routes.get((a, b))):<7}" for b in gpus))
+    kinds = [route.kind for route in routes.values()]
+    print(", ".join(f"{kind} {kinds.count(kind)}" for kind in ("one hop", "two hops", "host")))
+    load = busy(topology, routes)
+    if load:
+        print(f"all to all, one unit a pair: the busiest NVLink carries {max(load.values()):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
