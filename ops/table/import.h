@@ -1,7 +1,7 @@
 // ImportRows: the rows of one table, or of the ranks of one, as the first segments of another, empty
-// one, whose layout, rules, slots or range of keys differ (rule/convert.h). One walk in the order of keys, in the memory of one
-// segment file; where keys change (SlotMap::MovesKeys) rows are sorted in runs, which the caller
-// merges.
+// one, whose layout, rules, slots or range of keys differ (rule/convert.h). One walk in the order of
+// keys, in the memory of one segment file; where keys change (SlotMap::MovesKeys) rows are sorted in
+// runs, which the caller merges.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct ImportResult {
   std::vector<uint64_t> dropped;            // rows left out, by their slot in the source
 };
 
-// sources: idle, of one layout, each with keys above those of the one before. target: with an SSD tier that holds nothing; the segments are not published.
+// sources: idle, of one layout, each with keys above those of the one before. target: with an SSD
+// tier that holds nothing; the segments are not published.
 // progress: called now and then with the rows read so far; its error ends the import. On an error
 // files may be left, which nothing names.
 Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table& target,
