@@ -1,8 +1,8 @@
 // Rows and gradients as they travel between ranks: (n, P) float32 columns [show, click, embed_w,
 // embedx...] as n records of a fixed size.
 //
-//   kFloat16, kBfloat16   show f32, click f32, then P - 2 values of 16 bits      8 + 2 (P - 2) bytes
-//   kInt8                 show f32, click f32, scale f32, embed_w float16, int8[D]    14 + D bytes
+//   kFloat16, kBfloat16   show f32, click f32, then P - 2 values of 16 bits     8 + 2 (P - 2) bytes
+//   kInt8                 show f32, click f32, scale f32, embed_w float16, int8[D]   14 + D bytes
 //
 // Counts stay float32: float16 ends at 65,504. embed_w has no part in the scale of int8, for it is
 // often a hundred times larger than embedx. Values are rounded to the nearest, ties to even; beyond
