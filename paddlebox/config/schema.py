@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.stream import StreamConfig
 from paddlebox.config.zoo import AnyModelConfig
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -365,11 +366,12 @@ class SaveConfig(Section):
     )
 
 
-class DataConfig(Section):
+class DataConfig(StreamConfig):
     format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
     slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
     train_files: ListOf[Text] = Field(
-        min_length=1, description="files, folders, globs or URIs, in the order of training"
+        default=(),
+        description="files, folders, globs or URIs, in the order of training; or path_template",
     )
     test_files: ListOf[Text] = Field(
         default=(), description="files, folders, globs or URIs to evaluate on"
@@ -436,6 +438,18 @@ class DataConfig(Section):
     )
 
     @model_validator(mode="after")
+    def _files_are_named_once(self) -> DataConfig:
+        if bool(self.train_files) == bool(self.path_template):
+            raise ValueError(
+                "expected either train_files, or path_template with from_hour, found "
+                + ("both" if self.train_files else "neither")
+            )
+        for name in ("files_per_pass", "date", "files_per_day"):
+            if self.path_template and getattr(self, name):
+                raise ValueError(f"{name} is of train_files; path_template has passes and dates")
+        return self
+
+    @model_validator(mode="after")
     def _dates_make_sense(self) -> DataConfig:
         if self.date:
             try:
@@ -488,6 +502,10 @@ class TrainerConfig(Section):
         default=30.0,
         ge=0,
         description="seconds that SIGTERM or SIGINT leave the open pass to end and be committed",
+    )
+    evaluate_before_pass: bool = Field(
+        default=False,
+        description="predict a pass's files before it trains on them: `before` in metrics.jsonl",
     )
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
@@ -680,17 +698,19 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _days_go_forward(self) -> Config:
-        if self.data.files_per_day and self.trainer.epochs > 1:
+        dated = self.data.path_template or self.data.files_per_day
+        if dated and self.trainer.epochs > 1:
             raise ValueError(
-                f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
-                f"{self.data.files_per_day}: with days the files are gone through once; "
+                f"trainer.epochs is {self.trainer.epochs} and data."
+                f"{'path_template' if self.data.path_template else 'files_per_day'} {dated}: with "
+                "days the files are gone through once; "
                 "take one of them out"
             )
         return self
 
     @model_validator(mode="after")
     def _commits_have_dates(self) -> Config:
-        if self.checkpoint.every == "date" and not self.data.date:
+        if self.checkpoint.every == "date" and not (self.data.date or self.data.path_template):
             raise ValueError(
                 "checkpoint.every is date, but data.date, the day of the first files, is not set"
             )

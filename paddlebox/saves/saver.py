@@ -199,6 +199,19 @@ class Saver:
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
+    def free_name(self, name: str) -> str | None:
+        """The name for a save of the last pass; None where that save is done. One that is of a
+        version which was gone back from keeps its name, for it may be served: then `<name>-2`."""
+        commits = self._members[0].journal()
+        done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
+        free, tried = name, 1
+        while free in done:
+            if open_save(self.out / free).meta["commit"] in commits:
+                return None
+            tried += 1
+            free = f"{name}-{tried}"
+        return free
+
     @property
     def date(self) -> str:
         """Of the last pass that ended, YYYYMMDD; waits for the commit in the background."""

@@ -22,13 +22,13 @@ log = logging.getLogger("paddlebox")
 
 def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     """Kind and name of what is due after a pass that has no save."""
-    base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
+    base, delta = f"{saver.date}/base", saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
     if saver.last() is None or (
         config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)
     ):
         return BASE, base
     every = config.delta_every
-    if every and saver.pass_number % every == 0 and not saver.is_done(DELTA, delta):
+    if every and saver.pass_number % every == 0 and delta is not None:
         return DELTA, delta
     return None
 

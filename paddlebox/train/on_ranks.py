@@ -31,6 +31,7 @@ def check_config(
         return
     unable = {
         "extra_tables": bool(config.extra_tables),
+        "data.path_template": bool(config.data.path_template),  # each would look for itself
         "save.out": bool(config.save.out),
         "checkpoint.copy_to": bool(config.checkpoint.copy_to),
         "checkpoint.every other than pass": config.checkpoint.every != "pass",

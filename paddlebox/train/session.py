@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,11 @@ from paddlebox.train.init_from import check_same_source, find_source, init_from,
 from paddlebox.train.loop import run_pass
 from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
-from paddlebox.train.plan import PlannedPass, plan_passes
+from paddlebox.train.plan import PlannedPass
 from paddlebox.train.program import Runner, build_runner, seed_pass
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
+from paddlebox.train.stream import passes_of
 
 log = logging.getLogger("paddlebox")
 
@@ -75,7 +75,7 @@ def train(
     """
     on_ranks.check_config(config, world, source, back_to, skip)
     slots = read_slots(config)
-    listed = plan_passes(config)
+    passes = passes_of(config)
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -83,15 +83,14 @@ def train(
         resume.move_aside(run_dir)
     world.wait("fresh")
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = resume.take_up(run_dir, config, slots, listed, back_to, skip)
+    begun = passes.take_up(run_dir, config, slots, back_to, skip)
     on_ranks.check_same_ranks(run_dir, begun.record, world)
     if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = resume.take_up(run_dir, config, slots, listed)
+        begun = passes.take_up(run_dir, config, slots)
     heartbeat.committed(begun.passes)
-    passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    summary = summary_of(run_dir, begun.passes) if begun.passes == len(passes) else None
+    summary = summary_of(run_dir, begun.passes) if passes.are_done() else None
     if on_ranks.is_true_of_all(summary is not None, world):
         assert summary is not None
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
@@ -118,9 +117,9 @@ def train(
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
-            "%s: %d passes, %d sparse slots, rows of %s bytes, vector path %s",
+            "%s: %s, %d sparse slots, rows of %s bytes, vector path %s",
             config.name,
-            len(passes),
+            f"{len(begun.plan)} passes" if begun.plan else "hours of data.path_template",
             len(slots.sparse),
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
@@ -131,11 +130,17 @@ def train(
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
             lines = begun.lines
-            left = passes[begun.passes :]
+            planned = passes.ready()
 
             def evaluated_now() -> dict[str, Any]:
                 own = on_ranks.share_files(tests, world)
                 return evaluate_files(config, slots, table, runner, own)
+
+            def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
+                if not config.trainer.evaluate_before_pass:
+                    return {}
+                own = on_ranks.share_files(planned.files, world)
+                return {"before": evaluate_files(config, slots, table, runner, own)}
 
             def write_line() -> None:
                 if saves is not None:
@@ -154,13 +159,23 @@ def train(
                 evaluated_now()  # with the rank whose line is missing
             elif saves is not None and begun.passes:
                 saves.due()  # what a run that was killed had not written yet
-            if left:
-                _preload(dataset, left[0], world)
-            for planned, following in zip_longest(left, left[1:]):
+            if planned is not None:
+                _preload(dataset, planned, world)
+            while True:
+                if planned is None:  # none was there beside the pass before
+                    table.wait_commit()
+                    planned = passes.wait()
+                    if planned is None:
+                        break
+                    _preload(dataset, planned, world)
+                before = evaluated_first(planned)
                 begin = pass_line.begun(table)
                 heartbeat.stage("load", f"pass {planned.number}")
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
+                    following = passes.ready()
+                    if following is not None:
+                        _preload(dataset, following, world)
                     lines.append(
                         _train_pass(
                             config,
@@ -169,18 +184,18 @@ def train(
                             runner,
                             (planned, following),
                             begin,
-                            partial(
-                                resume.cursor, hashes[planned.number - 1], skipped=begun.skipped
-                            ),
+                            partial(resume.cursor, passes.hash_of(planned), skipped=begun.skipped),
                             lines[-1].get("metrics", {}) if lines else {},
                             world,
                         )
+                        | before
                     )
                     write_line()
                     on_ranks.stop_together(world)
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.
                 heartbeat.committed(min(head, planned.number - 1))
+                planned = following
         heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
@@ -198,7 +213,7 @@ def train(
         wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
-            "passes": len(passes),
+            "passes": lines[-1]["pass"] if lines else 0,
             "resumed_after_pass": begun.passes,
             "samples": sum(line["samples"] for line in lines),
             "seconds": time.perf_counter() - started,
@@ -245,8 +260,6 @@ def _train_pass(
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""
     planned, following = passes
     before, before_of = begin.counters, begin.counters_of
-    if following is not None:
-        _preload(dataset, following, world)
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
@@ -268,6 +281,7 @@ def _train_pass(
         "pass": planned.number,
         "epoch": planned.epoch,
         "date": planned.date,
+        **_of_hour(planned),
         "files": list(planned.files),
         "samples": result.samples,
         "batches": result.batches,
@@ -318,6 +332,16 @@ def _train_pass(
     }
     pass_line.log_pass(planned.number, result, line)
     return line
+
+
+def _of_hour(planned: PlannedPass) -> dict[str, Any]:
+    if not planned.hour:
+        return {}
+    return {
+        "hour": planned.hour,
+        "missing_hours": list(planned.missing),
+        "written_at": round(planned.written_at, 3),
+    }
 
 
 def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:
