@@ -55,9 +55,10 @@ PYTHON = {
     "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
-    "train": _TRAIN,
+    "watch": _FLOOR | {"watch"},
+    "train": _TRAIN | {"serving", "watch"},
     "serving": _TRAIN - {"train"},
-    "launch": _TRAIN | {"serving"},
+    "launch": _TRAIN | {"serving", "watch"},
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"

@@ -14,41 +14,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from paddlebox.config.alerts import AlertsConfig, PublishConfig
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 from paddlebox.config.stream import StreamConfig
+from paddlebox.config.units import GIB, KIB, MIB, Bytes
 from paddlebox.config.zoo import AnyModelConfig
-
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
-
-
-def parse_bytes(value: Any) -> Any:
-    """ "64MiB" as 67108864; an int, and anything that is no text, goes through as it is.
-
-    Raises:
-        ValueError: a text that is not a number and a unit, or not a whole number of bytes.
-    """
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
-    if match is None or match[2] not in _UNITS:
-        units = ", ".join(_UNITS)
-        raise ValueError(f"expected bytes, as a number and one of {units}, found {value!r}")
-    whole, _, fraction = match[1].partition(".")
-    scale = 10 ** len(fraction)
-    count, rest = divmod(int(whole + fraction) * _UNITS[match[2]], scale)
-    if rest:
-        raise ValueError(f"{value!r} is not a whole number of bytes")
-    return count
 
 
 def _number_to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Date = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
 
 
@@ -651,7 +629,22 @@ class Config(Section):
         default=(), description="metrics beside the usual ones: docs/metrics.md"
     )
     save: SaveConfig = Field(default_factory=SaveConfig)
+    publish: PublishConfig = Field(default_factory=PublishConfig)
+    alerts: AlertsConfig = Field(default_factory=AlertsConfig)
     security: SecurityConfig = Field(default_factory=SecurityConfig)
+
+    @model_validator(mode="after")
+    def _published_is_saved(self) -> Config:
+        if self.publish.file and not self.save.out:
+            raise ValueError("publish.file follows the saves of save.out, which is not set")
+        if self.alerts.max_serving_lag_s and not self.publish.file:
+            raise ValueError("alerts.max_serving_lag_s is set, but publish.file is not")
+        if self.alerts.command and not self.security.allow_commands:
+            raise ValueError(
+                "alerts.command runs code, which is off: set security.allow_commands: true if you "
+                "trust whoever wrote it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _code_runs_only_where_it_may(self) -> Config:

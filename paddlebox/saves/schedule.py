@@ -52,8 +52,14 @@ class SavesBesidePasses:
     goes wrong is raised by that commit, the next call of `due`, or `finish`.
     """
 
-    def __init__(self, saver: Saver, config: SaveConfig) -> None:
-        self._saver, self._config = saver, config
+    def __init__(
+        self,
+        saver: Saver,
+        config: SaveConfig,
+        done: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """done: hears the kind of each save, once it is done, in the thread that wrote it."""
+        self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[dict[str, Any]] | None = None
 
@@ -70,7 +76,7 @@ class SavesBesidePasses:
         if due is None:
             return None
         if done is None:
-            running = self._running = self._thread.submit(_timed, self._saver.later(*due))
+            running = self._running = self._thread.submit(self._timed, self._saver.later(*due))
             self._saver.begin_anew(due[0], until=lambda: _ended(running))
         elif not self._saver.has_begun_anew(done):
             self._saver.begin_anew(due[0])
@@ -80,6 +86,13 @@ class SavesBesidePasses:
         """Waits for the last save. Raises: as `Saver.base`."""
         self._wait()
         self._saver.settle()
+
+    def _timed(self, save: Callable[[], Save]) -> dict[str, Any]:
+        started = time.perf_counter()
+        report = _report(save(), started)
+        log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
+        self._done(report["kind"])
+        return report
 
     def _wait(self) -> None:
         running, self._running = self._running, None
@@ -98,10 +111,3 @@ class SavesBesidePasses:
 
 def _ended(running: Future[Any]) -> None:
     running.result()
-
-
-def _timed(save: Callable[[], Save]) -> dict[str, Any]:
-    started = time.perf_counter()
-    report = _report(save(), started)
-    log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
-    return report

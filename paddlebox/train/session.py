@@ -42,9 +42,11 @@ from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
 from paddlebox.train.stream import passes_of
+from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
 
@@ -109,7 +111,9 @@ def train(
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store") as copier,
         _ended_passes_committed(table),
-        _saving(config, table) as saves,
+        Watch(config.alerts, run_dir, begun.lines, publishes=bool(config.publish.file)) as watch,
+        publishing(config, run_dir, watch) as saved,
+        _saving(config, table, saved) as saves,
     ):
         runner = build_runner(config, slots, world.size)
         if start is not None and table.head is None:
@@ -132,6 +136,12 @@ def train(
             lines = begun.lines
             planned = passes.ready()
 
+            def waits(text: str) -> None:
+                heartbeat.stage("load", text)
+                watch.doing("waits", text)
+
+            passes.told = waits
+
             def evaluated_now() -> dict[str, Any]:
                 own = on_ranks.share_files(tests, world)
                 return evaluate_files(config, slots, table, runner, own)
@@ -149,6 +159,7 @@ def train(
                     heartbeat.stage("evaluate", f"after pass {len(lines)}")
                     lines[-1]["test"] = evaluated_now()
                 append_json(run_dir / "metrics.jsonl", lines[-1])
+                watch.passed(lines[-1])
                 if scalars is not None:
                     scalars.add(lines[-1])
 
@@ -171,6 +182,7 @@ def train(
                 before = evaluated_first(planned)
                 begin = pass_line.begun(table)
                 heartbeat.stage("load", f"pass {planned.number}")
+                watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
                     following = passes.ready()
@@ -230,7 +242,9 @@ def train(
 
 
 @contextmanager
-def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]:
+def _saving(
+    config: Config, table: Tables, saved: Callable[[str], None]
+) -> Iterator[SavesBesidePasses | None]:
     """Writes the saves that the config asks for."""
     if not config.save.out:
         yield None
@@ -239,7 +253,7 @@ def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save)
+    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save, saved)
     try:
         yield saves
     finally:

@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from paddlebox import heartbeat
 from paddlebox.config import Config, Slots
 from paddlebox.config.hours import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.hours import Log, look, rewritten, sizes
@@ -34,6 +33,8 @@ _SAID_EVERY_S = 600.0  # that an hour is waited for
 
 class Passes(Protocol):
     """The passes of a run, from where it stands."""
+
+    told: Callable[[str], None]  # what is waited for, at each look
 
     def take_up(
         self,
@@ -69,6 +70,7 @@ class Listed:
     def __init__(self, passes: Sequence[PlannedPass]) -> None:
         self._listed, self._hashes = passes, [""]
         self._left: deque[PlannedPass] = deque()
+        self.told: Callable[[str], None] = lambda _: None
 
     def take_up(
         self,
@@ -115,7 +117,7 @@ class Hourly:
         steady: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._config, self._data = config, config.data
+        self._data = config.data
         self._zone = zone_of(self._data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
         until = self._data.until_hour
@@ -129,6 +131,7 @@ class Hourly:
         self._said = 0.0
         self._trained: deque[dict[str, int]] = deque(maxlen=_WATCHED_HOURS)
         self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
+        self.told: Callable[[str], None] = lambda _: None
 
     # ---- where it stands
 
@@ -292,7 +295,7 @@ class Hourly:
 
     def _say(self, found: Log) -> None:
         text = f"hour {self._next.name}: waits, {found.why}"
-        heartbeat.stage("load", text)
+        self.told(text)
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:
             late = self._clock() - self._next.end.timestamp() > self._data.late_s

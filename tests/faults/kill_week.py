@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,8 +157,7 @@ class Life:
         except (OSError, StopIteration):
             return
         self.memory.append((passes, resident / 1024))
-        store = sum(p.stat().st_size for p in _files(self.run_dir / "store"))
-        self.disk.append((passes, store / 2**20))
+        self.disk.append((passes, _bytes_below(self.run_dir / "store") / 2**20))
 
     def live(self, kills: Iterator[tuple[str, float]], report: Report) -> None:
         """Until the week is over. kills: ("pass", n + fraction) or ("start", seconds)."""
@@ -215,8 +215,14 @@ class Life:
         return [s.at - written[s.pass_number] for s in self.served if s.pass_number in written]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())
+def _bytes_below(folder: Path) -> int:
+    """Of a folder whose files come and go."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(where, name)).st_size
+    return total
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float:
