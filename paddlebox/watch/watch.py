@@ -64,6 +64,7 @@ class Watch:
     def __enter__(self) -> Watch:
         if self._config.metrics_port:
             self._page = Page(self._config.metrics_port, self.text)
+        self._write()
         self._thread.start()
         return self
 
@@ -144,16 +145,21 @@ class Watch:
     def _run(self) -> None:
         while True:
             ending = self._end
-            try:
-                self._look()
-                while self._told:
-                    self._command(self._told.popleft())
-            except OSError as error:  # a full disk: the run says so, and ends by itself
-                log.error("%s: cannot be watched: %s", self._run_dir, error.strerror)
+            self._write()
+            while self._told:
+                self._command(self._told.popleft())
             if ending:
                 return
             self._wake.wait(self._config.every_s)
             self._wake.clear()
+
+    def _write(self) -> None:
+        """status.json, after a look at the clock and the disk."""
+        try:
+            self._look()
+            _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
+        except OSError as error:  # a full disk: the run says so, and ends by itself
+            log.error("%s: cannot be watched: %s", self._run_dir, error.strerror)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -165,7 +171,6 @@ class Watch:
         ended = self._doing[0] in ("ended", "stopped", "failed")
         found = {} if ended else dict(rules.of_clock(self._config, idle, free, unserved))
         self._set(rules.OF_THE_CLOCK, found, {})
-        _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
 
     def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
         """Of these alerts, those that are found fire, the others do not."""
