@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,25 +193,22 @@ class Saver:
         last, head = self.last(), self._members[0].head
         if last is None or head is None or last.meta["pass_number"] != self.pass_number:
             return None
-        if last.meta["commit"] not in self._members[0].journal():  # of another store
-            return None
-        return last
+        return last if self.is_own(last) else None
+
+    def is_own(self, save: Save) -> bool:
+        """Whether it is of a version that led to the table's: not of another store, nor of one
+        that was gone back from."""
+        return save.meta["commit"] in self._members[0].journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
-    def free_name(self, name: str) -> str | None:
-        """The name for a save of the last pass; None where that save is done. One that is of a
-        version which was gone back from keeps its name, for it may be served: then `<name>-2`."""
-        commits = self._members[0].journal()
+    def free_name(self, name: str) -> str:
+        """`name`, or `<name>-2` (3, …) where a save has that: one of versions that were gone back
+        from keeps its name, for it may be served."""
         done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
-        free, tried = name, 1
-        while free in done:
-            if open_save(self.out / free).meta["commit"] in commits:
-                return None
-            tried += 1
-            free = f"{name}-{tried}"
-        return free
+        others = (f"{name}-{number}" for number in itertools.count(2))
+        return next(free for free in itertools.chain([name], others) if free not in done)
 
     @property
     def date(self) -> str:

@@ -22,14 +22,14 @@ log = logging.getLogger("paddlebox")
 
 def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     """Kind and name of what is due after a pass that has no save."""
-    base, delta = f"{saver.date}/base", saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
-    if saver.last() is None or (
-        config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)
-    ):
-        return BASE, base
-    every = config.delta_every
-    if every and saver.pass_number % every == 0 and delta is not None:
-        return DELTA, delta
+    last = saver.last()
+    base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
+    # Rows that a version changed which was gone back from have no delta_score that says so.
+    anew = last is None or not saver.is_own(last)
+    if anew or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)):
+        return BASE, saver.free_name(base)
+    if config.delta_every and saver.pass_number % config.delta_every == 0:
+        return DELTA, saver.free_name(delta)
     return None
 
 

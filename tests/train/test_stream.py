@@ -181,7 +181,9 @@ def test_a_marker_without_data_is_an_hour_that_is_not_there(world):
 @pytest.mark.parametrize("policy", ["wait", "skip", "stop"])
 def test_a_template_that_matches_nothing_is_said_under_every_policy(world, policy):
     world.at_hour("2024010105")
-    with pytest.raises(DataError, match="no hour from 2024-01-01T00:00.00:00 on is there") as error:
+    with pytest.raises(
+        DataError, match=r"no hour from 2024-01-01T00:00.00:00 on is there"
+    ) as error:
         world.hourly(missing_hour=policy).wait()
     assert f"{world.logs}/20240101/00: no such file" in str(error.value)
 
@@ -313,12 +315,12 @@ class TestTakenUp:
 
     def test_files_that_are_trained_or_not_there_cannot_be_skipped(self, world):
         self.trained(world, 2)
-        with pytest.raises(ConfigError, match="matches none of the 2 files that are left"):
+        with pytest.raises(ConfigError, match=r"matches none of the 2 files that are left"):
             self.take_up(world, "20240101/00/*")
 
     def test_hours_in_between_are_not_left_out_unnoticed(self, world):
         self.trained(world, 2)
-        with pytest.raises(ConfigError, match="to go on with 2024-01-01T02.*at 2024-01-01T03"):
+        with pytest.raises(ConfigError, match=r"to go on with 2024-01-01T02.*at 2024-01-01T03"):
             self.take_up(world, from_hour="2024010103")
         assert files(self.take_up(world, from_hour="2024010102").ready()) == ["20240101/02"]
 
@@ -328,7 +330,7 @@ class TestTakenUp:
             record = manifest.head()
             line = {"pass": 1, "epoch": 1, "date": "", "files": []}
             manifest.commit(record.following("pass", cursor=resume.cursor("", line)))
-        with pytest.raises(ConfigError, match="trained on data.train_files, expected hours"):
+        with pytest.raises(ConfigError, match=r"trained on data.train_files, expected hours"):
             self.take_up(world)
 
     def test_the_template_may_change_and_the_zone_too(self, world):
