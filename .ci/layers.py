@@ -56,7 +56,7 @@ PYTHON = {
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},
-    "train": _TRAIN | {"serving", "watch"},
+    "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
     "launch": _TRAIN | {"serving", "watch"},
 }

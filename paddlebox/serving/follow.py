@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paddlebox.errors import PaddleBoxError, TrainingError
+from paddlebox.errors import TrainingError
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
@@ -89,37 +87,3 @@ def _in_order(saves: Path) -> list[str]:
     for base in donefile.read(saves, BASE):
         names += [base.name, *(delta.name for delta in deltas if delta.key == base.key)]
     return names
-
-
-class Publisher:
-    """A follower in a thread, beside training. `told` hears of each save, in that thread."""
-
-    def __init__(self, follower: Follower, told: Callable[[Served], None]) -> None:
-        self._follower, self._told = follower, told
-        self._due, self._end = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="paddlebox-publish", daemon=True)
-        self._due.set()  # for what a run that was killed had not brought in
-        self._thread.start()
-
-    def offer(self) -> None:
-        """A save is done."""
-        self._due.set()
-
-    def close(self) -> None:
-        """Brings in what is done, and ends."""
-        self._end = True
-        self._due.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._due.wait()
-            self._due.clear()
-            ending = self._end
-            try:
-                for served in self._follower.catch_up():
-                    self._told(served)
-            except PaddleBoxError as error:  # training goes on; the staleness of serving tells
-                log.error("publish: %s", error)
-            if ending:
-                return

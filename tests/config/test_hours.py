@@ -107,5 +107,5 @@ def test_what_makes_no_sense_is_said(fields, what):
 
 def test_hours_are_gone_through_once():
     fields = {"name": "r", "model": {"type": "dnn"}, "trainer": {"epochs": 2}}
-    with pytest.raises(ValidationError, match="epochs is 2 and data.path_template"):
+    with pytest.raises(ValidationError, match=r"epochs is 2 and data.path_template"):
         Config.model_validate({**fields, "data": {**HOURLY, "from_hour": 20240101}})

@@ -1,4 +1,4 @@
-"""Hours that come late, twice, never or from the future: what becomes of them, by made-up clocks."""
+"""Hours that come late, twice, never or from the future, by clocks that the test moves."""
 
 from __future__ import annotations
 
@@ -181,9 +181,7 @@ def test_a_marker_without_data_is_an_hour_that_is_not_there(world):
 @pytest.mark.parametrize("policy", ["wait", "skip", "stop"])
 def test_a_template_that_matches_nothing_is_said_under_every_policy(world, policy):
     world.at_hour("2024010105")
-    with pytest.raises(
-        DataError, match=r"no hour from 2024-01-01T00:00.00:00 on is there"
-    ) as error:
+    with pytest.raises(DataError, match=r"no hour from .* on is there") as error:
         world.hourly(missing_hour=policy).wait()
     assert f"{world.logs}/20240101/00: no such file" in str(error.value)
 
