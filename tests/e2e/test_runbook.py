@@ -117,7 +117,8 @@ def test_a_bad_hour_is_gone_back_over_and_serving_follows(hours, without, tmp_pa
     export = tmp_path / "model.export"
     site = Site(
         tmp_path, hours, f"publish.file={export}", "trainer.evaluate_before_pass=true",
-        "alerts.max_auc_drop=0.1", "table.life.delta_threshold=0.0",  # so that deltas leave none out
+        "alerts.max_auc_drop=0.1",
+        "table.life.delta_threshold=0.0",  # so that deltas leave nothing out
     )  # fmt: skip
     site.deliver(BAD, "poisoned.txt")
     done = site.train()  # no guard: the alert tells, and training goes on
