@@ -16,7 +16,10 @@ from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "paddlebox._ops"
-LAYERS = ("base", "row", "rule", "store", "table", "serve", "feed", "metric", "dense", "paddle")
+LAYERS = (
+    *("base", "row", "rule", "store", "table", "serve", "feed", "metric", "dense", "ranks"),
+    "paddle",
+)
 paddle_version = runpy.run_path(str(ROOT / "paddlebox" / "_paddle_version.py"))
 
 try:

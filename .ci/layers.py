@@ -21,9 +21,11 @@ CPP = {
     "feed": {"row", "base"},
     "metric": {"base"},
     "dense": {"base"},
+    "ranks": {"base"},
     "cuda": {"store", "rule", "row", "base"},
     "paddle": {
-        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "base"),
+        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
+        "base",
     },
 }
 # Headers of others that only ops/paddle may include.
@@ -43,7 +45,7 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
-    "ranks": _NATIVE | {"store"},
+    "ranks": _NATIVE | {"_call", "store"},
     "upkeep": _NATIVE | {"store"},
     "report": _NATIVE | {"store", "upkeep"},
     "saves": _NATIVE | {"store"},
@@ -58,7 +60,9 @@ PYTHON = {
     "watch": _FLOOR | {"watch"},
     "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
-    "launch": _TRAIN | {"serving", "watch"},
+    "doctor": _NATIVE,
+    "advise": _TRAIN | {"doctor"},
+    "launch": _TRAIN | {"serving", "watch", "doctor", "advise"},
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"

@@ -8,6 +8,10 @@ copy one; each process has one thread. For each R the job and its copies take tu
 median over turns of the samples a second inside passes, the first pass left out. The copies are R
 separate runs at the same time: they share the machine's memory and caches as ranks do, but nothing
 is exchanged.
+
+Strong scaling: the same files and the same batch over all ranks, whatever R is. The peer: Paddle's
+DataParallel on as many processes, each with a replica of a sparse embedding of all keys
+(ranks_peer.py); it reads nothing, its batches lie in memory.
 """
 
 from __future__ import annotations
@@ -73,6 +77,25 @@ def samples_per_s(run_dir: Path) -> float:
     return samples / sum(float(line["seconds"]) for line in lines[1:])
 
 
+def exchanged(run_dir: Path, batch: int) -> dict[str, float]:
+    """Of the first rank, in passes after the first: the share of time that its trainer spent in
+    exchanges, waiting for others included and alone, and what it sent."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    seconds = sum(float(line["seconds"]) for line in lines[1:])
+    sums = {
+        name: sum(line["exchange"][name] for line in lines[1:]) for name in lines[-1]["exchange"]
+    }
+    steps = sum(int(line["batches"]) for line in lines[1:])
+    in_steps = ("step", "dense")
+    sent = {lane: sums.get(f"sent_bytes_{lane}", 0) / steps for lane in ("ask", *in_steps)}
+    return {
+        "time_share": sum(sums.get(f"seconds_{lane}", 0) for lane in in_steps) / seconds,
+        "waiting_share": sum(sums.get(f"waiting_seconds_{lane}", 0) for lane in in_steps) / seconds,
+        "bytes_a_sample": sum(sent.values()) / batch,
+        **{f"bytes_a_step_{lane}": count for lane, count in sent.items()},
+    }
+
+
 def start(command: list[str], cores: list[int], log: Path) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with open(log, "w") as file:
@@ -88,17 +111,23 @@ def wait(jobs: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
             raise RuntimeError(f"a job failed with {job.returncode}:\n{log.read_text()[-3000:]}")
 
 
-def together(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
-    files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks]
+def launcher(ranks: int, log: Path) -> list[str]:
+    if ranks == 1:
+        return []
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    return [*launch, "--log_dir", str(log)]
+
+
+def together(folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1) -> float:
+    """share: files of each rank in a pass."""
+    files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks * share]
     run_dir = folder / "together"
     shutil.rmtree(run_dir, ignore_errors=True)
     train = [
         "tools/train.py", "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
-        *overrides(files, ranks, batch),
+        *overrides(files, ranks * share, batch),
     ]  # fmt: skip
-    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
-    launch += ["--log_dir", str(folder / "log")]
-    command = [sys.executable, *(launch if ranks > 1 else []), *train]
+    command = [sys.executable, *launcher(ranks, folder / "log"), *train]
     job = start(command, cores[:ranks], folder / "together.log")
     wait([(job, folder / "together.log")])
     return samples_per_s(run_dir)
@@ -122,6 +151,16 @@ def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
     return sum(samples_per_s(run_dir) for run_dir in runs)
 
 
+def peer(folder: Path, ranks: int, options: argparse.Namespace, cores: list[int]) -> float:
+    out = folder / f"peer-{ranks}.json"
+    command = [
+        sys.executable, *launcher(ranks, folder / "log-peer"), "benchmarks/ranks_peer.py",
+        "--keys", str(options.keys), "--batch", str(options.batch), "--out", str(out),
+    ]  # fmt: skip
+    wait([(start(command, cores[:ranks], folder / "peer.log"), folder / "peer.log")])
+    return float(json.loads(out.read_text())["samples_per_s"])
+
+
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
     cores = sorted(os.sched_getaffinity(0))
     sizes = [ranks for ranks in options.ranks if ranks <= len(cores)]
@@ -142,6 +181,13 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
             "of_copies": report.spread([copies for _, copies in turns]),
             "share": share,
         }
+        if ranks > 1:  # of the last turn, before another run takes its folder
+            figures[str(ranks)]["exchange"] = exchanged(folder / "together", options.batch)
+        figures[str(ranks)]["strong_samples_per_s"] = together(
+            folder, ranks, options.batch // ranks, cores, share=max(sizes) // ranks
+        )
+        if ranks > 1:
+            figures[str(ranks)]["data_parallel_samples_per_s"] = peer(folder, ranks, options, cores)
         print(
             f"{ranks} ranks: {figures[str(ranks)]['samples_per_s']['median']:,.0f} samples/s, "
             f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share {share['median']:.3f}"
@@ -155,6 +201,12 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
                     share["median"] >= SHARE_OF_COPIES,
                 )
             )
+            times = (
+                figures[str(ranks)]["samples_per_s"]["median"]
+                / figures[str(ranks)]["data_parallel_samples_per_s"]
+            )
+            name = f"{ranks} ranks, times Paddle's DataParallel"
+            goals.append(report.Goal(name, times, 1.0, times > 1.0))
     return figures, goals
 
 

@@ -45,3 +45,7 @@ class TrainingError(PaddleBoxError, RuntimeError):
 
 class GuardError(TrainingError):
     """A pass was trained but may not be committed: `checkpoint.guard` says so."""
+
+
+class RankError(PaddleBoxError, RuntimeError):
+    """Another rank of the job has ended or given up; the message names it."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import cuts, identity, open_text, write_parts
+from parts import add_split, cuts, identity, open_text, parse_split, report, write_parts
 
 # In the order of the file, by the publisher's names; those of None are made a label or left out.
 COLUMNS: tuple[str | None, ...] = (
@@ -52,15 +52,8 @@ def rows_of(path: Path) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make CSV files of census-income.data.")
-    parser.add_argument("--input", type=Path, required=True, help="the publisher's file")
-    parser.add_argument("--out", type=Path, default=Path("data/census_income"), help="folder")
-    parser.add_argument("--parts", type=int, default=1, help="training files, one a pass")
-    parser.add_argument(
-        "--test-ratio", type=float, default=0.2, help="share of the rows, the last ones"
-    )
-    options = parser.parse_args(arguments)
-    if options.parts < 1 or not 0 <= options.test_ratio < 1:
-        parser.error("expected --parts of 1 or more, and --test-ratio from 0 to below 1")
+    add_split(parser, "data/census_income", parts=1, test_ratio=0.2)
+    options = parse_split(parser, arguments)
     try:
         with open_text(options.input) as lines:
             count = sum(1 for line in lines if line.strip())
@@ -69,8 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_parts(options.out, files, HEADER, rows_of(options.input), made_of)
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise SystemExit(f"{options.input}: {error}") from error
-    for name, rows in files:
-        print(f"{options.out / name}: {rows:,} rows")
+    report(options.out, files)
     return 0
 
 

@@ -14,9 +14,11 @@ import gzip
 import itertools
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from parts import add_split, cuts, parse_split, report
 
 
 def open_lines(path: Path) -> BinaryIO:
@@ -36,19 +38,10 @@ def count_lines(path: Path) -> int:
     return count + (last != b"\n")
 
 
-def cuts(lines: int, parts: int, test_ratio: float) -> Iterator[tuple[str, int]]:
-    """Name and number of lines of each file, in order; sizes differ by one at most."""
-    train = lines - round(lines * test_ratio)
-    for part in range(parts):
-        yield f"train-{part:03}.txt", train * (part + 1) // parts - train * part // parts
-    if train < lines:
-        yield "test.txt", lines - train
-
-
 def split(source: Path, out: Path, parts: int, test_ratio: float) -> list[tuple[str, int]]:
     """Writes the files; each appears under its name only when it is complete."""
     out.mkdir(parents=True, exist_ok=True)
-    files = list(cuts(count_lines(source), parts, test_ratio))
+    files = list(cuts(count_lines(source), parts, test_ratio, "txt"))
     for name, _ in files:
         if (out / name).resolve() == source.resolve():
             raise SystemExit(f"{source}: a part would overwrite it; give another --out")
@@ -62,21 +55,13 @@ def split(source: Path, out: Path, parts: int, test_ratio: float) -> list[tuple[
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Cut a Criteo TSV into passes and a test file.")
-    parser.add_argument("--input", type=Path, required=True, help="the publisher's file")
-    parser.add_argument("--out", type=Path, default=Path("data/criteo"), help="folder to write to")
-    parser.add_argument("--parts", type=int, default=10, help="training files, one a pass")
-    parser.add_argument(
-        "--test-ratio", type=float, default=0.1, help="share of the lines, the last ones"
-    )
-    options = parser.parse_args(arguments)
-    if options.parts < 1 or not 0 <= options.test_ratio < 1:
-        parser.error("expected --parts of 1 or more, and --test-ratio from 0 to below 1")
+    add_split(parser, "data/criteo", parts=10, test_ratio=0.1)
+    options = parse_split(parser, arguments)
     try:
         files = split(options.input, options.out, options.parts, options.test_ratio)
     except (OSError, EOFError) as error:
         raise SystemExit(f"{options.input}: {error}") from error
-    for name, count in files:
-        print(f"{options.out / name}: {count:,} lines")
+    report(options.out, files)
     return 0
 
 

@@ -17,14 +17,13 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import identity, open_text, write_parts
+from parts import identity, open_text, report, side_by_side, write_parts
 
 LIKED = 3.5
 HEADER = "liked,user,movie,genres,year,history,user_count,user_mean"
@@ -77,14 +76,9 @@ def of_ratings(ratings: Path, movies: Path, length: int) -> Iterator[Row]:
             year = re.search(r"\((\d{4})\)\s*$", line["title"])
             genres = [g for g in line["genres"].split("|") if not g.startswith("(")]
             about[line["movieId"]] = (genres, year[1] if year else "")
-    seen: set[str] = set()
     with open_text(ratings) as file:
-        for user, lines in groupby(csv.DictReader(file), key=lambda line: line["userId"]):
-            if user in seen:
-                raise SystemExit(
-                    f"{ratings}: the ratings of user {user} do not lie side by side: sort the file"
-                )
-            seen.add(user)
+        users = side_by_side(ratings, csv.DictReader(file), lambda line: line["userId"], "user")
+        for user, lines in users:
             yield from _of_user(user, list(lines), about, length)
 
 
@@ -150,8 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_parts(options.out, [file for file in files if file[1]], HEADER, every, made_of)
     except (OSError, EOFError, UnicodeDecodeError, KeyError, ValueError) as error:
         raise SystemExit(f"{inputs[0]}: {type(error).__name__}: {error}") from error
-    for name, count in files:
-        print(f"{options.out / name}: {count:,} rows")
+    report(options.out, files)
     return 0
 
 

@@ -22,6 +22,7 @@ enum class Code {
   kOutOfSpace,          // disk or budget
   kFailedPrecondition,  // called out of order: Python PassError
   kNotFinite,           // NaN or infinity where training needs a number: Python TrainingError
+  kPeerGone,            // another rank of the job has ended: Python RankError
 };
 
 class [[nodiscard]] Status {

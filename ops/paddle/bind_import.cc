@@ -12,16 +12,20 @@ namespace pbx {
 namespace {
 
 // progress(rows read so far) is called now and then; what it raises ends the import.
-py::dict Import(Table& source, const Table& target, std::vector<int32_t> slots, bool in_feasigns,
-                uint64_t sort_bytes, const py::function& progress) {
+py::dict Import(const std::vector<Table*>& sources, const Table& target, std::vector<int32_t> slots,
+                bool in_feasigns, uint64_t sort_bytes, uint64_t low, uint64_t high,
+                const py::function& progress) {
+  if (sources.empty()) ThrowIfError(Error(Code::kInvalidArgument, "import: no table to read"));
   ImportOptions options;
   options.map.slots = std::move(slots);
   options.map.in_feasigns = in_feasigns;
   options.sort_bytes = sort_bytes;
+  options.low = low;
+  options.high = high;
   ImportResult result;
   {
     const py::gil_scoped_release release;
-    result = ValueOrThrow(ImportRows(&source, target, options, [&](uint64_t rows) {
+    result = ValueOrThrow(ImportRows(sources, target, options, [&](uint64_t rows) {
       const py::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
       progress(rows);
@@ -69,8 +73,9 @@ std::vector<py::dict> Chunks(const Table& target, uint64_t expected_rows, py::it
 }  // namespace
 
 void BindImport(py::module_& module) {
-  module.def("import_rows", &Import, py::arg("source"), py::arg("target"), py::arg("slots"),
-             py::arg("in_feasigns"), py::arg("sort_bytes"), py::arg("progress"));
+  module.def("import_rows", &Import, py::arg("sources"), py::arg("target"), py::arg("slots"),
+             py::arg("in_feasigns"), py::arg("sort_bytes"), py::arg("low"), py::arg("high"),
+             py::arg("progress"));
   module.def("import_chunks", &Chunks, py::arg("target"), py::arg("expected_rows"),
              py::arg("chunks"));
 }

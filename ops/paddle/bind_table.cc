@@ -181,6 +181,10 @@ void BindTable(py::module_& module) {
              const py::gil_scoped_release released;
              ThrowIfError(t.ReplaceSegments(removed, segments));
            })
+      .def("set_counted",
+           [](Table& t, const std::vector<uint8_t>& slots) {
+             t.SetCounted(slots.data(), slots.size());
+           })
       .def("cancel_merges", &Table::CancelMerges, release)
       .def("append_events",
            [](Table& t, const std::vector<py::dict>& records) {

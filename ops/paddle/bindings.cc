@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "paddle/arrays.h"
+#include "paddle/host_groups.h"
 #include "paddle/operator_error.h"
 #include "row/feasign.h"
 #include "table/kernels.h"
@@ -28,6 +29,7 @@ void Translate(const std::exception_ptr& thrown) {
     if (error.code() == Code::kNotFinite) name = "TrainingError";
     if (error.code() == Code::kCorruption) name = "CorruptionError";
     if (error.code() == Code::kOutOfSpace) name = "OutOfSpaceError";
+    if (error.code() == Code::kPeerGone) name = "RankError";
     const py::object type = py::module_::import("paddlebox.errors").attr(name);
     PyErr_SetString(type.ptr(), error.what());
   }
@@ -59,6 +61,8 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMetric(module);
   pbx::BindTable(module);
   pbx::BindRanks(module);
+  pbx::BindNarrow(module);
+  pbx::BindHostGroup(module);
   pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);

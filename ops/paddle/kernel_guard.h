@@ -24,6 +24,7 @@ inline std::string ErrorClass(Code code) {
     case Code::kNotFinite: return "TrainingError";
     case Code::kCorruption: return "CorruptionError";
     case Code::kOutOfSpace: return "OutOfSpaceError";
+    case Code::kPeerGone: return "RankError";
     default: return "StoreError";
   }
 }

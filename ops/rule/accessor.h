@@ -22,6 +22,9 @@ struct AccessorConfig {
   RowLayout layout;
   // (65536) what a slot's learning rates are multiplied by, indexed by the row's slot; null: 1 all.
   const float* slot_rates = nullptr;
+  // (65536) 1 where shows and clicks are counted, 0 where a push only learns, indexed by the row's
+  // slot; null: counted all. Of a pass that is gone through twice one time counts.
+  const float* counted = nullptr;
 };
 
 namespace accessor {
@@ -60,6 +63,10 @@ PBX_INLINE float RateOf(const AccessorConfig& config, const float* row) {
   return config.slot_rates == nullptr ? 1.0f : config.slot_rates[SlotOf(row)];
 }
 
+PBX_INLINE float CountedOf(const AccessorConfig& config, const float* row) {
+  return config.counted == nullptr ? 1.0f : config.counted[SlotOf(row)];
+}
+
 // The rule with a row's learning rate.
 PBX_INLINE RuleConfig RuleFor(RuleConfig rule, float rate) {
   rule.learning_rate *= rate;
@@ -94,9 +101,10 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
 PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
                             const float* g, const float* embedx_g, uint32_t day, float* row) {
   const RowLayout& layout = config.layout;
-  row[RowLayout::kShow] += show;
-  row[RowLayout::kClick] += click;
-  row[RowLayout::kDeltaScore] += Score(config, show, click);
+  const float counted = CountedOf(config, row);
+  row[RowLayout::kShow] += counted * show;
+  row[RowLayout::kClick] += counted * click;
+  row[RowLayout::kDeltaScore] += counted * Score(config, show, click);
   SetWord(row, RowLayout::kDay, day);
   const float scale = ScaleOf(config, show), rate = RateOf(config, row);
   rule::Update(RuleFor(config.embed, rate), 1, g, scale, row + RowLayout::kEmbed,

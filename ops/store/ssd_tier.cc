@@ -454,11 +454,12 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
 
 // ---- The whole tier
 
-Status SsdTier::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+Status SsdTier::Visit(uint64_t low, uint64_t high,
+                      const std::function<Status(uint64_t key, const char* row)>& visit) {
   const std::shared_ptr<const Segments> segments = impl_->Current();
   std::vector<const SegmentReader*> readers;
   for (const auto& segment : *segments) readers.push_back(segment.get());
-  MergeCursor cursor(std::move(readers));
+  MergeCursor cursor(std::move(readers), low, high);
   for (;;) {
     PBX_RETURN_IF_ERROR(cursor.Next());
     if (cursor.done()) return Status::Ok();

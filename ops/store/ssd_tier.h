@@ -103,7 +103,12 @@ class SsdTier : public Tier {
   // removed ones are left to the caller.
   Status Replace(const std::vector<uint64_t>& removed, const std::vector<SegmentDescriptor>& added);
 
-  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
+  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override {
+    return Visit(0, UINT64_MAX, visit);
+  }
+  // Of keys in [low, high]; of other keys at most the blocks at the ends are read.
+  Status Visit(uint64_t low, uint64_t high,
+               const std::function<Status(uint64_t key, const char* row)>& visit);
   size_t rows() const override;
   size_t bytes() const override;
   size_t memory_bytes() const;  // fences and filters

@@ -117,33 +117,39 @@ void Pack(const Table& target, uint64_t key, float* row, char* packed) {
 
 }  // namespace
 
-Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
+Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table& target,
+                                const ImportOptions& options,
                                 const std::function<Status(uint64_t rows)>& progress) {
   PBX_RETURN_IF_ERROR(CheckEmpty(target));
   const AccessorConfig& accessor = target.config().accessor;
-  const RowConverter converter(source->config().accessor, accessor, options.map);
+  const RowConverter converter(sources.at(0)->config().accessor, accessor, options.map);
   const bool sorts = options.map.MovesKeys();
   ImportResult result;
   result.dropped.resize(options.map.slots.size());
   result.runs = sorts ? 0 : 1;
-  Run run(target, source->pairs_upper_bound(), 1, &result);
+  uint64_t expected_rows = 0;
+  for (const Table* source : sources) expected_rows += source->pairs_upper_bound();
+  Run run(target, expected_rows, 1, &result);
   Sorter sorter(target, options.sort_bytes, &result);
   std::vector<float> row(static_cast<size_t>(accessor.layout.words()));
   std::vector<char> packed(target.stored_row_bytes());
   uint64_t read = 0;
-  const Status visited = source->Visit([&](uint64_t key, const char* bytes) -> Status {
+  const auto take = [&](uint64_t key, const char* bytes) -> Status {
     if (++read % kRowsPerGlance == 0) PBX_RETURN_IF_ERROR(progress(read));
     const float* from = reinterpret_cast<const float*>(bytes);
     if (!converter.Convert(from, &key, row.data())) {
       ++result.dropped[SlotOf(from)];
       return Status::Ok();
     }
+    if (key < options.low || key > options.high) return Status::Ok();
     ++result.rows;
     result.with_embedx += HasEmbedx(from) ? 1 : 0;
     Pack(target, key, row.data(), packed.data());
     return sorts ? sorter.Append(key, packed.data()) : run.Append(key, packed.data());
-  });
-  PBX_RETURN_IF_ERROR(visited);
+  };
+  // A key that changes may come from anywhere.
+  const uint64_t low = sorts ? 0 : options.low, high = sorts ? UINT64_MAX : options.high;
+  for (Table* source : sources) PBX_RETURN_IF_ERROR(source->Visit(low, high, take));
   PBX_RETURN_IF_ERROR(sorter.Flush());
   PBX_RETURN_IF_ERROR(run.Finish());
   PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));

@@ -1,5 +1,5 @@
-// ImportRows: the rows of one table as the first segments of another, empty one, whose layout,
-// rules or slots differ (rule/convert.h). One walk in the order of keys, in the memory of one
+// ImportRows: the rows of one table, or of the ranks of one, as the first segments of another, empty
+// one, whose layout, rules, slots or range of keys differ (rule/convert.h). One walk in the order of keys, in the memory of one
 // segment file; where keys change (SlotMap::MovesKeys) rows are sorted in runs, which the caller
 // merges.
 #pragma once
@@ -16,7 +16,8 @@ namespace pbx {
 
 struct ImportOptions {
   SlotMap map;
-  uint64_t sort_bytes = 256ull << 20;  // of rows that are sorted at a time
+  uint64_t sort_bytes = 256ull << 20;   // of rows that are sorted at a time
+  uint64_t low = 0, high = UINT64_MAX;  // keys that are the target's; rows of others are not its
 };
 
 struct ImportResult {
@@ -27,10 +28,11 @@ struct ImportResult {
   std::vector<uint64_t> dropped;            // rows left out, by their slot in the source
 };
 
-// source: idle. target: with an SSD tier that holds nothing; the segments are not published.
+// sources: idle, of one layout, each with keys above those of the one before. target: with an SSD tier that holds nothing; the segments are not published.
 // progress: called now and then with the rows read so far; its error ends the import. On an error
 // files may be left, which nothing names.
-Result<ImportResult> ImportRows(Table* source, const Table& target, const ImportOptions& options,
+Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table& target,
+                                const ImportOptions& options,
                                 const std::function<Status(uint64_t rows)>& progress);
 
 // Rows of somebody else's, in the order of keys. The pointers stay the caller's, until the next.

@@ -405,7 +405,7 @@ struct Merged {
   alignas(64) float show[kTile] = {}, click[kTile] = {};
   alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
   alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
-  alignas(64) float row_rate[kTile] = {};
+  alignas(64) float row_rate[kTile] = {}, row_counted[kTile] = {};
   bool skip[kTile];
 };
 
@@ -498,6 +498,7 @@ PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
     merged->row_g2sum[t] = row[kState];
     merged->row_x_g2sum[t] = row[kEmbedx + dim];
     merged->row_rate[t] = accessor::RateOf(config, row);
+    merged->row_counted[t] = accessor::CountedOf(config, row);
   }
 }
 
@@ -511,9 +512,11 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
   alignas(64) float show[kTile], click[kTile], delta[kTile], w[kTile], g2sum[kTile], x_g2sum[kTile],
       step[kTile], score[kTile];
   for (size_t t = 0; t < kTile; ++t) {
-    show[t] = merged.row_show[t] + merged.show[t];
-    click[t] = merged.row_click[t] + merged.click[t];
-    delta[t] = merged.row_delta[t] + accessor::Score(config, merged.show[t], merged.click[t]);
+    const float counted = merged.row_counted[t];
+    show[t] = merged.row_show[t] + counted * merged.show[t];
+    click[t] = merged.row_click[t] + counted * merged.click[t];
+    delta[t] =
+        merged.row_delta[t] + counted * accessor::Score(config, merged.show[t], merged.click[t]);
     score[t] = accessor::Score(config, show[t], click[t]);
     const float scale = accessor::ScaleOf(config, merged.show[t]);
     const float rate = merged.row_rate[t];

@@ -339,6 +339,12 @@ void Table::CancelMerges() {
   if (ssd_ != nullptr) ssd_->CancelMerges();
 }
 
+void Table::SetCounted(const uint8_t* slots, size_t n) {
+  counted_.assign(n == 0 ? 0 : size_t{1} << 16, 1.0f);
+  for (size_t i = 0; i < n && i < counted_.size(); ++i) counted_[i] = slots[i] != 0 ? 1.0f : 0.0f;
+  config_.accessor.counted = n == 0 ? nullptr : counted_.data();
+}
+
 bool Table::training() const {
   const std::lock_guard<std::mutex> open(open_mutex_);
   return training_ != nullptr;
@@ -425,7 +431,8 @@ Status Table::Idle(const char* what) const {
                                     : "staged");
 }
 
-Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+Status Table::Visit(uint64_t low, uint64_t high,
+                    const std::function<Status(uint64_t key, const char* row)>& visit) {
   PBX_RETURN_IF_ERROR(Idle("visit"));
   std::vector<float> row(static_cast<size_t>(config_.accessor.layout.words()));
   const auto brought_up = [&](uint64_t key, const char* stored) {
@@ -435,7 +442,10 @@ Status Table::Visit(const std::function<Status(uint64_t key, const char* row)>& 
     }
     return visit(key, reinterpret_cast<const char*>(row.data()));
   };
-  return ssd_ != nullptr ? ssd_->Visit(brought_up) : mem_->Visit(brought_up);
+  if (ssd_ != nullptr) return ssd_->Visit(low, high, brought_up);
+  return mem_->Visit([&](uint64_t key, const char* stored) {
+    return low <= key && key <= high ? brought_up(key, stored) : Status::Ok();
+  });
 }
 
 Status Table::Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found) {

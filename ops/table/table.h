@@ -151,6 +151,10 @@ class Table : public RowAccess {
                          const std::vector<SegmentDescriptor>& added);
   void CancelMerges();
 
+  // Which pushes count shows and clicks from now on, by the slot of their row; slots from n on do,
+  // and with n = 0 all. The others learn alone. Not while a push is under way.
+  void SetCounted(const uint8_t* slots, size_t n);
+
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
   int32_t stamp() const override;  // of the open pass, 0 when there is none
@@ -166,7 +170,12 @@ class Table : public RowAccess {
   // digits.
   Result<std::string> Digest();
   // Calls visit with each key and its row of floats, in ascending order of key.
-  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit);
+  Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) {
+    return Visit(0, UINT64_MAX, visit);
+  }
+  // Of keys in [low, high].
+  Status Visit(uint64_t low, uint64_t high,
+               const std::function<Status(uint64_t key, const char* row)>& visit);
   // keys: (n) ascending. rows: (n, words), found: (n) 1 where there is a row.
   Status Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found);
   size_t pairs_upper_bound() const;
@@ -192,6 +201,7 @@ class Table : public RowAccess {
   Result<SsdTier*> Ssd() const;
 
   TableConfig config_;
+  std::vector<float> counted_;  // what config_.accessor.counted points to
   RowCodec codec_;
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.section import Choice, ListOf, Section
+from paddlebox.config.section import Choice, ListOf, Section, Text
 
 _TYPE = "a model of the zoo: docs/models.md"
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -40,6 +40,7 @@ class ModelType(StrEnum):
     DIEN = "dien"
     BST = "bst"
     DSSM = "dssm"
+    RANK_ATTENTION = "rank_attention"
     CUSTOM = "custom"
 
 
@@ -57,6 +58,15 @@ class ModelConfig(Section):
     """What all models have."""
 
     type: Choice[ModelType] = Field(description=_TYPE)
+    slots: ListOf[Text] = Field(
+        default=(),
+        description="sparse slots that it reads, others are as if absent; empty: all",
+    )
+
+    @property
+    def page_views(self) -> bool:
+        """Whether it reads who was shown beside an instance, as only the join phase has it."""
+        return False
 
     @property
     def sequences(self) -> tuple[str, ...]:
@@ -95,6 +105,20 @@ class FmConfig(WithoutNetwork):
 
 class DnnConfig(NetworkConfig):
     type: Literal[ModelType.DNN] = Field(description=_TYPE)
+
+
+class RankAttentionConfig(NetworkConfig):
+    type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
+    attended_dim: Width = Field(
+        default=32, description="floats that an instance gets of those beside it on its page"
+    )
+    enable_input_bp: bool = Field(
+        default=False, description="rows of those beside it learn from it too"
+    )
+
+    @property
+    def page_views(self) -> bool:
+        return True
 
 
 class WideDeepConfig(NetworkConfig):
@@ -208,6 +232,7 @@ class FinalMlpConfig(NetworkConfig):
 SingleTaskConfig = (
     LrConfig
     | FmConfig
+    | RankAttentionConfig
     | DnnConfig
     | WideDeepConfig
     | DeepFmConfig

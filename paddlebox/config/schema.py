@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from paddlebox.config.alerts import AlertsConfig, PublishConfig
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 from paddlebox.config.stream import StreamConfig
 from paddlebox.config.units import GIB, KIB, MIB, Bytes
@@ -88,6 +89,11 @@ class MetricMethod(StrEnum):
     WUAUC = "wuauc"
     CONTINUOUS = "continuous"
     NAN_INF = "nan_inf"
+
+
+class Phase(StrEnum):
+    JOIN = "join"
+    UPDATE = "update"
 
 
 class Program(StrEnum):
@@ -398,6 +404,12 @@ class DataConfig(StreamConfig):
         description="parser plugin for text: module:function, path/to/file.py:function or the "
         "path of a .so; needs security.allow_commands",
     )
+    logkey: bool = Field(
+        default=False, description="lines have log keys: cmatch, rank and search id (docs/data.md)"
+    )
+    pv_batch_size: int = Field(
+        default=32, ge=1, le=1 << 20, description="with phases: page views a batch of join"
+    )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
         default=0,
@@ -463,6 +475,20 @@ class OptimizerConfig(Section):
     type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
     learning_rate: float = Field(default=0.001, gt=0, description="step size")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
+    averaging: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="evaluate, export and serve averages of the dense parameters over the steps, "
+        "which keep so much of themselves at each, less in the first; 0: none",
+    )
+
+
+class PhaseConfig(Section):
+    """One of the two programs that train a pass."""
+
+    model: AnyModelConfig
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
 
 
 class TrainerConfig(Section):
@@ -574,6 +600,9 @@ class MetricConfig(Section):
     mask: dict[str, ListOf[float]] = Field(
         default_factory=dict, description="column: values of it; other instances do not count"
     )
+    phase: Literal["both", "join", "update"] = Field(
+        default="both", description="with phases: where it is measured"
+    )
     cmatch_rank: ListOf[Text] = Field(
         default=(), description="222_1 (cmatch 222, rank 1) or 222 (any rank): others do not count"
     )
@@ -623,8 +652,14 @@ class Config(Section):
     feeder: FeederConfig = Field(default_factory=FeederConfig)
     model: AnyModelConfig
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    phases: dict[str, PhaseConfig] = Field(
+        default_factory=dict,
+        description="join and update, each with `model` and `optimizer`: two programs over the "
+        "table, one after the other in each pass; leave those two out beside it (docs/phases.md)",
+    )
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    ranks: RanksConfig = Field(default_factory=RanksConfig)
     metrics: ListOf[MetricConfig] = Field(
         default=(), description="metrics beside the usual ones: docs/metrics.md"
     )
@@ -632,6 +667,46 @@ class Config(Section):
     publish: PublishConfig = Field(default_factory=PublishConfig)
     alerts: AlertsConfig = Field(default_factory=AlertsConfig)
     security: SecurityConfig = Field(default_factory=SecurityConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _update_is_what_serves(cls, given: Any) -> Any:
+        """With phases, `model` and `optimizer` are those of update."""
+        phases = given.get("phases") if isinstance(given, dict) else None
+        if not phases or not isinstance(phases, dict):
+            return given
+        if set(phases) != {*Phase}:
+            found = ", ".join(map(str, phases))
+            raise ValueError(f"phases: expected both, join and update, found {found}")
+        update = phases["update"] if isinstance(phases["update"], dict) else {}
+        for name in ("model", "optimizer"):
+            if name in given and given[name] != update.get(name):
+                raise ValueError(
+                    f"{name} is given beside phases, which have one each: leave it out, or say "
+                    f"phases.update.{name}"
+                )
+        return {
+            **{name: update[name] for name in ("model", "optimizer") if name in update},
+            **given,
+        }
+
+    @model_validator(mode="after")
+    def _page_views_are_for_join(self) -> Config:
+        if self.model.page_views:
+            key = "phases.update.model" if self.phases else "model"
+            raise ValueError(
+                f"{key}.type {self.model.type.value} reads page views, which only the join phase "
+                "has: say phases.join.model (docs/phases.md)"
+            )
+        if self.phases and not self.data.logkey:
+            raise ValueError(
+                "phases: join trains on page views, the instances of one search id: their lines "
+                "need log keys: set data.logkey: true"
+            )
+        alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
+        if alone:
+            raise ValueError(f"metric {alone[0]!r}: phase is of a config with phases")
+        return self
 
     @model_validator(mode="after")
     def _published_is_saved(self) -> Config:
@@ -649,7 +724,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _code_runs_only_where_it_may(self) -> Config:
         wanted = [f"data.{name}" for name in ("pipe_command", "parser") if getattr(self.data, name)]
-        wanted += ["model.layer"] if isinstance(self.model, CustomConfig) else []
+        models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        models = models or {"model": self.model}
+        wanted += [f"{key}.layer" for key, one in models.items() if isinstance(one, CustomConfig)]
         if wanted and not self.security.allow_commands:
             raise ValueError(
                 f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "
@@ -708,6 +785,22 @@ class Config(Section):
                 "checkpoint.every is date, but data.date, the day of the first files, is not set"
             )
         return self
+
+    def of_phase(self, phase: Phase) -> Config:
+        """What a phase trains, as a config without phases; itself where it has none."""
+        if not self.phases:
+            return self
+        own = self.phases[phase]
+        chosen = [m for m in self.metrics if m.phase in ("both", phase)]
+        metrics = tuple(m.model_copy(update={"phase": "both"}) for m in chosen)
+        return self.model_copy(
+            update={
+                "model": own.model,
+                "optimizer": own.optimizer,
+                "phases": dict[str, PhaseConfig](),
+                "metrics": metrics,
+            }
+        )
 
     def canonical_json(self) -> str:
         """Every value, defaults too, as JSON with sorted keys and no spaces."""

@@ -116,6 +116,8 @@ class BatchPacker:
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
         metric_columns: slots, or LOG_KEYS, of which each instance's first value is wanted too.
+        read_slots: sparse slots that the packed inputs hold; empty: all. sequences: those that are
+            held id by id; None: as the pass was loaded.
     """
 
     def __init__(
@@ -127,6 +129,8 @@ class BatchPacker:
         rank_offset: str = "",
         metric_columns: Sequence[str] = (),
         tables: Sequence[str] = (),
+        read_slots: Sequence[str] = (),
+        sequences: Sequence[str] | None = None,
     ) -> None:
         self._rank_offset = rank_offset
         self._metric_columns = metric_columns
@@ -147,8 +151,14 @@ class BatchPacker:
         self._lock = threading.Lock()
         of_slot = loaded.options.tables or (0,) * len(self._sparse)
         self._slots_of = [of_slot.count(number) for number in range(len(stamps))]
+        chosen = loaded.options.sequences if sequences is None else sequences
         self._positions = [
-            Positions(self._slots, loaded.options.sequences, of_slot, number)
+            Positions(self._slots, chosen, of_slot, number) for number in range(len(stamps))
+        ]
+        left_out = [bool(read_slots) and name not in read_slots for name in self._sparse]
+        #: (T) which of a table's slots read as if they were absent.
+        self._left_out = [
+            np.array([out for out, of in zip(left_out, of_slot, strict=True) if of == number], bool)
             for number in range(len(stamps))
         ]
         #: (T) rows that the packed inputs would read again, were no list shared.
@@ -205,12 +215,14 @@ class BatchPacker:
         if len(self._slots.tasks) > 1:
             self._take_labels(packed, begin)
         self._count_shared(0, "", packed, end - begin)
+        self._leave_out(0, "", packed, end - begin)
         self._part(0, "", packed)
         for number in range(1, len(self._stamps)):
             others = held.pack_table(number, low, high, rows, self._stamps[number])
             suffix = f"_{self._tables[number]}"
             packed |= {f"box_{name}{suffix}": array for name, array in others.items()}
             self._count_shared(number, suffix, packed, end - begin)
+            self._leave_out(number, suffix, packed, end - begin)
             self._part(number, suffix, packed)
         if self._use_var is None:
             return dict(packed), packed
@@ -252,6 +264,19 @@ class BatchPacker:
             )
         packed["box_label"] = np.ascontiguousarray(labels)
         packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
+
+    def _leave_out(self, number: int, suffix: str, packed: Feed, instances: int) -> None:
+        """Ids of slots that are not read become those of no row: zeros, without a gradient."""
+        left_out = self._left_out[number]
+        if not left_out.any():
+            return
+        offsets = packed[f"box_offsets{suffix}"]
+        of_id = np.repeat(np.tile(left_out, instances), np.diff(offsets))
+        ids = np.where(of_id, np.int32(-1), packed[f"box_ids{suffix}"])
+        packed[f"box_ids{suffix}"] = ids
+        if not self._positions[number].any:  # else `_part` makes the plan
+            plan = core.Table.build_plan(ids, offsets, self._stamps[number])
+            packed[f"box_plan{suffix}"] = plan
 
     def _part(self, number: int, suffix: str, packed: Feed) -> None:
         """Gives each id of a sequence its own place, and the lengths to the dense features."""

@@ -114,9 +114,17 @@ class InMemoryDataset(Orders):
             self._check_in_one_part(current, "a second phase")
         if current.views is not None:
             current.loaded.cut_views(self._pv_batch_size)  # which may have been set anew
+        counted = self._counted_now(current)
         current.trained.add(self._phase)
         self._warn_of_no_batch(current)
-        return self._all_batches(current)
+        return self._all_batches(current, counted)
+
+    def _counted_now(self, current: Pass) -> list[bool]:
+        """Of each sparse slot, whether its shows and clicks count; empty: all."""
+        names = self.sparse_names
+        if self._counted_slots is not None:
+            return [name in self._counted_slots for name in names]
+        return [False] * len(names) if current.trained else []
 
     def _warn_of_no_batch(self, current: Pass) -> None:
         views = current.views is not None
@@ -132,8 +140,10 @@ class InMemoryDataset(Orders):
                 size,
             )
 
-    def _all_batches(self, current: Pass) -> Iterator[Feed]:
+    def _all_batches(self, current: Pass, counted: list[bool]) -> Iterator[Feed]:
         current.feeding = True
+        for member in self._table.members:
+            member.set_counted(counted)
         try:
             for number in range(len(current.loaded.ranges)):
                 if number > 0:
@@ -142,6 +152,8 @@ class InMemoryDataset(Orders):
                     current.open = self._begin_part(current)
                 yield from self._part_batches(current, current.open)
         finally:
+            for member in self._table.members:
+                member.set_counted([])
             current.feeding = False
 
     def _begin_part(self, current: Pass) -> Staged:
@@ -176,6 +188,8 @@ class InMemoryDataset(Orders):
             self._rank_offset if current.views is not None else "",
             self.metric_columns,
             self._table_names,
+            self._read_slots,
+            self._sequences,
         )
         spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times

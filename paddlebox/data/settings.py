@@ -162,6 +162,10 @@ class Settings(Surface):
         return [slot.name for slot in self._initialised().slots.slots]
 
     @property
+    def sparse_names(self) -> list[str]:
+        return [slot.name for slot in self._initialised().slots.sparse]
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """(T) names of the labels."""
         return self._initialised().slots.tasks

@@ -33,6 +33,9 @@ class Surface:
         self._phase = JOIN
         self._rank_offset = ""
         self._pool_size = 0  # 0: set_fea_eval is missing
+        self._read_slots: tuple[str, ...] = ()
+        self._sequences: tuple[str, ...] | None = None  # None: those of init
+        self._counted_slots: tuple[str, ...] | None = None
 
     def _initialised(self) -> LoadOptions:
         if self._options is None:
@@ -168,6 +171,45 @@ class Surface:
     def flip_phase(self) -> None:
         """From join to update, or back."""
         self._phase = UPDATE if self._phase == JOIN else JOIN
+
+    def set_counted_slots(self, slots: Sequence[str] | None) -> None:
+        """Sparse slots whose shows and clicks the batches that are asked for from now on count; a
+        push to others learns alone. None: all of them the first time that a pass is gone through,
+        none the second, so that no phase counts what another has."""
+        self._counted_slots = None if slots is None else self._sparse_slots("counted", slots)
+
+    def set_read_slots(
+        self, slots: Sequence[str] = (), sequences: Sequence[str] | None = None
+    ) -> None:
+        """What the packed inputs of batches that are asked for from now on hold.
+
+        Args:
+            slots: sparse slots; the others read as if they were absent, and get no gradient. Empty:
+                all.
+            sequences: those among them that are fed id by id; None: as init says.
+
+        Raises: ConfigError with dedup_slots, whose lists several instances share.
+        """
+        options = self._initialised()
+        chosen = self._sparse_slots("read", slots)
+        if len(chosen) and options.dedup() is not False:
+            raise ConfigError(
+                f"dedup_slots is {options.dedup_slots}, but a model reads {', '.join(chosen)} "
+                "alone: leave it off, or let the model read all slots"
+            )
+        replace(options, sequences=tuple(sequences or ())).check_sequences()
+        self._read_slots = chosen
+        self._sequences = None if sequences is None else tuple(sequences)
+
+    def _sparse_slots(self, what: str, slots: Sequence[str]) -> tuple[str, ...]:
+        names = [slot.name for slot in self._initialised().slots.sparse]
+        unknown = [slot for slot in slots if slot not in names]
+        if unknown:
+            raise ValueError(
+                f"set_{what}_slots: {', '.join(unknown)}: expected sparse slots, of "
+                f"{', '.join(names)}"
+            )
+        return tuple(slots)
 
     # ---- shuffles
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddlebox.config import Config, Slots
+from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
 from paddlebox.errors import ConfigError
 
@@ -42,5 +43,6 @@ def load_files(
         max_line_bytes=data.max_line_bytes,
         retries=data.retries,
         tables=tables,
+        instances=InstanceOptions(parse_logkey=data.logkey),
     )
     return load(list(files), options, [_ALL_KEYS] * (max(tables, default=0) + 1))

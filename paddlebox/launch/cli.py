@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddlebox import heartbeat
-from paddlebox.config import Config, TrainerConfig, load_config
+from paddlebox.config import Config, Phase, TrainerConfig, load_config
 from paddlebox.errors import (
     ConfigError,
     DataError,
@@ -179,6 +179,12 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="with --dump: the data has ids (set_parse_ins_id); otherwise instances are numbered",
     )
+    parser.add_argument(
+        "--phase",
+        choices=[phase.value for phase in Phase],
+        default=Phase.UPDATE.value,
+        help="of a run with phases: the program that predicts",
+    )
     arguments = parser.parse_args(argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
@@ -196,6 +202,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
                 dump=arguments.dump,
                 dump_slots=arguments.dump_slots,
                 dump_ins_id=arguments.dump_ins_id,
+                phase=Phase(arguments.phase),
             )
             if world.rank == 0:
                 print(json.dumps(result))
@@ -254,6 +261,9 @@ def _joined() -> Iterator[World]:
     try:
         yield world
         world.wait("end")
+    except BaseException as error:
+        world.leave(error)
+        raise
     finally:
         world.close()
 

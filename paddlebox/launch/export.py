@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import TrainerConfig, load_config
+from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import _guarded, _prepare_for
 
@@ -63,6 +63,12 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser.add_argument(
         "--threshold", type=float, metavar="SCORE", help="in place of table.life.base_threshold"
     )
+    parser.add_argument(
+        "--phase",
+        choices=[phase.value for phase in Phase],
+        default=Phase.UPDATE.value,
+        help="of a run with phases: whose program serves",
+    )
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
     gate.add_argument("--min-auc", type=float, default=0.0)
@@ -99,12 +105,14 @@ def _run(arguments: Any) -> Any:
         "version": arguments.version,
         "threshold": arguments.threshold,
     }
+    phase = Phase(arguments.phase)
 
     def source_at(path: Path, save: bool) -> Any:
         if not save:
             source = RunSource(path, **chosen)
             try:
                 check_evaluated(path, source.head, source.config, source.slots)
+                source.choose(phase)
             except BaseException:
                 source.close()
                 raise
@@ -112,6 +120,8 @@ def _run(arguments: Any) -> Any:
         for name, value in chosen.items():
             if value is not None:
                 raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
+        if phase is Phase.JOIN:
+            raise ConfigError(f"--phase join is of a run; {path} is a save, which serves update")
         return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))
 
     if arguments.out is not None:

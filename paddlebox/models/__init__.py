@@ -35,6 +35,7 @@ from paddlebox.models.lr import LogisticRegression
 from paddlebox.models.masknet import MaskNet
 from paddlebox.models.mmoe import MMoE
 from paddlebox.models.ple import PLE
+from paddlebox.models.rank_attention import RankAttention
 from paddlebox.models.shared_bottom import SharedBottom
 from paddlebox.models.wide_deep import WideDeep
 from paddlebox.models.xdeepfm import XDeepFM
@@ -64,6 +65,7 @@ _MODELS: dict[ModelType, Any] = {
     ModelType.DIEN: DIEN,
     ModelType.BST: BST,
     ModelType.DSSM: DSSM,
+    ModelType.RANK_ATTENTION: RankAttention,
     ModelType.CUSTOM: custom_layer,
 }
 _OF_SEVERAL_TASKS = (

@@ -1,12 +1,20 @@
 """Several ranks that train one model: each owns a range of the hash order, with a store of its own.
 
-world.py    who there is, waiting for each other, small things gathered
-lane.py     arrays between every two ranks
-sharded.py  a table whose rows all ranks reach: keys once a pass, rows and gradients each step
-dense.py    gradients of dense parameters, summed
+world.py        who there is, waiting for each other, small things gathered
+lane.py         arrays between every two ranks
+sharded.py      a table whose rows all ranks reach: keys once a pass, rows and gradients each step
+early.py        rows that travel a step earlier
+two_level.py    the same table, with what a node's ranks ask and send merged first
+narrow.py       rows and gradients in fewer bytes
+nodes.py        which ranks share a node
+traffic.py      bytes that were sent
+dense.py        gradients of dense parameters, summed
+dense_modes.py  some of them only, or averages of the parameters now and then
+moving.py       the rows of some ranks as the stores of another number of them
 """
 
 from paddlebox.ranks.sharded import ShardedTable
+from paddlebox.ranks.two_level import sharded_table
 from paddlebox.ranks.world import World
 
-__all__ = ["ShardedTable", "World"]
+__all__ = ["ShardedTable", "World", "sharded_table"]

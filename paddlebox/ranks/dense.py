@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paddlebox import _native
+from paddlebox._call import call
 
 paddle = _native.paddle
 
@@ -19,12 +20,21 @@ def sum_gradients(gradients: Sequence[Any], share: Any) -> list[Any]:
     Args:
         gradients: of this rank's mean loss, float32. share: (1) as `SHARE`.
 
-    One message for all of them: on Gloo a call costs as much as a hundred kilobytes.
+    One message for all of them: on Gloo a call costs as much as a hundred kilobytes. Where all
+    ranks are on one host it goes through the memory that they share.
     """
-    shapes = [list(gradient.shape) for gradient in gradients]
-    sizes = [_size(shape) for shape in shapes]
     flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
-    paddle.distributed.all_reduce(flat)
+    if _native.core.HostGroup.sums_here():
+        flat = call("box_sum_over_ranks", {"Values": flat}, {}, ["Sum"])[0]
+    else:
+        paddle.distributed.all_reduce(flat)
+    return split_gradient(flat, gradients)
+
+
+def split_gradient(flat: Any, like: Sequence[Any]) -> list[Any]:
+    """What of (n) values one after the other is each one's, in its shape."""
+    shapes = [list(one.shape) for one in like]
+    sizes = [_size(shape) for shape in shapes]
     parts = paddle.split(flat, sizes) if len(sizes) > 1 else [flat]
     return [paddle.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 

@@ -1,16 +1,17 @@
-"""Lane: arrays between every two ranks, an uneven all-to-all from point-to-point messages.
+"""Lane: arrays between every two ranks, an uneven all-to-all.
 
-Gloo has no all-to-all. Each pair of ranks has a group of its own for each lane, since Paddle counts
-messages by group and a lane belongs to one thread; pairs meet in the order of a round-robin
-tournament, the lower rank sends first.
+Ranks of one host exchange through memory that they share (ops/base/host_group.h), those of
+different hosts by point-to-point messages of Paddle's, for Gloo has no all-to-all: each pair has a
+group of its own for each lane, since Paddle counts messages by group and a lane belongs to one
+thread; pairs meet in the order of a round-robin tournament, the lower rank sends first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from paddlebox.ranks.world import World
 
 paddle = _native.paddle
+
+_T = TypeVar("_T")
 
 
 def rounds(rank: int, size: int) -> Iterator[int]:
@@ -38,20 +41,26 @@ def rounds(rank: int, size: int) -> Iterator[int]:
 
 
 class Lane:
-    """Made by `World.join`. What is begun on it is done in that order, by a thread of its own: a
-    thread that has never seen a static program, in which Paddle makes no tensors."""
+    """Made by `World.join`. What is begun on it is done in that order, by one thread at a time;
+    where there are other hosts by a thread of its own: one that has never seen a static program, in
+    which Paddle makes no tensors.
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world, self.name = world, name
+    Args:
+        number: of the lane in the memory that the ranks of this host share.
+    """
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        self._world, self.name, self._number = world, name, number
         self._groups: dict[int, tuple[Any, Any]] = {}  # of a peer: process group, its store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-lane-{name}")
-        self.sent_bytes = 0
-        self.seconds = 0.0  # inside exchanges, waiting for peers included
+        self._far_bytes, self._far_seconds = 0, 0.0
         self._make_groups()
 
     def _make_groups(self) -> None:
         collective = paddle.distributed.collective
         for peer in rounds(self._world.rank, self._world.size):
+            if peer in self._world.near:
+                continue
             pair = sorted((self._world.rank, peer))
             store = self._world.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
             usual, collective._default_store = collective._default_store, store
@@ -61,33 +70,50 @@ class Lane:
                 collective._default_store = usual
             self._groups[peer] = (group.process_group, store)
 
+    def meet(self, what: str) -> None:
+        """Before an exchange that some rank may come to late: by the network a peer gives up after
+        30 s, through memory it waits as long as it takes."""
+        if self._groups:
+            self._world.wait(what)
+
+    def do(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """As `submit(...).result()`; at once where no thread is needed for it."""
+        if self._groups:
+            return self._thread.submit(call, *arguments).result()
+        return call(*arguments)
+
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
-        """Does this on the lane's thread, where `swap` and `exchange` may be called."""
+        """Does this on the lane's thread. There, and in `do`, `swap` and `exchange` are called."""
         return self._thread.submit(call, *arguments)
 
     def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
         """Sends out[r] to rank r and fills into[r] from there; what a rank has for itself is
-        copied. On the lane's thread.
+        copied.
 
         Args:
             out, into: (size) contiguous arrays; into[r] has the size and dtype that rank r sends.
-                Empty ones are not sent.
+                Empty ones are not sent to other hosts.
+
+        Raises: RankError for a rank of this host that has ended or given up.
         """
+        me, near, memory = self._world.rank, self._world.near, self._world.memory
+        if memory is None:
+            np.copyto(into[me], out[me])
+        else:
+            memory.swap(self._number, [out[rank] for rank in near], [into[rank] for rank in near])
         begin = time.perf_counter()
-        me = self._world.rank
-        np.copyto(into[me], out[me])
         for peer, (group, _) in self._groups.items():
             other = 0 if peer < me else 1  # its rank in the group
             steps = [(group.send, out[peer]), (group.recv, into[peer])]
             for move, array in steps if me < peer else reversed(steps):
                 if array.size:
                     move(_tensor(array), other, True)
-            self.sent_bytes += out[peer].nbytes
-        self.seconds += time.perf_counter() - begin
+            self._far_bytes += out[peer].nbytes
+        self._far_seconds += time.perf_counter() - begin
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
         """(size) what each rank has for this one; sizes are sent before. out: (size) 1-d arrays of
-        one dtype. On the lane's thread."""
+        one dtype."""
         size = self._world.size
         sizes = np.array([array.size for array in out], np.int64)
         theirs = np.zeros(size, np.int64)
@@ -95,6 +121,16 @@ class Lane:
         into = [np.empty(int(count), out[0].dtype) for count in theirs]
         self.swap([np.ascontiguousarray(array) for array in out], into)
         return into
+
+    def counters(self) -> dict[str, float]:
+        """Sums: bytes sent to other ranks; seconds, and those of them that passed in waiting for
+        ranks of this host."""
+        found: dict[str, float] = {"sent_bytes": 0, "seconds": 0.0, "waiting_seconds": 0.0}
+        if self._world.memory is not None:
+            found = self._world.memory.counters(self._number)
+        found["sent_bytes"] += self._far_bytes
+        found["seconds"] += self._far_seconds
+        return found
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -5,7 +5,8 @@ so what a rank needs of an owner is one slice of them:
 
     once a pass   keys to their owners; row ids back
     each batch    the row ids that it needs, to their owners, ahead of its step
-    each step     rows before it; what the push has merged after it
+    each step     rows before it, between hosts most of them in the step before (early.py);
+                  what the push has merged after it
 
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
@@ -16,19 +17,28 @@ Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch,
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import TableConfig
+from paddlebox.config import Rule, TableConfig
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.early import Changes, Late, pack, unpack
+from paddlebox.ranks.lane import Lane
+from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
+from paddlebox.ranks.nodes import ranks_per_node
+from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import LANES, World
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.table import StagedPass, Table
 
 core = _native.core
@@ -36,15 +46,17 @@ core = _native.core
 Feed = dict[str, Any]
 #: Of a feed: how the step is exchanged. Taken out before a program sees the feed.
 STEP = "ranks:step"
+_ROWS = "ranks:rows"  # of a feed: the future of what `_fetch` gives
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
-_MASK = (1 << 64) - 1  # sums of digests
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
+_BY_SHOWS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2, Rule.FTRL)  # table.show_scale
+_WITH_MOMENTUM = (Rule.ADAM, Rule.SHARED_ADAM)
 
 
 def range_starts(size: int) -> np.ndarray:
     """(size) uint64: where the range of each rank begins in the hash order."""
-    return np.array([-(-(rank << 64) // size) for rank in range(size)], np.uint64)
+    return np.array([first for first, _ in key_ranges(size)], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,14 @@ class ShardedPass(StagedPass):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a step asks this rank for."""
+
+    rows: list[np.ndarray]  # int32, by who asks
+    way: Any = None  # what `_fetch` and `_give` of a subclass need to know beside it
+
+
+@dataclass(frozen=True)
 class Step:
     """What a batch exchanges."""
 
@@ -65,16 +85,20 @@ class Step:
     instances: int  # of this rank; 0: it only serves the others
     all_instances: int  # of all ranks
     keys: np.ndarray  # (u) uint64
+    places: np.ndarray  # (u) int32 of the pass's keys
     counts: list[int]  # (R) of the u rows, which are in the order of owners
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
+    way: Any = None  # of `Asked`
+    late: Late | None = None  # where the other rows travel early: between hosts
+    following: Step | None = None  # where some of its rows do
 
 
 class ShardedTable(Table):
     """As `Table`, for the rank's own range; programs pull and push the rows of every rank.
 
     Args:
-        world: which every rank has joined. The rest as `Table`.
+        world: which every rank has joined. options: how ranks exchange. The rest as `Table`.
 
     Every call that goes through all ranks (stage, count_keys, feeds, step) is made by all of them
     in the same order.
@@ -82,7 +106,14 @@ class ShardedTable(Table):
     Raises: ConfigError for rows with an expand part.
     """
 
-    def __init__(self, config: TableConfig, *, world: World, **arguments: Any) -> None:
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        world: World,
+        options: RanksConfig | None = None,
+        **arguments: Any,
+    ) -> None:
         if config.expand_dim:
             raise ConfigError(
                 f"table '{config.name}': expand_dim {config.expand_dim} with {world.size} ranks: "
@@ -91,7 +122,9 @@ class ShardedTable(Table):
         super().__init__(config, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
-        self._staging, self._asking, self._stepping = (world.lane(name) for name in LANES)
+        lanes = (world.lane(name) for name in LANES)
+        self._staging, self._asking, self._stepping, self._ahead = lanes
+        self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
@@ -101,10 +134,25 @@ class ShardedTable(Table):
             config.bad_grad_bound,
         )
         self._columns = 3 + config.embedx_dim  # P
+        self.options = options = options or RanksConfig()
+        self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))
+        self._row_format = RowFormat(options.rows, self._columns)
+        self._gradient_format = RowFormat(options.gradients, self._columns)
+        self._stamp = 0  # of the open pass
+        self._residual: Residual | None = None  # of the open training pass
+        self._given: deque[Future[None]] = deque()  # pushes on their way to owners
 
     @property
     def ranks(self) -> int:
         return self.world.size
+
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def key_range(self) -> tuple[int, int]:
+        return key_ranges(self.world.size)[self.world.rank]
 
     # ---- once a pass
 
@@ -124,10 +172,8 @@ class ShardedTable(Table):
         day: int = 0,
     ) -> ShardedPass:
         """As `Table.stage`; keys: those of this rank's instances, of every range."""
-        self.world.wait("stage")
-        staged = self._staging.submit(self._stage, keys, slots, train, day)
-        result: ShardedPass = staged.result()
-        return result
+        self._staging.meet("stage")
+        return self._staging.do(self._stage, keys, slots, train, day)
 
     def _stage(
         self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
@@ -135,13 +181,15 @@ class ShardedTable(Table):
         keys = np.ascontiguousarray(keys, np.uint64)
         slots = np.zeros(len(keys), np.uint16) if slots is None else slots
         bounds, lane = self._bounds(keys), self._staging
-        asked = lane.exchange(self._cut(bounds, keys))
-        of_slots = lane.exchange(self._cut(bounds, np.ascontiguousarray(slots, np.uint16)))
+        asked = self._exchange(lane, "keys", self._cut(bounds, keys))
+        of_slots = self._exchange(
+            lane, "keys", self._cut(bounds, np.ascontiguousarray(slots, np.uint16))
+        )
         merged, lowest, _, places = core.merge_keys(
             [(k, s, _NO_COUNTS) for k, s in zip(asked, of_slots, strict=True)]
         )
         shard = super().stage(merged, lowest, train=train, day=day)
-        rows = lane.exchange([shard.row_of_key[of_rank] for of_rank in places])
+        rows = self._exchange(lane, "keys", [shard.row_of_key[of_rank] for of_rank in places])
         row_at_owner = np.concatenate(rows)
         here = np.arange(len(keys), dtype=np.int32)
         return ShardedPass(
@@ -162,15 +210,16 @@ class ShardedTable(Table):
     ) -> int:
         """As `Table.count_keys`; the counts of all ranks are added up by the owners."""
         del slots
-        self.world.wait("count")
-        counted: int = self._staging.submit(self._count_keys, keys, counts).result()
-        return counted
+        self._staging.meet("count")
+        return self._staging.do(self._count_keys, keys, counts)
 
     def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
         bounds, lane = self._bounds(keys), self._staging
-        asked = lane.exchange(self._cut(bounds, keys))
-        of_counts = lane.exchange(self._cut(bounds, np.ascontiguousarray(counts, np.uint32)))
+        asked = self._exchange(lane, "keys", self._cut(bounds, keys))
+        of_counts = self._exchange(
+            lane, "keys", self._cut(bounds, np.ascontiguousarray(counts, np.uint32))
+        )
         merged, _, sums, _ = core.merge_keys(
             [(k, _NO_SLOTS, c) for k, c in zip(asked, of_counts, strict=True)]
         )
@@ -181,6 +230,48 @@ class ShardedTable(Table):
 
     def begin(self, staged: StagedPass) -> None:
         super().begin(_shard(staged))
+        assert isinstance(staged, ShardedPass)
+        self._stamp, self._residual = staged.stamp, None
+        if staged.train and self._gradient_format.narrow and self.options.error_feedback:
+            self._residual = self._new_residual(staged)
+
+    def _new_residual(self, staged: ShardedPass) -> Residual:
+        return Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
+
+    def end(self, pass_number: int = 0) -> None:
+        """As `Table.end`, once every gradient has been applied, and what rounding took of them."""
+        self._settle(0)
+        residual, self._residual = self._residual, None
+        # A step of Adam moves a row by its momentum, far more than what a rounding has left.
+        if residual is not None and not {*self._rules} & {*_WITH_MOMENTUM}:
+            self._stepping.meet("flush")
+            self._stepping.do(self._flush, residual)
+        super().end(pass_number)
+
+    @property
+    def _rules(self) -> tuple[Rule, Rule]:
+        return self.config.embed.rule, self.config.embedx.rule
+
+    def _flush(self, residual: Residual) -> None:
+        rows, left = residual.left()
+        ids = self._exchange(self._stepping, "left", rows)
+        width = self._columns - 1
+        values = [
+            flat.reshape(-1, width)
+            for flat in self._exchange(self._stepping, "left", [part.reshape(-1) for part in left])
+        ]
+        embed, embedx = (self.config.show_scale and rule in _BY_SHOWS for rule in self._rules)
+        found, gradients = sum_of_left(ids, values, (embed, embedx))
+        if len(found):
+            offsets = np.arange(len(found) + 1, dtype=np.int32)
+            plan = core.Table.build_plan(found, offsets, self._stamp)
+            core.push_planned(self._native, plan, gradients)
+
+    def abandon(self, *, evaluation: bool = False) -> None:
+        self._residual = None
+        self._ahead.submit(lambda: None).result()  # rows that are on their way are of its pass
+        self._given.clear()
+        super().abandon(evaluation=evaluation)
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """As `Table.commit_in_background`, once every rank has committed the pass before: each then
@@ -188,6 +279,13 @@ class ShardedTable(Table):
         self.wait_commit()
         self.world.wait("committed")
         return super().commit_in_background(**arguments)
+
+    def commit_ended(self) -> int:
+        """As `Table.commit_ended`, once every rank has committed the pass before; each calls it."""
+        self._background.settle()
+        if self._ended.kept_fields is not None:
+            self.world.wait("committed")
+        return super().commit_ended()
 
     def agree_parts(self, parts: int) -> int:
         """How many parts a pass is split into: as many as any rank needs."""
@@ -207,6 +305,11 @@ class ShardedTable(Table):
         assert isinstance(staged, ShardedPass)
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
         source = iter(batches)
+        self._coming = None
+        # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
+        changes = None
+        if not (self.world.on_one_host or self.options.ahead or self.options.two_level):
+            changes = Changes(_shard(staged).rows, staged.train)
 
         def ask(first: int) -> Future[list[Feed]] | None:
             most = min(_BATCHES_A_MESSAGE, steps - first)
@@ -214,62 +317,121 @@ class ShardedTable(Table):
                 return None
             own = list(itertools.islice(source, most))
             fill = [nobody() for _ in range(most - len(own))]
-            self.world.wait("ask")
-            return self._asking.submit(self._ask, staged, own, fill)
+            self._asking.meet("ask")
+            return self._asking.submit(self._ask, staged, own, fill, changes)
 
-        coming = ask(0)
-        for first in range(0, steps, _BATCHES_A_MESSAGE):
-            assert coming is not None
-            feeds = coming.result()
-            coming = ask(first + _BATCHES_A_MESSAGE)
-            yield from feeds
+        def planned() -> Iterator[Feed]:
+            coming = ask(0)
+            for first in range(0, steps, _BATCHES_A_MESSAGE):
+                assert coming is not None
+                feeds = coming.result()
+                coming = ask(first + _BATCHES_A_MESSAGE)
+                yield from feeds
 
-    def _ask(self, staged: ShardedPass, own: list[Feed], fill: list[Feed]) -> list[Feed]:
+        feeds = self._with_following(planned(), changes is not None)
+        yield from self._with_rows(feeds, staged.train)
+
+    def _with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
+        """Where rows travel early, each step knows the one after it."""
+        held: Feed | None = None
+        for feed in feeds:
+            if not early:
+                yield feed
+                continue
+            if held is not None:
+                held[STEP] = replace(held[STEP], following=feed[STEP])
+                yield held
+            held = feed
+        if held is not None:
+            yield held
+
+    def _with_rows(self, feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
+        """In asynchronous training the rows of the next steps are on their way.
+
+        What is done on a lane is done in its order: with `ahead` steps fetched before a step's
+        gradients are given, rows lack those of just so many steps.
+        """
+        ahead = self.options.ahead if train else 0
+        fetched: deque[Feed] = deque()
+        for feed in feeds:
+            if ahead:
+                feed[_ROWS] = self._ahead.submit(self._fetch, feed[STEP], self._ahead)
+            fetched.append(feed)
+            if len(fetched) > ahead:
+                yield fetched.popleft()
+        yield from fetched
+        self._settle(0)
+
+    def _ask(
+        self,
+        staged: ShardedPass,
+        own: list[Feed],
+        fill: list[Feed],
+        changes: Changes | None,
+    ) -> list[Feed]:
         """The steps of some batches: which rows this rank needs of each owner, and which each rank
         needs of it. On the lane's thread."""
-        lane, ranks = self._asking, self.world.size
-        feeds = [*own, *fill]
-        steps = len(feeds)
-        rows = []
+        lane, feeds, rows = self._asking, [*own, *fill], []
         for feed in feeds:
             ids, plan = (np.array(feed[name], np.int32) for name in ("box_ids", "box_plan"))
             plan[0] = staged.stamp
             rows.append(core.compact_batch(ids, plan, len(staged.keys)))
             feed["box_ids"], feed["box_plan"] = ids, plan
         cuts = [np.searchsorted(of_batch, staged.bounds) for of_batch in rows]
-        counts = np.array([np.diff(cut) for cut in cuts], np.int64)  # (steps, R)
-        sizes = np.array([_instances(feed) for feed in own] + [0] * len(fill), np.int64)
-        heads = lane.exchange([np.append(counts[:, r], sizes) for r in range(ranks)])
-        asked = lane.exchange(
-            [
-                np.concatenate(
-                    [staged.row_at_owner[of_batch[cut[r] : cut[r + 1]]] for of_batch, cut in pairs]
-                )
-                for r in range(ranks)
-                for pairs in [list(zip(rows, cuts, strict=True))]
-            ]
-        )
-        of_step = [
-            np.split(found, np.cumsum(head[:steps])[:-1])
-            for found, head in zip(asked, heads, strict=True)
+        wanted = [
+            [staged.row_at_owner[of_batch[a:b]] for a, b in itertools.pairwise(cut.tolist())]
+            for of_batch, cut in zip(rows, cuts, strict=True)
         ]
+        sizes = [_instances(feed) for feed in own] + [0] * len(fill)
+        asked = self._request(staged, wanted)
+        all_sizes = lane.exchange([np.array(sizes, np.int64)] * self.world.size)
+        late: list[Late | None] = [None] * len(feeds)
+        if changes is not None:
+            asked_late = [changes.late(of_step.rows) for of_step in asked]
+            told = self._exchange(
+                lane, "ids", [pack(asked_late, rank) for rank in range(self.world.size)]
+            )
+            counts = np.array([np.diff(cut) for cut in cuts], np.int64)
+            late = [Late(*each) for each in zip(asked_late, unpack(told, counts), strict=True)]
         for number, feed in enumerate(feeds):
-            needed = [parts[number] for parts in of_step]
             push = None
             if staged.train:
-                ids = np.concatenate(needed)
+                ids = np.concatenate(asked[number].rows)
                 offsets = np.arange(len(ids) + 1, dtype=np.int32)
                 push = core.Table.build_plan(ids, offsets, staged.stamp)
             feed[STEP] = Step(
                 staged.stamp,
-                int(sizes[number]),
-                int(sum(head[steps + number] for head in heads)),
+                sizes[number],
+                int(sum(of_rank[number] for of_rank in all_sizes)),
                 staged.keys[rows[number]],
-                counts[number].tolist(),
-                needed,
+                rows[number],
+                np.diff(cuts[number]).tolist(),
+                asked[number].rows,
                 push,
+                asked[number].way,
+                late[number],
             )
         return feeds
+
+    def _request(self, staged: ShardedPass, wanted: list[list[np.ndarray]]) -> list[Asked]:
+        """Tells owners which rows are wanted of them; every rank calls it. On the asking lane.
+
+        Args:
+            wanted: (steps, R) int32 rows at each owner.
+        """
+        del staged
+        ranks, lane = self.world.size, self._asking
+        counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int64)
+        heads = self._exchange(lane, "ids", [counts[:, rank] for rank in range(ranks)])
+        asked = self._exchange(
+            lane,
+            "ids",
+            [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)],
+        )
+        of_rank = [
+            np.split(found, np.cumsum(head)[:-1]) for found, head in zip(asked, heads, strict=True)
+        ]
+        return [Asked([parts[step] for parts in of_rank]) for step in range(len(wanted))]
 
     # ---- each step
 
@@ -280,45 +442,119 @@ class ShardedTable(Table):
         step: Step = feed.pop(STEP)
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
-        self._stepping.submit(self._bring, step).result()
-        self._batch.open()
-        yield step.instances
-        if step.push is not None:
-            self._stepping.submit(self._take, step).result()
+        try:
+            rows: Future[np.ndarray] | None = feed.pop(_ROWS, None)
+            if rows is not None:
+                self._batch.prepare(step.stamp, step.keys, step.push is None)
+                self._batch.fill(None, 0, rows.result())
+            elif step.late is not None:
+                self._bring_late(step, step.late)
+            else:
+                self._stepping.do(self._bring, step)
+            self._batch.open()
+            if step.following is not None:
+                ahead = self._ahead.submit(self._bring_early, step.following)
+                self._coming = (step.following, ahead)
+            yield step.instances
+            if step.push is not None and rows is None:
+                self._stepping.do(self._give, step, self._stepping, self._batch.merged())
+            elif step.push is not None:
+                # The table's own memory lasts until the next batch.
+                merged = self._batch.merged().copy()
+                self._given.append(self._ahead.submit(self._give, step, self._ahead, merged))
+                self._settle(self.options.ahead)
+        except BaseException as error:
+            self.world.leave(error)  # the others are in this step, too
+            raise
+
+    def _settle(self, most: int) -> None:
+        """Waits until at most so many steps are on their way to owners."""
+        while len(self._given) > most:
+            self._given.popleft().result()
 
     def _bring(self, step: Step) -> None:
-        asked = [self._rows(len(ids)) for ids in step.asked]
-        for ids, rows in zip(step.asked, asked, strict=True):
-            core.pull_into(self._native, ids, rows)
         self._batch.prepare(step.stamp, step.keys, step.push is None)
-        mine = self._rows(len(step.keys))
-        self._stepping.swap(asked, np.split(mine, np.cumsum(step.counts)[:-1]))
-        self._batch.fill(None, 0, mine)
+        self._batch.fill(None, 0, self._fetch(step, self._stepping))
 
-    def _take(self, step: Step) -> None:
-        merged = np.split(self._batch.merged(), np.cumsum(step.counts)[:-1])
+    def _bring_early(self, step: Step) -> None:
+        assert step.late is not None
+        self._batch.prepare(step.stamp, step.keys, step.push is None)
+        self._bring_some(self._ahead, step, [~late for late in step.late.asked], ~step.late.own)
+
+    def _bring_late(self, step: Step, late: Late) -> None:
+        """What the step before has changed, once the rest is here."""
+        coming, self._coming = self._coming, None
+        # The first step of a pass has none before it, in which its rows could have come.
+        if coming is not None and coming[0].late is late:
+            coming[1].result()
+        else:
+            self._ahead.do(self._bring_early, step)
+        self._stepping.do(self._bring_some, self._stepping, step, late.asked, late.own)
+
+    def _bring_some(self, lane: Lane, step: Step, asked: list[np.ndarray], own: np.ndarray) -> None:
+        """asked: (R) bool of step.asked, which of them. own: (u) bool, those that come here."""
+        ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
+        of_owner = np.split(own, np.cumsum(step.counts)[:-1])
+        counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
+        mine = self._swap_rows(lane, ids, counts)
+        self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
+
+    def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
+        """(u, P) float32 rows of a batch, from their owners."""
+        return self._swap_rows(lane, step.asked, step.counts)
+
+    def _packed_rows(self, asked: list[np.ndarray]) -> list[np.ndarray]:
+        """The rows of this rank that are asked for, as they travel."""
+        rows = np.empty((sum(len(ids) for ids in asked), self._columns), np.float32)
+        core.pull_into(self._native, np.concatenate(asked), rows)
+        return np.split(self._row_format.pack(rows), np.cumsum([len(ids) for ids in asked])[:-1])
+
+    def _swap_rows(self, lane: Lane, asked: list[np.ndarray], counts: list[int]) -> np.ndarray:
+        """(sum of counts, P) float32 rows from their owners. asked: (R) int32 rows of this rank.
+        counts: (R) of rows from each."""
+        out = self._packed_rows(asked)
+        mine = self._row_format.empty(sum(counts))
+        self.traffic.add("rows", out)
+        lane.swap(out, np.split(mine, np.cumsum(counts)[:-1]))
+        return self._row_format.unpack(mine)
+
+    def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
+        """Takes (u, P) gradients to the owners of their rows, who apply them."""
+        out = np.split(self._pack_gradients(merged, step.places), np.cumsum(step.counts)[:-1])
         sizes = [len(ids) for ids in step.asked]
-        gradients = self._rows(sum(sizes))
-        self._stepping.swap(merged, np.split(gradients, np.cumsum(sizes)[:-1]))
-        core.push_planned(self._native, step.push, gradients)
+        records = self._gradient_format.empty(sum(sizes))
+        self.traffic.add("gradients", out)
+        lane.swap(out, np.split(records, np.cumsum(sizes)[:-1]))
+        core.push_planned(self._native, step.push, self._gradient_format.unpack(records))
 
-    def _rows(self, count: int) -> np.ndarray:
-        return np.empty((count, self._columns), np.float32)
+    def _pack_gradients(self, gradients: np.ndarray, places: np.ndarray) -> np.ndarray:
+        if self._residual is not None:
+            return self._residual.pack(gradients, places)
+        return self._gradient_format.pack(gradients)
+
+    def _exchange(self, lane: Lane, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
+        self.traffic.add(what, out)
+        return lane.exchange(out)
 
     # ---- as one
 
     def digest(self) -> str:
         """Of the rows of all ranks: what one rank with all of them would give."""
         found = [text.decode() for text in self.world.gather("digest", super().digest().encode())]
-        first = sum(core.unmix(int(text[:16], 16)) for text in found) & _MASK
-        second = sum(int(text[16:], 16) for text in found) & _MASK
-        return f"{core.mix(first):016x}{second:016x}"
+        return sum_of_digests(found)
+
+    def meet(self, what: str, mine: bytes = b"") -> list[bytes]:
+        return self.world.gather(what, mine)
 
     def gather(self, mine: bytes) -> list[bytes]:
-        self.world.wait("gather")
+        self._stepping.meet("gather")
         array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes may be written
-        found = self._stepping.submit(self._stepping.exchange, [array] * self.world.size).result()
+        found = self._stepping.do(self._stepping.exchange, [array] * self.world.size)
         return [theirs.tobytes() for theirs in found]
+
+    def counters(self) -> dict[str, Any]:
+        exchanged = {f"exchange_{name}": value for name, value in self.world.counters().items()}
+        return {**super().counters(), **exchanged}
 
     def close(self) -> None:
         if getattr(self, "_batch", None) is not None:

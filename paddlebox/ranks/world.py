@@ -6,21 +6,26 @@ is 30 s late, and a rank may well read, stage or compile for longer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, RankError, StoreError
 from paddlebox.ranks.lane import Lane
 
-paddle = _native.paddle
+paddle, core = _native.paddle, _native.core
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
-LANES = ("stage", "ask", "step")  # once a pass, ahead of steps, in steps
+LANES = ("stage", "ask", "step", "early")  # once a pass, ahead of steps, in steps, beside them
+DENSE = "dense"  # within a host: what programs sum (ranks/dense.py)
+_SEEN_LIVING_S = 0.2
 _PATIENCE_S = 24 * 3600  # a rank that is gone ends the job: the launcher sees to that
 
 
@@ -33,6 +38,8 @@ class World:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
+        #: Ranks of this host, this one among them, and the memory that they share, where they do.
+        self.near, self.memory = [rank], None
         self._lanes: dict[str, Lane] = {}
         self._waits: dict[str, int] = {}
         self._clients = threading.local()
@@ -60,12 +67,60 @@ class World:
             )
         if size > 1:
             paddle.distributed.init_parallel_env()
-            world._lanes = {name: Lane(world, name) for name in LANES}
+            world._share_memory()
+            world._lanes = {name: Lane(world, name, at) for at, name in enumerate(LANES)}
         return world
 
     @property
     def alone(self) -> bool:
         return self.size == 1
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether every rank is reached through memory."""
+        return len(self.near) == self.size
+
+    def _share_memory(self) -> None:
+        """With the ranks of this host; where they cannot, each goes by the network."""
+        hosts = self.gather("host", _host())
+        near = [rank for rank in range(self.size) if hosts[rank] == hosts[self.rank]]
+        names = [f"rank {rank}" for rank in near]
+        lanes = len(LANES) + 1
+        memory: Any = None
+
+        def agreed(act: Callable[[], bytes]) -> list[bytes]:
+            """What each of the near gives; empty where one of them could not."""
+            mine = b""
+            if len(near) > 1:
+                with contextlib.suppress(StoreError):
+                    mine = act()
+            found = self.gather("memory", mine)
+            return [found[rank] for rank in near]
+
+        def offer() -> bytes:
+            nonlocal memory
+            if self.rank != near[0]:
+                return b"-"
+            memory = core.HostGroup.create(lanes, names)
+            return bytes(memory.where, "ascii")
+
+        def take() -> bytes:
+            nonlocal memory
+            if self.rank != near[0]:
+                where = offered[0].decode("ascii")
+                memory = core.HostGroup.open(where, near.index(self.rank), lanes, names)
+            return b"-"
+
+        def watch() -> bytes:
+            memory.watch()
+            return b"-"
+
+        offered = agreed(offer)
+        if not all(agreed(take)) or not all(agreed(watch)):
+            return
+        self.near, self.memory = near, memory
+        if self.on_one_host:
+            memory.sums(len(LANES))
 
     @property
     def _store(self) -> Any:
@@ -74,6 +129,7 @@ class World:
         if store is None:
             host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
             store = paddle.base.core.TCPStore(host, int(port), False, self.size, _PATIENCE_S)
+            _send_at_once(int(port))
             self._clients.store = store
         return store
 
@@ -98,17 +154,44 @@ class World:
         store.add(f"paddlebox/{what}/written/{self.rank}", 1)
         found = []
         for rank in range(self.size):
-            pause = _SHORTEST_PAUSE_S
+            pause, looked = _SHORTEST_PAUSE_S, time.monotonic()
             # Asked again and again, for `wait` of the store would keep signals from Python.
-            while store.add(f"paddlebox/{what}/written/{rank}", 0) < number:
+            key = f"paddlebox/{what}/written/{rank}"
+            while store.add(key, 0) < number:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+                if time.monotonic() - looked > _SEEN_LIVING_S:
+                    looked = time.monotonic()
+                    self._check_living(rank, key, number)
                 if pause == _LONGEST_PAUSE_S:
                     heartbeat.waits(rank, what)
             if pause == _LONGEST_PAUSE_S:
                 heartbeat.waits(rank, "")
             found.append(bytes(store.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
         return found
+
+    def _check_living(self, rank: int, key: str, number: int) -> None:
+        """Raises: RankError where one of this host has ended without what is awaited of it."""
+        if self.memory is None or rank not in self.near:
+            return
+        try:
+            self.memory.check(self.near.index(rank))
+        except RankError:
+            if self._store.add(key, 0) < number:  # it may have, and ended well
+                raise
+
+    def leave(self, error: BaseException) -> None:
+        """This rank goes no further: those of its host that wait for it, or will, hear why."""
+        if self.memory is not None:
+            self.memory.leave(f"{type(error).__name__}: {error}")
+
+    def counters(self) -> dict[str, float]:
+        """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, and how
+        many of them within the host passed in waiting, as <what>_<lane>."""
+        found = {name: lane.counters() for name, lane in self._lanes.items()}
+        if self.on_one_host and self.memory is not None:
+            found[DENSE] = self.memory.counters(len(LANES))
+        return {f"{what}_{name}": v for name, of in found.items() for what, v in of.items()}
 
     def lane(self, name: str) -> Lane:
         """One of LANES; each is one thread's at a time."""
@@ -133,3 +216,29 @@ class World:
         for lane in self._lanes.values():
             lane.close()
         self._lanes.clear()
+        self.memory = None
+
+
+def _host() -> bytes:
+    """The same for ranks that one launcher has started in one system and network."""
+    local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
+    launcher = int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net")]
+    return " ".join([str(launcher), boot, *spaces]).encode()
+
+
+def _send_at_once(port: int) -> None:
+    """For the process's connections to this port of any host. A TCPStore writes a request in parts,
+    each of which waits for the acknowledgement of the one before: 50 to 100 ms a call, and 0.05 ms
+    without that."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                of_ip = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if of_ip and connection.getpeername()[1] == port:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # closed since, or not connected
+            continue

@@ -57,7 +57,7 @@ def read_run(folder: Path) -> Run:
         setattr(run, name, found if isinstance(found, dict) else {})
     if not run.environment:
         run.missing["environment"] = "environment.json is missing: the run is of an older paddlebox"
-    found = [_json(path) for path in folder.glob("evaluate-*.json")]
+    found = [_json(path) for path in folder.glob("evaluate-*[0-9].json")]  # not join's
     run.evaluations = sorted(
         (one for one in found if isinstance(one, dict)), key=lambda one: one.get("version", 0)
     )

@@ -140,14 +140,34 @@ def _table(
     return ["pass", *(s.name for s in series)], rows
 
 
+def _of_training(run: Run) -> str:
+    """What a curve of training is called: with phases it is update's."""
+    return "update" if any("phases" in line for line in run.lines) else "training"
+
+
+def _learning_note(run: Run) -> str:
+    """What makes the curves of training better than the model is."""
+    said = ["Training: predicted before training on the pass. Test: data.test_files after it."]
+    if _of_training(run) == "update":
+        said.append("Update predicts instances that join has just trained on.")
+    again = [line["pass"] for line in run.lines if "repeats_pass" in line]
+    if again:
+        said.append(
+            f"{len(again)} passes, from pass {again[0]} on, train files a second time: the rows "
+            "know their clicks, so only the test tells."
+        )
+    return " ".join(said)
+
+
 def _auc(run: Run) -> Figure:
     return _by_pass(
         run,
         "AUC",
-        "Training: predicted before training on the pass. Test: data.test_files after it.",
+        _learning_note(run),
         [
-            ("training", 1, lambda x: auc(x, "metrics", "auc")),
+            (_of_training(run), 1, lambda x: auc(x, "metrics", "auc")),
             ("test", 2, lambda x: auc(x, "test", "auc")),
+            ("join", 3, lambda x: auc(x, "phases", "join", "metrics", "auc")),
         ],
         text.decimal,
     )
@@ -159,8 +179,9 @@ def _loss(run: Run) -> Figure:
         "Loss",
         "Mean over the samples of a pass.",
         [
-            ("training", 1, lambda x: number(x, "loss")),
+            (_of_training(run), 1, lambda x: number(x, "loss")),
             ("test", 2, lambda x: number(x, "test", "loss")),
+            ("join", 3, lambda x: number(x, "phases", "join", "loss")),
         ],
         text.decimal,
     )
@@ -239,8 +260,9 @@ def _copc(run: Run) -> Figure:
         "COPC",
         "Clicks over predicted clicks: 1 is calibrated, above it too little is predicted.",
         [
-            ("training", 1, lambda x: number(x, "metrics", "copc")),
+            (_of_training(run), 1, lambda x: number(x, "metrics", "copc")),
             ("test", 2, lambda x: number(x, "test", "copc")),
+            ("join", 3, lambda x: number(x, "phases", "join", "metrics", "copc")),
         ],
         lambda v: text.decimal(v, 3),
     )

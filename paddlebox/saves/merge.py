@@ -45,7 +45,7 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
             for part in last.parts.values()
         ]
         fields = {
-            **{field: value for field, value in last.meta.items() if field != "tables"},
+            **{k: value for k, value in last.meta.items() if k not in ("tables", "ranks")},
             "kind": BASE,
             "name": name,
             "key": donefile.new_key(out),

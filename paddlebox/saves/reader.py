@@ -14,6 +14,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, TABLES, read_meta
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense
+from paddlebox.store.one_rank import ALL_KEYS
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17
@@ -97,24 +98,34 @@ class Save:
             raise CorruptionError(f"{path}: has CRC32C {found:#010x}, expected {expected:#010x}")
         return content
 
-    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """As iteration, with (n) uint64 keys (mixed feasigns) in place of feasigns."""
-        for keys, rows in self._read(ROWS, self.meta["segments"]):
+    def chunks(
+        self, key_range: tuple[int, int] = ALL_KEYS
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """As iteration, with (n) uint64 keys (mixed feasigns) in place of feasigns; those from the
+        first to the last of a range."""
+        for keys, rows in self._read(ROWS, self.meta["segments"], key_range):
             yield keys, rows.view(np.float32)
 
-    def deleted_keys(self) -> Iterator[np.ndarray]:
-        for keys, _ in self._read(DELETED, self.meta["deletions"]):
+    def deleted_keys(self, key_range: tuple[int, int] = ALL_KEYS) -> Iterator[np.ndarray]:
+        for keys, _ in self._read(DELETED, self.meta["deletions"], key_range):
             yield keys
 
     def _read(
-        self, part: str, segments: list[dict[str, Any]]
+        self, part: str, segments: list[dict[str, Any]], key_range: tuple[int, int]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        low, high = key_range
         for segment in segments:
+            if segment["max_key"] < low or segment["min_key"] > high:
+                continue
             file = core.SegmentFile(str(self.folder / part / segment["file"]), segment)
             shape = file.shape
             step = max(1, _CHUNK_ROWS // shape["rows_per_block"])
             for first in range(0, shape["blocks"], step):
-                yield file.rows(first, min(step, shape["blocks"] - first))
+                keys, rows = file.rows(first, min(step, shape["blocks"] - first))
+                begin = int(np.searchsorted(keys, np.uint64(low), "left"))
+                end = int(np.searchsorted(keys, np.uint64(high), "right"))
+                if begin < end:
+                    yield keys[begin:end], rows[begin:end]
 
 
 def open_save(path: Path | str) -> Save:

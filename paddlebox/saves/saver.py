@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
 from paddlebox.store.frozen import Frozen
 from paddlebox.store.group import Tables, reset_delta
 from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.table import Table
 
 log = logging.getLogger("paddlebox")
@@ -102,7 +104,7 @@ class Saver:
         chain = chain_of(parent)
         try:
             chosen = [
-                _changes(table, [save.parts[table.name] for save in chain], part)
+                _changes(table, [save.parts[table.name] for save in chain], part, self._table)
                 for table, part in zip(self._members, writer.parts, strict=True)
             ]
             fields = {
@@ -146,7 +148,8 @@ class Saver:
         """
         frozen = Frozen(self._table)
         try:
-            donefile.claim(self.out, name)
+            if self._table.rank == 0:
+                donefile.claim(self.out, name)
         except BaseException:
             frozen.close()
             raise
@@ -185,15 +188,23 @@ class Saver:
 
     def last(self) -> Save | None:
         """The save that the next delta is made upon."""
-        name = donefile.last(self.out)
+        name = self.as_first(donefile.last(self.out) if self._table.rank == 0 else None)
         return open_save(self.out / name) if name is not None else None
+
+    def as_first(self, mine: Any) -> Any:
+        """What the first rank gives, on every rank: one reads the donefiles for all."""
+        return json.loads(self._table.meet("save asked", json.dumps(mine).encode())[0])
 
     def of_last_pass(self) -> Save | None:
         """The save of the table's last pass, if one is done."""
         last, head = self.last(), self._members[0].head
-        if last is None or head is None or last.meta["pass_number"] != self.pass_number:
-            return None
-        return last if self.is_own(last) else None
+        is_of_it = (
+            last is not None
+            and head is not None
+            and last.meta["pass_number"] == self.pass_number
+            and self.is_own(last)
+        )
+        return last if self.as_first(is_of_it) else None
 
     def is_own(self, save: Save) -> bool:
         """Whether it is of a version that led to the table's: not of another store, nor of one
@@ -213,16 +224,16 @@ class Saver:
     @property
     def date(self) -> str:
         """Of the last pass that ended, YYYYMMDD; waits for the commit in the background."""
-        self._commit_ended()
+        self.commit_ended()
         return date_of(self._members[0].day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
         """Of the last pass that ended; waits as `date`."""
-        self._commit_ended()
+        self.commit_ended()
         return self._members[0].pass_number
 
-    def _commit_ended(self) -> None:
+    def commit_ended(self) -> None:
         """A save is of what is durable."""
         if not self._members[0].read_only:
             self._table.commit_ended()
@@ -230,14 +241,17 @@ class Saver:
     # ---- how
 
     def _writer(self, name: str) -> SaveWriter:
-        self._commit_ended()
-        target = donefile.claim(self.out, name)
+        self.commit_ended()
+        target = self.out / name
+        if self._table.rank == 0:
+            target = donefile.claim(self.out, name)
         return SaveWriter(
             target,
             [
                 Shape(table.name, table.row_bytes // 4, int(table.row_layout["fingerprint"]))
                 for table in self._members
             ],
+            self._table,
         )
 
     def _finish(
@@ -260,7 +274,9 @@ class Saver:
         of_tables = list(map(_of_table, self._members, chosen))
         dense = self._dense if self._dense is not None else self._table.load_dense()
         save = open_save(writer.finish(complete, of_tables, dense, self._extra))
-        donefile.append(self.out, save.meta)
+        if self._table.rank == 0:
+            donefile.append(self.out, save.meta)
+        self._table.meet("save is done")
         log.info("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         return save
 
@@ -299,10 +315,10 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), _own(rows, *words))
 
 
-def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
-    """Compares what a base would hold with what the chain serves."""
+def _changes(table: Table, chain: list[Save], writer: PartWriter, ranks: OneRank) -> SaveFilter:
+    """Compares what a base would hold with what the chain serves of the rank's range."""
     chosen = table.delta_filter()
-    segments = touched(table, chain[-1], chosen)
+    segments = touched(table, chain[-1], chosen, ranks)
     if segments is not None:
         of_base = asdict(replace(chosen, min_delta_score=0.0))
         index = Index(chain)
@@ -310,7 +326,7 @@ def _changes(table: Table, chain: list[Save], writer: PartWriter) -> SaveFilter:
             found, rows = table.lookup(core.feasigns_of(keys), of_base)
             _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
         return chosen
-    served = Served(chain)
+    served = Served(chain, ranks.key_range)
 
     def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
         keys = core.keys_of(feasigns)

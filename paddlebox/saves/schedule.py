@@ -71,8 +71,9 @@ class SavesBesidePasses:
         """
         started = time.perf_counter()
         self._wait()
+        self._saver.commit_ended()
         done = self._saver.of_last_pass()
-        due = _due(self._saver, self._config) if done is None else (done.meta["kind"], done.name)
+        due = (done.meta["kind"], done.name) if done is not None else self._due()
         if due is None:
             return None
         if done is None:
@@ -81,6 +82,11 @@ class SavesBesidePasses:
         elif not self._saver.has_begun_anew(done):
             self._saver.begin_anew(due[0])
         return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
+
+    def _due(self) -> tuple[str, str] | None:
+        """As the first rank finds: all do the same."""
+        due = self._saver.as_first(_due(self._saver, self._config))
+        return tuple(due) if due is not None else None
 
     def finish(self) -> None:
         """Waits for the last save. Raises: as `Saver.base`."""

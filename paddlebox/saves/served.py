@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from paddlebox.saves.reader import Save
+from paddlebox.store.one_rank import ALL_KEYS
 
 END = np.uint64(2**64 - 1)
 
@@ -47,12 +48,13 @@ class Served:
     Memory: a chunk of each save.
     """
 
-    def __init__(self, saves: Sequence[Save]) -> None:
+    def __init__(self, saves: Sequence[Save], key_range: tuple[int, int] = ALL_KEYS) -> None:
+        """key_range: the first and the last key that are asked for."""
         self._words = int(saves[-1].meta["words"])
         self._cursors = []
         for save in saves:
-            self._cursors.append(_Cursor((keys, None) for keys in save.deleted_keys()))
-            self._cursors.append(_Cursor(save.chunks()))
+            self._cursors.append(_Cursor((keys, None) for keys in save.deleted_keys(key_range)))
+            self._cursors.append(_Cursor(save.chunks(key_range)))
 
     def take(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray]:
         """(n) uint64 keys up to limit that were not taken before, and (n, words) rows."""

@@ -15,6 +15,7 @@ from paddlebox.saves.meta import DELETED, ROWS
 from paddlebox.saves.reader import Save
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES
 from paddlebox.store.life import DELTA_RESET, SaveFilter
+from paddlebox.store.one_rank import OneRank
 from paddlebox.store.table import Table
 
 core = _native.core
@@ -23,14 +24,22 @@ _WORTH_IT = 0.2
 _BLOCKS = 64  # of each segment at hand: a pass may have written hundreds of files
 
 
-def touched(table: Table, parent: Save, chosen: SaveFilter) -> list[Any] | None:
+def touched(
+    table: Table, parent: Save, chosen: SaveFilter, ranks: OneRank | None = None
+) -> list[Any] | None:
     """The open segments with every key that may differ from what was saved as parent; None where
     any row may, or where there are too many.
 
     That is so when parent was saved from a version of this very store, with the same day and
     thresholds, and since then there were passes and merges, but no decay, no shrink, no repair.
+
+    Args: ranks: that share the table, if it does not say itself.
     """
-    meta = parent.meta
+    ranks = ranks or table
+    of_ranks = parent.meta.get("ranks", [parent.meta])
+    if len(of_ranks) != ranks.ranks:
+        return None
+    meta = of_ranks[ranks.rank]
     if meta["commit"] is None or meta["filter"] is None:
         return None
     for name in ("day", "min_score", "max_unseen_days"):

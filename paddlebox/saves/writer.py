@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,11 @@ from paddlebox.saves.meta import DELETED, DENSE, ROWS, TABLES, write_meta
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import write_dense
+from paddlebox.store.one_rank import OneRank
 
 core = _native.core
 _SEGMENT_BYTES = 64 << 20  # held in memory until it is written
+_IDS_A_RANK = 10**6  # of segments: files of ranks lie in one folder
 # Rows of one zero byte: "deleted". A fingerprint of their own, so that nobody takes them for rows.
 DELETED_ROW_BYTES = 1
 DELETED_FINGERPRINT = 0x6465_6C65_7465_6421
@@ -28,7 +31,8 @@ DELETED_FINGERPRINT = 0x6465_6C65_7465_6421
 class _Segments:
     """Keys and rows in ascending order that become segments of a folder."""
 
-    def __init__(self, folder: Path, row_bytes: int, fingerprint: int) -> None:
+    def __init__(self, folder: Path, row_bytes: int, fingerprint: int, rank: int) -> None:
+        self._first = rank * _IDS_A_RANK + 1
         self.segments: list[dict[str, Any]] = []
         self.rows = 0
         self._folder = folder
@@ -52,7 +56,7 @@ class _Segments:
     def flush(self) -> None:
         if not self._waiting:
             return
-        number = len(self.segments) + 1
+        number = self._first + len(self.segments)
         spec = {
             "id": number,
             "sequence": 1,
@@ -78,13 +82,13 @@ class Shape:
 class PartWriter:
     """The rows and deletions of one table in a save that is being written."""
 
-    def __init__(self, folder: Path, shape: Shape) -> None:
+    def __init__(self, folder: Path, shape: Shape, rank: int) -> None:
         self.folder, self.table = folder, shape.table
         self._shape = {"words": shape.words, "layout_fingerprint": shape.fingerprint}
         for name in (ROWS, DELETED):
             files.make_folder(str(folder / name))
-        self._rows = _Segments(folder / ROWS, 4 * shape.words, shape.fingerprint)
-        self._deleted = _Segments(folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT)
+        self._rows = _Segments(folder / ROWS, 4 * shape.words, shape.fingerprint, rank)
+        self._deleted = _Segments(folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT, rank)
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """keys: (n) uint64, mixed feasigns, above those before; rows: (n, words) float32."""
@@ -108,16 +112,33 @@ class PartWriter:
 
 
 class SaveWriter:
-    """A save that is being written. Leave it by `finish`, or by `drop`: nothing is left then."""
+    """A save that is being written. Leave it by `finish`, or by `drop`: nothing is left then.
 
-    def __init__(self, target: Path, shapes: Sequence[Shape]) -> None:
+    Several ranks write it together, each the rows of its range; the first one makes the save of
+    what all have written.
+    """
+
+    def __init__(self, target: Path, shapes: Sequence[Shape], ranks: OneRank | None = None) -> None:
         """target: the save's folder, which is not there yet; what lies above it is made. shapes: of
-        each table, the first one's first."""
+        each table, the first one's first. ranks: a table of those that call this.
+
+        Raises: StoreError where a rank does not see the folder that the first one has made.
+        """
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ranks = ranks or OneRank()
+        rank = self._ranks.rank
+        if rank == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            files.make_folder(str(self._folder))
+        self._ranks.meet("save begins")
+        if not self._folder.is_dir():
+            raise StoreError(
+                f"{self._folder}: the first rank has made it, and rank {rank} does not see it: "
+                "save.out must be a folder that all ranks share"
+            )
         self.parts = [
-            PartWriter(self._folder / TABLES / shape.table if number else self._folder, shape)
+            PartWriter(self._folder / TABLES / shape.table if number else self._folder, shape, rank)
             for number, shape in enumerate(shapes)
         ]
 
@@ -128,7 +149,8 @@ class SaveWriter:
         dense: Mapping[str, np.ndarray],
         extra: Mapping[str, bytes],
     ) -> Path:
-        """Makes it a save, durably: meta.json last, then the name.
+        """Makes it a save, durably: meta.json last, then the name. Whatever the rank, it is there
+        when this returns.
 
         Args:
             fields: of meta.json, but for those that say what was written.
@@ -138,15 +160,18 @@ class SaveWriter:
         Raises: OutOfSpaceError, StoreError: there is no save then.
         """
         try:
+            abouts = self._abouts(of_tables)
+            if self._ranks.rank > 0:
+                self._ranks.meet("save is there")
+                return self._target
             tables = {}
-            for part, own in list(zip(self.parts, of_tables, strict=True))[1:]:
-                about = part.flush()
+            for part, about, own in list(zip(self.parts, abouts, of_tables, strict=True))[1:]:
                 nothing: dict[str, Any] = {"dense": {}, "files": {}}
                 crc = write_meta(part.folder, {**fields, **own, **about, **nothing})
                 counts = {name: about[name] for name in ("rows", "deleted")}
                 tables[part.table] = {"crc32c": crc, **counts}
             written: dict[str, Any] = {
-                **self.parts[0].flush(),
+                **abouts[0],
                 **({"tables": tables} if tables else {}),
                 "dense": write_dense(self._folder / DENSE, dense),
                 "files": {
@@ -164,7 +189,32 @@ class SaveWriter:
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"{self._target}: cannot be written: {error.strerror}") from error
+        self._ranks.meet("save is there")
         return self._target
 
+    def _abouts(self, of_tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """(T) what meta.json says of the rows of each table, from what all ranks have written."""
+        mine = [part.flush() for part in self.parts]
+        if self._ranks.ranks == 1:
+            return mine
+        told = json.dumps([mine, [dict(own) for own in of_tables]]).encode()
+        found = [json.loads(theirs) for theirs in self._ranks.meet("save parts", told)]
+        merged = []
+        for number, about in enumerate(mine):
+            of_ranks = [parts[number] for parts, _ in found]
+            merged.append(
+                {
+                    **about,
+                    **{name: sum(of[name] for of in of_ranks) for name in ("rows", "deleted")},
+                    **{
+                        name: [segment for of in of_ranks for segment in of[name]]
+                        for name in ("segments", "deletions")
+                    },
+                    "ranks": [tables[number] for _, tables in found],
+                }
+            )
+        return merged
+
     def drop(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._ranks.rank == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)

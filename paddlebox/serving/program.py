@@ -21,6 +21,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
+from paddlebox.store.averages import averaged
 
 paddle = ops.paddle
 
@@ -105,6 +106,21 @@ def form(config: Config, slots: Slots) -> tuple[int, int]:
     return fields_of(slots, sequences).cell_count, slots.dense_width + len(sequences)
 
 
+def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarray | None:
+    """(1, C * width + behind) of INPUT, 0 where a slot is that the model does not read and 1 else;
+    None where it reads all."""
+    read = config.model.slots
+    if not read:
+        return None
+    cells = fields_of(slots, config.model.sequences).cells
+    count = max(end for _, end in cells.values())
+    mask = np.ones((1, count * width + behind), np.float32)
+    for name, (begin, end) in cells.items():
+        if name not in read:
+            mask[0, begin * width : end * width] = 0
+    return mask
+
+
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
     """The model of a config with this dense state: (program, parameters) as Paddle saves them.
 
@@ -146,19 +162,24 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
             fed = _feed_slots(model)
             pooled_width = fed.slots * fed.width
         _, dense_width = form(config, slots)
-        packed = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
-        features = paddle.slice(packed, [1], [pooled_width], [pooled_width + dense_width])
+        packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
+        if not more:
+            mask = _left_out(config, slots, fed.width, dense_width)
+            if mask is not None:
+                fed_input = packed * paddle.assign(mask)
+        features = paddle.slice(fed_input, [1], [pooled_width], [pooled_width + dense_width])
         of_others = [None, None, None] * len(more)  # ids, offsets and plan of each table
         dense_or_none = features if dense_width else None
-        logits = model(packed, None, None, None, dense_or_none, *of_others)
+        logits = model(fed_input, None, None, None, dense_or_none, *of_others)
         prediction = paddle.nn.functional.sigmoid(logits)
     executor = paddle.static.Executor(paddle.CPUPlace())
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:
         executor.run(startup)
+        served = averaged(dense)
         wanted = 0  # bytes of parameters
         for name, tensor in program.state_dict("param", scope).items():
-            value, shape = dense.get(name), np.shape(np.array(tensor))
+            value, shape = served.get(name), np.shape(np.array(tensor))
             if value is None or value.shape != shape:
                 raise CorruptionError(
                     f"the dense state is of another model: {name}: expected shape {shape}, found "

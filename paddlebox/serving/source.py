@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config import Config, Phase, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
-from paddlebox.errors import StoreError
+from paddlebox.config.phases import state_of
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.files import table_folder
 from paddlebox.store.group import TableGroup, Tables
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.table import Table
 
 Visit = Callable[[np.ndarray, np.ndarray], None]
@@ -69,11 +73,18 @@ def each_chunk(source: Any, visit: Visit) -> None:
 
 
 class _TableRows:
-    """The rows of one table that pass its save filter, as a part."""
+    """The rows of one table that pass its save filter, as a part.
 
-    def __init__(self, table: Table) -> None:
-        self.layout = table.layout
-        self.visit: Callable[[Visit], Any] = table.rows_of_base
+    Args: of_ranks: of each rank that has some of them, in the order of their keys.
+    """
+
+    def __init__(self, of_ranks: Sequence[Table]) -> None:
+        self.layout = of_ranks[0].layout
+        self._of_ranks = of_ranks
+
+    def visit(self, callback: Visit) -> None:
+        for table in self._of_ranks:
+            table.rows_of_base(callback)
 
     def deleted(self) -> Iterable[np.ndarray]:
         return ()
@@ -81,6 +92,7 @@ class _TableRows:
 
 class RunSource(Closing):
     """The base of a run: the rows of its newest commit, or of one kept, that pass the save filter.
+    Where several ranks trained it is that of the newest pass which all have committed.
 
     Args:
         threshold: in place of base_threshold of `table.life`, and of other tables' `life`.
@@ -101,10 +113,7 @@ class RunSource(Closing):
         store = run_dir / "store"
         if not store.is_dir():
             raise StoreError(f"{run_dir}: is no run dir: it holds no store")
-        with Manifest.open_reader(store) as manifest:
-            head = manifest.head() if version is None else manifest.version(version)
-        if head is None:
-            raise StoreError(f"{store}: no version has been committed yet")
+        (_, head), *others = rank_versions(store, version)
         self.config, self.slots = _model_of(run_dir, head, config)
         fields = list(self.config.tables)
         if threshold is not None:
@@ -125,8 +134,18 @@ class RunSource(Closing):
             if len(fields) > 1
             else Table(fields[0], **arguments)
         )
-        self.parts = {table.name: _TableRows(table) for table in self._table.members}
+        self._others = ExitStack()
+        try:
+            of_others = [self._open_rank(fields, *other, arguments) for other in others]
+        except BaseException:
+            self.close()
+            raise
+        self.parts = {
+            table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)])
+            for number, table in enumerate(self._table.members)
+        }
         self.head = head
+        self._phase = Phase.UPDATE
         self.meta: Mapping[str, Any] = {
             "kind": "base",
             "version": head.version,
@@ -136,17 +155,53 @@ class RunSource(Closing):
             "dense_version": head.dense_version,
         }
 
+    def choose(self, phase: Phase) -> None:
+        """Makes the program of a phase the one that serves; update's is unless this is called.
+
+        Raises: ConfigError where there is none, or it reads whole pages, which a request has not.
+        """
+        if phase is Phase.UPDATE:
+            return
+        if not self.config.phases:
+            raise ConfigError("--phase join: the run has no phases, and one model: leave it out")
+        chosen = self.config.of_phase(phase)
+        if chosen.model.page_views:
+            raise ConfigError(
+                f"--phase join: phases.join.model.type {chosen.model.type.value} reads page views, "
+                "and a request has single instances: export update, as is done without --phase"
+            )
+        self.config, self._phase = chosen, phase
+
+    def _open_rank(
+        self,
+        fields: Sequence[TableConfig],
+        store: Path,
+        record: VersionRecord,
+        arguments: Mapping[str, Any],
+    ) -> list[Table]:
+        """The tables of another rank."""
+        tables = []
+        for number, one in enumerate(fields):
+            folder = Path(table_folder(str(store), one.name)) if number else store
+            version = record.tables[one.name] if number else record.version
+            # Tables of one process go by their names.
+            named = one.model_copy(update={"name": f"{one.name} of {folder}"})
+            tables.append(Table(named, **{**arguments, "folder": folder, "version": version}))
+            self._others.callback(tables[-1].close)
+        return tables
+
     def visit(self, callback: Visit) -> None:
         """Of the first table."""
-        self._table.members[0].rows_of_base(callback)
+        next(iter(self.parts.values())).visit(callback)
 
     def deleted(self) -> Iterable[np.ndarray]:
         return ()
 
     def dense(self) -> Mapping[str, np.ndarray]:
-        return self._table.load_dense()
+        return state_of(self._phase, self._table.load_dense())
 
     def close(self) -> None:
+        self._others.close()
         self._table.close()
 
 

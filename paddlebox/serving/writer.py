@@ -14,7 +14,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, Phase, Slots
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import program
 from paddlebox.serving.file import (
@@ -248,6 +248,9 @@ class Writer(Closing):
             assert newest is not None  # a base brings them
             with self._file.read() as txn:
                 config, slots, _ = read_model(self._file, txn, newest.model)
+        if newest is not None:
+            with self._file.read() as txn:
+                _check_same_phase(self.path, read_model(self._file, txn, newest.model)[0], config)
         frozen = program.freeze(config, slots, source.dense())
         model = self._next()
         puts = _Puts(self._file)
@@ -459,6 +462,15 @@ def _check_same_form(path: Path, record: Generation, newest: Generation | None) 
                 f"{path}: rows have {name} {expected.get(name)}, expected the same, found "
                 f"{found.get(name)}: export into a new file"
             )
+
+
+def _check_same_phase(path: Path, old: Config, new: Config) -> None:
+    joins = [one.phases[Phase.JOIN].model for one in (old, new) if one.phases]
+    if old.model != new.model and (old.model in joins or new.model in joins):
+        raise ConfigError(
+            f"{path}: serves one phase of the run, and this is the other's program: give the "
+            "--phase that the file was made with, or export into a new file"
+        )
 
 
 def _form(record: Generation) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,7 @@ from paddlebox.store.record import VersionRecord, frame, unframe
 log = logging.getLogger("paddlebox")
 
 _BLOCK_BYTES = 8 << 20
+_LABEL = re.compile(r"pass-\d+-\d+")  # see `label_of`
 
 
 def label_of(record: VersionRecord) -> str:
@@ -171,15 +173,35 @@ def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> No
     rebuild_from_files(folder)
 
 
+def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]:
+    """The newest copies: (label, record), in the order of passes; none where nothing was copied.
+
+    Raises: StoreError; CorruptionError.
+    """
+    source, base = _filesystem(uri)
+    try:
+        found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
+        labels = sorted(i.base_name for i in found if _LABEL.fullmatch(i.base_name))
+        return [
+            (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-most:]
+        ]
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"{uri}: copies cannot be listed: {error}") from error
+
+
 class Copier:
     """Copies commits of a table in the background: give `offer` to `Table.after_commit`.
 
-    A commit that comes while an earlier one is being copied is left out. What fails is logged and
+    A commit that comes while an earlier one is being copied is left out, or with every_one waits
+    for it. What fails is logged and
     tried again with the next one; `finish` raises it.
     """
 
-    def __init__(self, store: str, uri: str, every: int) -> None:
+    def __init__(self, store: str, uri: str, every: int, *, every_one: bool = False) -> None:
         self._store, self._uri, self._every = store, uri, every
+        self._every_one = every_one
         self._offered = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-copy")
         self._running: Future[None] | None = None
@@ -191,7 +213,9 @@ class Copier:
         self._offered += 1
         if self._offered % self._every != 0:
             return
-        if self._running is not None and not self._running.done():
+        if self._running is not None and self._every_one:
+            self._running.result()
+        elif self._running is not None and not self._running.done():
             log.info("version %d is not copied: an earlier one still is", record.version)
             return
         lease = Lease(self._store)

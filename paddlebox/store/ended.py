@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox.store.history import ADMISSION, History, added_bytes
 from paddlebox.store.key_counts import KeyCounts
-from paddlebox.store.record import newly_written
+from paddlebox.store.record import VersionRecord, newly_written
 
 
 class EndedPasses:
@@ -78,17 +78,21 @@ class EndedPasses:
         dense: Mapping[str, np.ndarray],
         admission: bytes | None,
         events: Sequence[Mapping[str, Any]],
+        before: VersionRecord | None = None,
         **fields: Any,
     ) -> int:
-        """Makes segments that were imported the first version."""
+        """Makes segments that were imported the first version; before: of other stores, the version
+        that it goes on from, without segments."""
         if admission is not None:
             self.native.set_admission_state(admission)
         with self._history.committing:
+            self._history.before = before
+            kind = "init" if before is None else "ranks"
             record = self._history.commit(
-                "init",
+                kind,
                 segments=newly_written(segments),
                 live_rows=sum(s["rows"] for s in segments),
-                bytes_written={"init": sum(s["bytes"] for s in segments)},
+                bytes_written={kind: sum(s["bytes"] for s in segments)},
                 dense=self._with_counts(dense, None),
                 events=list(events),
                 tables=self._history.others(),

@@ -62,6 +62,8 @@ class History:
         self.keep_versions = keep_versions
         self.keep_daily = keep_daily
         self.head: VersionRecord | None = None  # as committed or read by this table
+        #: Of a new store: the version of others that its first one goes on from.
+        self.before: VersionRecord | None = None
         self.committing = threading.RLock()  # one writer of versions at a time
         self._link = link
         self._events: list[dict[str, Any]] = []  # that no version has; all of them without a folder
@@ -117,7 +119,7 @@ class History:
     @property
     def last(self) -> VersionRecord:
         """The head, or a version without rows."""
-        return self.head or VersionRecord(0, 0, [], self.layout, 0)
+        return self.head or self.before or VersionRecord(0, 0, [], self.layout, 0)
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from paddlebox import _native
 from paddlebox.config import TableConfig
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.one_rank import ALL_KEYS
 from paddlebox.store.table import Table
 
 _SORT_BYTES = 256 << 20  # of rows in memory, where their keys change
@@ -53,17 +54,20 @@ def open_source(folder: Path, version: int | None) -> Table:
 
 
 def import_rows(
-    source: Table,
+    sources: Sequence[Table],
     target: Table,
     *,
     slots: Sequence[int],
     keyed_by_slot: bool,
     progress: Callable[[int], None],
+    key_range: tuple[int, int] = ALL_KEYS,
     sort_bytes: int = _SORT_BYTES,
 ) -> Imported:
-    """Writes the rows of source as segments of target, a new store: see Table.commit_initial.
+    """Writes the rows of some stores as segments of target, a new store: see Table.commit_initial.
 
     Args:
+        sources: the table, or its ranks in their order.
+        key_range: the first and the last key that is target's; rows of others are left out.
         slots: of slot 0, 1, ... of source: its index in target, or -1: its rows are left out.
         keyed_by_slot: data.key_space is per_slot, so a slot that moves moves its feasigns.
         progress: called now and then with the rows read so far.
@@ -71,13 +75,19 @@ def import_rows(
 
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
-    assert source.head is not None
     assert target.folder is not None
     native = target._native
     moves = keyed_by_slot and any(new not in (-1, old) for old, new in enumerate(slots))
-    _check_room(target, source.head.live_rows, f"of {source.folder}", 2 if moves else 1)
+    rows = sum(_share(source, key_range) for source in sources)
+    _check_room(target, rows, f"of {sources[0].folder}", 2 if moves else 1)
     found = _native.core.import_rows(
-        source._native, native, list(slots), keyed_by_slot, sort_bytes, progress
+        [source._native for source in sources],
+        native,
+        list(slots),
+        keyed_by_slot,
+        sort_bytes,
+        *key_range,
+        progress,
     )
     segments = found["segments"]
     if found["runs"] > 1:
@@ -104,6 +114,17 @@ def import_chunks(
     """
     _check_room(target, most_rows, "to be loaded")
     return list(_native.core.import_chunks(target._native, most_rows, iter(chunks)))
+
+
+def _share(source: Table, key_range: tuple[int, int]) -> int:
+    """How many rows of a table have keys in a range: keys are hashes, which lie evenly."""
+    head = source.head
+    if head is None or not head.segments:
+        return 0
+    first = min(int(segment["min_key"]) for segment in head.segments)
+    last = max(int(segment["max_key"]) for segment in head.segments)
+    inside = min(last, key_range[1]) - max(first, key_range[0]) + 1
+    return -(-head.live_rows * max(0, inside) // (last - first + 1))
 
 
 def _check_room(target: Table, rows: int, which: str, times: int = 1) -> None:

@@ -234,7 +234,8 @@ class Manifest(Closing):
         """
         with self._writing():
             head = self.head()
-            parent = head.version if head is not None else 0
+            # A store that goes on from others begins with the number after theirs.
+            parent = head.version if head is not None else record.parent
             if record.parent != parent or record.version != parent + 1:
                 raise StoreError(
                     f"{self.folder}: commit of version {record.version} after {record.parent}, "

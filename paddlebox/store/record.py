@@ -31,7 +31,7 @@ def _now() -> str:
 class VersionRecord:
     """One committed version. Every field holds what JSON can hold."""
 
-    version: int  # counts from 1 without gaps
+    version: int  # counts without gaps, from 1 but in a store that goes on from others
     parent: int  # the version before; 0 for version 1
     segments: list[dict[str, Any]]  # as docs/formats/manifest.md has them
     layout: dict[str, Any]  # of the rows

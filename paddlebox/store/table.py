@@ -20,7 +20,7 @@ from paddlebox import _native
 from paddlebox.closing import Closing
 from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
-from paddlebox.errors import PassError, StoreError
+from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.background import Background
 from paddlebox.store.compaction import Policy
@@ -41,6 +41,14 @@ log = logging.getLogger("paddlebox")
 core = _native.core
 _MIB = 1 << 20
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
+
+
+def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:
+    """Raises: ConfigError for settings that the store, or the machine, does not go with."""
+    try:
+        return core.Table(fields, segments)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 class Table(OneRank, Closing):
@@ -116,24 +124,22 @@ class Table(OneRank, Closing):
         )
         try:
             last = self._history.last
-            self._native = core.Table(
-                {
-                    **described,
-                    "seed": seed,
-                    "slot_rates": list(slot_rates),
-                    "hbm_budget_bytes": hbm_budget_bytes,
-                    "mem_budget_bytes": mem_budget_bytes,
-                    "ssd_folder": str(self.folder / "ssd") if self.folder is not None else "",
-                    "max_segment_bytes": max_segment_bytes,
-                    "threads": threads,
-                    "read_only": read_only,
-                    "events": last.events,
-                    "registered": history is None,
-                },
-                last.segments,
-            )
+            fields = {
+                **described,
+                "seed": seed,
+                "slot_rates": list(slot_rates),
+                "hbm_budget_bytes": hbm_budget_bytes,
+                "mem_budget_bytes": mem_budget_bytes,
+                "ssd_folder": str(self.folder / "ssd") if self.folder is not None else "",
+                "max_segment_bytes": max_segment_bytes,
+                "threads": threads,
+                "read_only": read_only,
+                "events": last.events,
+                "registered": history is None,
+            }
+            self._native = _open_native(fields, last.segments)
             self._counts = KeyCounts(self._native)
-            counted = self._history.read_dense().get(ADMISSION) if self.counts_keys else None
+            counted = self.admission_counts()
             if counted is not None:
                 self._native.set_admission_state(counted.tobytes())
             self._ended = EndedPasses(
@@ -186,6 +192,12 @@ class Table(OneRank, Closing):
     @property
     def pass_bytes_per_row(self) -> int:
         return int(self._native.pass_bytes_per_row)
+
+    def set_counted(self, slots: Sequence[bool]) -> None:
+        """Whether pushes to rows of slot 0, 1, ... count shows and clicks from now on; empty: all
+        do. The others learn alone. Not while a program runs."""
+        if self._native is not None:  # batches of a pass that failed are let go of when it is closed
+            self._native.set_counted([int(counted) for counted in slots])
 
     def stage(
         self,
@@ -402,6 +414,33 @@ class Table(OneRank, Closing):
             config_hash=config_hash,
             config=config,
         )
+
+    def commit_moved(
+        self,
+        before: VersionRecord,
+        segments: Sequence[Mapping[str, Any]],
+        *,
+        dense: Mapping[str, np.ndarray],
+        admission: bytes | None,
+        events: Sequence[Mapping[str, Any]],
+    ) -> int:
+        """As `commit_initial`, of rows of this very model that other stores held (ranks/moving.py):
+        the version goes on from `before`, of which it has all else."""
+        return self._ended.commit_initial(
+            segments,
+            dense=dense,
+            admission=admission,
+            events=events,
+            before=before,
+            day=before.day,
+            cursor=before.cursor,
+            config_hash=before.config_hash,
+            config=before.config,
+        )
+
+    def admission_counts(self) -> np.ndarray | None:
+        """What the committed version has counted of feasigns without a row; None: it does not."""
+        return self._history.read_dense().get(ADMISSION) if self.counts_keys else None
 
     def commit_later(self, **arguments: Any) -> Callable[[], int]:
         """`commit` of the pass that has ended now, to be called while the next one trains."""

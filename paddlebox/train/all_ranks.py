@@ -31,20 +31,24 @@ def of_all_ranks(
     specs: Sequence[MetricConfig],
     tasks: Sequence[str],
 ) -> Measured:
-    """The sum over ranks; on one rank what it is given. Every rank calls it."""
+    """The sum over ranks, for which `mine` is used up; on one rank what it is given. Every rank
+    calls it."""
     if dataset.ranks == 1:
         return mine
-    all_of = Measured(0, 0.0, False, TaskMetrics(tasks), MetricSet(specs))
-    for theirs in dataset.gather(_to_bytes(mine)):
-        other = _from_bytes(theirs, specs, tasks)
-        all_of.usual.merge(other.usual)
-        all_of.named.merge(other.named)
-        all_of = all_of._replace(
-            samples=all_of.samples + other.samples,
-            loss_sum=all_of.loss_sum + other.loss_sum,
-            scored=all_of.scored or other.scored,
-        )
-    return all_of
+    own = _to_bytes(mine)
+    found = dataset.gather(own)
+    samples, loss_sum, scored = 0, 0.0, False
+    for rank, theirs in enumerate(found):
+        sums, usual_state, named_state = _from_bytes(theirs)
+        samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
+        scored = scored or bool(sums[2])
+        if rank != found.index(own):  # an equal one of another rank counts, too
+            usual, named = TaskMetrics(tasks), MetricSet(specs)
+            usual.load_state(usual_state)
+            named.load_state(named_state)
+            mine.usual.merge(usual)
+            mine.named.merge(named)
+    return Measured(samples, loss_sum, scored, mine.usual, mine.named)
 
 
 def _to_bytes(mine: Measured) -> bytes:
@@ -56,14 +60,12 @@ def _to_bytes(mine: Measured) -> bytes:
     return buffer.getvalue()
 
 
-def _from_bytes(data: bytes, specs: Sequence[MetricConfig], tasks: Sequence[str]) -> Measured:
+def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
+    """Samples, sum of losses, whether scored; states of the usual and of the named metrics."""
     parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        samples, loss_sum, scored = arrays["sums"].tolist()
+        sums: list[float] = arrays["sums"].tolist()
         for name in set(arrays.files) - {"sums"}:
             kind, part = name.split("/", 1)
             parts[kind][part] = arrays[name]
-    usual, named = TaskMetrics(tasks), MetricSet(specs)
-    usual.load_state(parts["usual"])
-    named.load_state(parts["named"])
-    return Measured(int(samples), loss_sum, bool(scored), usual, named)
+    return sums, parts["usual"], parts["named"]

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, Phase, Slots
+from paddlebox.config.phases import state_of
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
@@ -18,6 +19,7 @@ from paddlebox.train.dump import PredictionDump
 from paddlebox.train.loop import run_pass
 from paddlebox.train.metrics import format_metrics
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
+from paddlebox.train.phases import enter
 from paddlebox.train.program import Runner, build_runner
 from paddlebox.train.run_dir import write_json
 
@@ -34,6 +36,7 @@ def evaluate(
     dump: Path | None = None,
     dump_slots: Sequence[str] = (),
     dump_ins_id: bool = False,
+    phase: Phase = Phase.UPDATE,
 ) -> dict[str, Any]:
     """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
     several ranks is evaluated by as many.
@@ -41,10 +44,13 @@ def evaluate(
     Args:
         dump: write label and prediction of every instance there (`PredictionDump`), with values of
             dump_slots; dump_ins_id: and ids that the data has.
+        phase: of a run with phases, the program that predicts.
 
     Returns: metrics, with the version and the files; also written to
-    RUN_DIR/evaluate-<version>.json.
+    RUN_DIR/evaluate-<version>.json, of join to RUN_DIR/evaluate-<version>-join.json.
     """
+    if phase is Phase.JOIN and not config.phases:
+        raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
     if not config.data.test_files:
         raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
     slots = read_slots(config)
@@ -58,22 +64,27 @@ def evaluate(
     if dump is not None and not world.alone:
         raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
     run_dir = on_ranks.own_dir(run_dir, world)
-    with opened(config, run_dir, slots, world) as (table, runner, version):
+    with opened(config, run_dir, slots, world, phase) as (table, runner, version):
         with _dumping(dump, dump_slots) as dumped:
             own = on_ranks.share_files(tests, world)
-            measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id)
+            measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id, phase)
         result = {
             **measured,
             "version": version,
             "files": tests,
         }
-    write_json(run_dir / f"evaluate-{version}.json", result)
+    name = f"evaluate-{version}" + ("-join" if phase is Phase.JOIN else "")
+    write_json(run_dir / f"{name}.json", result)
     return result
 
 
 @contextmanager
 def opened(
-    config: Config, run_dir: Path, slots: Slots, world: World = _ALONE
+    config: Config,
+    run_dir: Path,
+    slots: Slots,
+    world: World = _ALONE,
+    phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[Tables, Runner, int]]:
     """The newest commit of a run to evaluate with, and its version.
 
@@ -85,8 +96,8 @@ def opened(
         assert table.head is not None
         on_ranks.check_same_ranks(run_dir, table.head, world)
         resume.check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config, slots, world.size)
-        runner.load_dense_state(table.load_dense())
+        runner = build_runner(config.of_phase(phase), slots, world)
+        runner.load_dense_state(state_of(phase, table.load_dense()))
         yield table, runner, table.head.version
 
 
@@ -98,6 +109,7 @@ def evaluate_files(
     files: Sequence[str],
     dump: PredictionDump | None = None,
     ins_id: bool = False,
+    phase: Phase = Phase.UPDATE,
 ) -> dict[str, Any]:
     """Goes through files by a runner, over a table's rows as they are. Returns samples, loss and
     metrics."""
@@ -113,10 +125,12 @@ def evaluate_files(
         dataset.set_filelist(files)
         dataset.load_into_memory()
         dataset.begin_pass()
+        if phase is Phase.JOIN:
+            enter(dataset, config, phase)
         result = run_pass(
             dataset,
             runner.evaluate_step,
-            metrics=config.metrics,
+            metrics=config.of_phase(phase).metrics,
             tasks=dataset.tasks,
             watched=dump,
         )

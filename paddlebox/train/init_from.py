@@ -19,13 +19,15 @@ import numpy as np
 from paddlebox.config import Config, Slot, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.ranks.moving import counts_of
 from paddlebox.store.files import table_folder, write_durably
 from paddlebox.store.group import Tables, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows, open_source
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.table import Table
 from paddlebox.store.versions import find_version
-from paddlebox.train.program import Runner
+from paddlebox.train.phases import Runners
 from paddlebox.train.resume import description
 
 log = logging.getLogger("paddlebox")
@@ -97,7 +99,7 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def init_from(
-    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runner, run_dir: Path
+    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runners, run_dir: Path
 ) -> dict[str, Any]:
     """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
     carried, reset and dropped. The default tables belong together, others by name.
@@ -109,7 +111,7 @@ def init_from(
     _check_keys(source, config)
     chosen = _map_slots(source, config, slots)
     with _opened(source) as old:
-        first = old[_DEFAULT]
+        first = old[_DEFAULT][0]
         assert first.head is not None
         log.info("init from %s, version %d", source.run, first.head.version)
         carried: dict[str, _Carried] = {}
@@ -119,7 +121,7 @@ def init_from(
             fields = _of_new()
             if name in old:
                 carried[name] = one = _carry(old[name], table, chosen.within(name), config)
-                fields = one.fields(old[name])
+                fields = one.fields()
             of_each.append(fields)
         same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
         dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
@@ -139,6 +141,7 @@ def init_from(
             "dense": dense.state,
             "cursor": {
                 "pass": 0, "epoch": 0, "init_from": [str(source.run), first.head.version],
+                "ranks": tables.ranks,
             },
             "config_hash": config.fingerprint(),
             "config": description(config, slots),
@@ -150,16 +153,20 @@ def init_from(
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[dict[str, Table]]:
-    """The tables of the source by name, to read; _DEFAULT is the default one."""
-    store = source.run / "store"
+def _opened(source: Source) -> Iterator[dict[str, list[Table]]]:
+    """The tables of the source by name, to read, of each of its ranks; _DEFAULT is the default
+    one."""
+    tables: dict[str, list[Table]] = {}
     with ExitStack() as opened:
-        first = opened.enter_context(open_source(store, source.version))
-        assert first.head is not None
-        tables = {_DEFAULT: first}
-        for name, version in first.head.tables.items():
-            folder = Path(table_folder(str(store), name))
-            tables[name] = opened.enter_context(open_source(folder, version))
+        for store, record in rank_versions(source.run / "store", source.version):
+            stores = {_DEFAULT: (store, record.version)} | {
+                name: (Path(table_folder(str(store), name)), version)
+                for name, version in record.tables.items()
+            }
+            for name, (folder, version) in stores.items():
+                tables.setdefault(name, []).append(
+                    opened.enter_context(open_source(folder, version))
+                )
         yield tables
 
 
@@ -171,15 +178,17 @@ class _Carried:
     parts: dict[str, str]
     admission: bytes | None
     counts: str  # what became of them
+    day: int
+    events: list[dict[str, Any]]
 
-    def fields(self, old: Table) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Of `Table.commit_initial`."""
         return {
             **_of_new(),
             "segments": self.imported.segments,
             "admission": self.admission,
-            "day": old.day,
-            "events": old.events,
+            "day": self.day,
+            "events": self.events,
         }
 
 
@@ -197,30 +206,35 @@ def _of_new() -> dict[str, Any]:
     }
 
 
-def _carry(old: Table, new: Table, slots: _SlotMap, config: Config) -> _Carried:
-    assert old.head is not None
+def _carry(old: Sequence[Table], new: Table, slots: _SlotMap, config: Config) -> _Carried:
     imported = import_rows(
         old,
         new,
         slots=slots.indices,
         keyed_by_slot=config.data.key_space.value == "per_slot",
-        progress=_progress(old.head.live_rows),
+        progress=_progress(_live_rows(old)),
+        key_range=new.key_range,
     )
     admission = _admission(old, new, slots)
-    parts = _parts(old.config, new.config)
-    return _Carried(imported, parts, admission, _what_of_counts(new, admission))
+    parts = _parts(old[0].config, new.config)
+    counts = _what_of_counts(new, admission)
+    events = max((table.events for table in old), key=len)  # a rank may be one behind
+    return _Carried(imported, parts, admission, counts, old[0].day, events)
+
+
+def _live_rows(tables: Sequence[Table]) -> int:
+    return sum(table.head.live_rows for table in tables if table.head is not None)
 
 
 def _of_tables(
     tables: Tables,
-    old: Mapping[str, Table],
+    old: Mapping[str, Sequence[Table]],
     carried: Mapping[str, _Carried],
     moved: Sequence[str],
 ) -> dict[str, Any]:
     """What the report says of further tables; nothing where neither run has any."""
     further = [table.name for table in tables.members[1:]]
-    gone = {name: table.head.live_rows for name, table in old.items()
-            if name not in carried and table.head is not None}  # fmt: skip
+    gone = {name: _live_rows(of) for name, of in old.items() if name not in carried}
     if not further and not gone:
         return {}
     kept = {
@@ -334,14 +348,15 @@ def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
     )
 
 
-def _admission(old: Table, new: Table, slots: _SlotMap) -> bytes | None:
+def _admission(old: Sequence[Table], new: Table, slots: _SlotMap) -> bytes | None:
     """The counts of feasigns without a row, where the new filter can hold them."""
-    before, after = old.config.admission, new.config.admission
+    before, after = old[0].config.admission, new.config.admission
     if before.min_count == 1 or after.min_count == 1 or before.filter_bytes != after.filter_bytes:
         return None
     if slots.moved:
         return None  # with key_space per_slot they are counts of other keys
-    return bytes(old._native.admission_state())
+    counts = [np.frombuffer(table._native.admission_state(), np.uint8) for table in old]
+    return counts_of(counts, new.key_range).tobytes()
 
 
 def _what_of_counts(new: Table, admission: bytes | None) -> str:

@@ -190,8 +190,11 @@ class MetricSet:
             metric.load_state(parts)
 
 
-def check_columns(specs: Sequence[MetricConfig], slots: Slots) -> None:
+def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:
     """For a run from a config, whose program is the zoo's.
+
+    Args:
+        log_keys: whether the data has them.
 
     Raises: ConfigError naming a column that no slot gives.
     """
@@ -203,11 +206,13 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots) -> None:
                 f"the labels: {', '.join(slots.tasks)}"
             )
         for name in sorted(spec.columns):
-            if name in LOG_KEYS:
+            if name in LOG_KEYS and not log_keys:
                 raise ConfigError(
-                    f"metric {spec.name!r}: {name} needs log keys, which a program of your own "
-                    "can ask for (set_parse_logkey); a config cannot yet"
+                    f"metric {spec.name!r}: {name} needs log keys: set data.logkey: true, where "
+                    "the data has them"
                 )
+            if name in LOG_KEYS:
+                continue
             if name not in names:
                 raise ConfigError(
                     f"metric {spec.name!r}: no slot {name!r}; there are: {', '.join(names)}"

@@ -8,35 +8,30 @@ there is always a pass that all have, and a run that is taken up goes on from th
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
+from paddlebox.store.group import Tables
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
 
 
-def check_config(
-    config: Config, world: World, source: str = "", back_to: str = "", skip: Sequence[str] = ()
-) -> None:
+def check_config(config: Config, world: World, back_to: str = "") -> None:
     """Raises: ConfigError for what works on one rank only."""
     if world.alone:
         return
     unable = {
         "extra_tables": bool(config.extra_tables),
         "data.path_template": bool(config.data.path_template),  # each would look for itself
-        "save.out": bool(config.save.out),
-        "checkpoint.copy_to": bool(config.checkpoint.copy_to),
-        "checkpoint.every other than pass": config.checkpoint.every != "pass",
-        "--init-from": bool(source),
-        "--skip-files": bool(skip),  # a rank that dies here would not know what the others do
     }
     wanted = [name for name, set_ in unable.items() if set_]
     if wanted:
@@ -56,6 +51,17 @@ def check_config(
         )
 
 
+def dir_of(run_dir: Path, rank: int) -> Path:
+    """The run dir of a rank."""
+    return run_dir if rank == 0 else run_dir / "ranks" / str(rank)
+
+
+def copies_of(config: Config, rank: int) -> str:
+    """Where the copies of a rank's commits are; empty: there are none."""
+    uri = config.checkpoint.copy_to.rstrip("/")
+    return f"{uri}/ranks/{rank}" if uri and rank > 0 else uri
+
+
 def own_dir(run_dir: Path, world: World) -> Path:
     """The run dir of this rank. Raises: StoreError where a folder cannot be made."""
     if world.rank == 0:
@@ -65,7 +71,7 @@ def own_dir(run_dir: Path, world: World) -> Path:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
-    return run_dir / "ranks" / str(world.rank)
+    return dir_of(run_dir, world.rank)
 
 
 def share_files(files: Sequence[str], world: World) -> list[str]:
@@ -106,7 +112,8 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
     with Manifest.open_writer(own / "store") as manifest:
         records = [manifest.version(number) for number in manifest.versions()]
         fitting = [r.version for r in records if int(r.cursor.get("pass", 0)) == agreed]
-        if agreed and not fitting:
+        # Only a first commit is taken back whole: before the second all have the first.
+        if not fitting and (agreed or len({r.cursor.get("pass", 0) for r in records}) > 1):
             raise StoreError(
                 f"{own}: another rank has committed {agreed} passes, this one keeps versions after "
                 f"passes {sorted({r.cursor.get('pass', 0) for r in records})}: the ranks' stores "
@@ -122,14 +129,31 @@ def is_true_of_all(mine: bool, world: World) -> bool:
     return all(world.gather("true of all", b"1" if mine else b""))
 
 
-def stop_together(world: World) -> None:
-    """After a pass: where a signal has come to any rank, every rank ends as if it had come to it.
+def is_due(mine: bool, world: World) -> bool:
+    """Whether a pass is committed: where any rank means so, for a signal has come to it."""
+    return any(world.gather("due", b"1" if mine else b""))
 
-    Raises: Stopped.
+
+def known_to_any(skipped: Mapping[str, int], world: World) -> dict[str, int]:
+    """The files that are left out, as any rank knows: one may have died before it knew."""
+    known: dict[str, int] = {}
+    for theirs in world.gather("skipped", json.dumps(dict(skipped)).encode()):
+        known |= json.loads(theirs)
+    return known
+
+
+def stop_together(world: World, table: Tables) -> None:
+    """After a pass: where a signal has come to any rank, every rank commits what it has and ends as
+    if it had come to it.
+
+    Raises: Stopped, where it came to another one.
     """
     asked = world.gather("stop", b"1" if interrupt.asked() else b"")
-    if any(asked) and not interrupt.asked():
-        raise interrupt.Stopped(signal.SIGTERM)
+    if any(asked) and not world.alone:
+        table.wait_commit()
+        table.commit_ended()
+        if not interrupt.asked():
+            raise interrupt.Stopped(signal.SIGTERM)
 
 
 def _size(file: str) -> int:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, Slots, TableConfig, load_slots
+from paddlebox.config import Config, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ShardedTable, World
+from paddlebox.ranks import World, sharded_table
 from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
@@ -27,9 +27,36 @@ def read_slots(config: Config) -> Slots:
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
-    slots.positions(config.model.sequences)
-    check_columns(config.metrics, slots)
+    for key, model in models_of(config).items():
+        _check_read_slots(config, slots, key, model)
+    check_columns(config.metrics, slots, log_keys=config.data.logkey)
     return slots
+
+
+def models_of(config: Config) -> dict[str, ModelConfig]:
+    """By key."""
+    if not config.phases:
+        return {"model": config.model}
+    return {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
+
+
+def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
+    slots.positions(model.sequences)
+    if not model.slots:
+        return
+    names = [slot.name for slot in slots.sparse]
+    for name in model.slots:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            raise ConfigError(
+                f"{key}.slots: no sparse slot {name!r} in {config.data.slots}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}")
+            )
+    missing = sorted({*model.sequences} - {*model.slots})
+    if missing:
+        raise ConfigError(f"{key}.slots lacks {', '.join(missing)}, which the model reads id by id")
+    if config.extra_tables:
+        raise ConfigError(f"{key}.slots chooses slots of one table: leave extra_tables out")
 
 
 def open_table(
@@ -71,7 +98,7 @@ def open_table(
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
     arguments["slot_rates"] = rates_of_one
     if world is not None and not world.alone:
-        return ShardedTable(config.table, world=world, **arguments)
+        return sharded_table(config.table, world=world, options=config.ranks, **arguments)
     table = Table(config.table, **arguments)
     if table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
@@ -103,7 +130,7 @@ def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]
 
 
 def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
-    """The feeder that the config describes."""
+    """The feeder that the config describes; with phases, of the instances that update takes."""
     dataset = InMemoryDataset(table, seed=config.seed)
     dataset.init(
         slots=slots,
@@ -128,8 +155,11 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
         cache_bytes=config.feeder.cache_bytes,
         cache_dir=config.feeder.cache_dir,
     )
+    if config.data.logkey:
+        dataset.set_parse_logkey(True)
     if config.data.shuffle:
         dataset.local_shuffle()
+    dataset.set_read_slots(config.model.slots)
     return dataset
 
 

@@ -12,6 +12,8 @@ from tqdm import tqdm
 
 from paddlebox.config import Config
 from paddlebox.data.stages import AFTER, BEFORE, WORK
+from paddlebox.ranks import ShardedTable
+from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
 from paddlebox.train.loop import PassResult
 from paddlebox.train.metrics import PassMetrics, format_metrics
@@ -26,11 +28,35 @@ class Started(NamedTuple):
     counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
     at: float
+    traffic: Sent
 
 
 def begun(table: Tables) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
-    return Started(table.counters(), counters_of, table.compaction_wait_s, time.perf_counter())
+    return Started(
+        table.counters(), counters_of, table.compaction_wait_s, time.perf_counter(), sent_now(table)
+    )
+
+
+def sent_now(table: Tables) -> Sent:
+    """Bytes that this rank has sent, where there are several."""
+    return table.traffic.now() if isinstance(table, ShardedTable) else {}
+
+
+def sent(table: Tables, begin: Started, result: PassResult, dense_bytes: int) -> dict[str, Any]:
+    """What all ranks have sent in a pass; nothing on one rank. Every rank calls it.
+
+    Args:
+        dense_bytes: of dense parameters, by this rank since it was started.
+    """
+    if not isinstance(table, ShardedTable):
+        return {}
+    table.traffic.sent["dense"] = dense_bytes
+    return {
+        "ranks": of_pass(
+            begin.traffic, sent_now(table), table.gather, result.batches, result.samples
+        )
+    }
 
 
 def by_table(
@@ -64,6 +90,13 @@ def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def exchanged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Of several ranks: what this one sent to the others, and the seconds that took, by lane."""
+    names = [name for name in after if name.startswith("exchange_")]
+    spent = {name.removeprefix("exchange_"): after[name] - before[name] for name in names}
+    return {"exchange": spent} if spent else {}
+
+
 def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
     """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
     for."""
@@ -83,7 +116,10 @@ def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
 def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
     hits = " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items())
     waits = " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items())
-    if result.metrics:
+    for phase, own in line.get("phases", {}).items():
+        if own["metrics"]:
+            log.info("pass %d, %s: %s", number, phase, format_metrics(own["metrics"]))
+    if result.metrics and "phases" not in line:
         log.info("pass %d: %s", number, format_metrics(result.metrics))
     log.info(
         "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "

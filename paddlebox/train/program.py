@@ -5,6 +5,7 @@ All three give the same step and the same dense state; which one runs is `traine
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -13,18 +14,30 @@ import numpy as np
 from paddlebox import _native, ops
 from paddlebox.config import Config, OptimizerType, Program, Slots
 from paddlebox.config.fields import fields_of
+from paddlebox.config.ranks import DenseSync
 from paddlebox.data.batches import Feed, packed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss
-from paddlebox.ranks.dense import SHARE, sum_gradients
+from paddlebox.ranks import World
+from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
+from paddlebox.ranks.dense_modes import AllReduce, Average, TopK
+from paddlebox.train.averaging import Averaged
+from paddlebox.train.ranked import RATE, RankedRunner
 
 paddle = ops.paddle
+
+_GRADIENT = "box_gradient"  # fed to the program that updates: (n) float32
+
+
+RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, of models that read page views
 
 
 def _model_inputs(config: Config) -> list[str]:
     """Arguments of a zoo model's forward, in order."""
     first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
+    if config.model.page_views:
+        first.append(RANK_OFFSET)
     of_a_table = ("box_ids", "box_offsets", "box_plan")
     return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
@@ -39,6 +52,14 @@ class Runner(Protocol):
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Forward alone."""
 
+    def finish_pass(self) -> None:
+        """Between the last step of a pass and its commit: ranks agree about what they have not told
+        each other. All of them call it."""
+
+    @property
+    def dense_sent_bytes(self) -> int:
+        """That this rank has sent to others for the dense parameters."""
+
     def dense_state(self) -> dict[str, np.ndarray]:
         """Copies of parameters and optimizer state, by variable name."""
 
@@ -46,20 +67,35 @@ class Runner(Protocol):
         """The reverse. Raises CorruptionError when names or shapes do not match the model."""
 
 
-def build_runner(config: Config, slots: Slots, ranks: int = 1) -> Runner:
+def build_runner(config: Config, slots: Slots, world: World | None = None) -> Runner:
     """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
 
-    Raises: ConfigError for a program of the old IR on several ranks.
+    Args:
+        world: of the ranks that train it together.
+
+    Raises: ConfigError for a program of the old IR on several ranks, and for averages of parameters
+        that are themselves averaged now and then.
     """
+    ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
+    if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
+        raise ConfigError(
+            "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
+            "each has parameters of its own; choose one of them"
+        )
+    runner = _build_runner(config, slots, world, ranks)
+    return Averaged(runner, decay) if decay else runner
+
+
+def _build_runner(config: Config, slots: Slots, world: World | None, ranks: int) -> RankedRunner:
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
-        return _Dygraph(config, slots, ranks)
+        return _Dygraph(config, slots, world)
     if ranks > 1 and config.trainer.program is not Program.PIR:
         raise ConfigError(
             f"trainer.program {config.trainer.program.value} with {ranks} ranks: Paddle's "
             "all-reduce does not build in the old IR on a CPU; use pir or dygraph"
         )
-    return _Static(config, slots, ranks)
+    return _Static(config, slots, world)
 
 
 def seed_pass(seed: int, number: int) -> None:
@@ -125,9 +161,9 @@ def _check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) ->
         )
 
 
-class _Dygraph:
-    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
-        self._ranks = ranks
+class _Dygraph(RankedRunner):
+    def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
+        super().__init__(config, world)
         paddle.disable_static()
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
@@ -136,6 +172,7 @@ class _Dygraph:
             # before, and under names that depend on what else the process has made.
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._model.parameters())
+        self._gradient_size = sum(p.size for p in self._model.parameters() if not p.stop_gradient)
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
@@ -143,21 +180,42 @@ class _Dygraph:
         logits = self._model(*(tensors[name] for name in self._inputs))
         return _mean_loss(self._model, logits, tensors["box_label"]), logits
 
-    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
-        if self._ranks > 1:
-            self._sum_gradients(feed)
+        if isinstance(self._mode, AllReduce):
+            own = self._with_gradients()
+            summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
+            for parameter, gradient in zip(own, summed, strict=True):
+                parameter.grad.set_value(gradient)
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
 
-    def _sum_gradients(self, feed: Feed) -> None:
-        own = [p for p in self._model.parameters() if p.grad is not None]
-        summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
-        for parameter, gradient in zip(own, summed, strict=True):
-            parameter.grad.set_value(gradient)
+    def _with_gradients(self) -> list[Any]:
+        return [p for p in self._model.parameters() if p.grad is not None]
+
+    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        """Loss, logits and (n) the gradients of all parameters."""
+        self._model.train()
+        loss, logits = self._forward(feed)
+        loss.backward()
+        flat = [p.grad.numpy().reshape(-1) for p in self._with_gradients()]
+        return float(loss), logits.numpy(), np.concatenate(flat)
+
+    def _apply(self, gradient: np.ndarray) -> None:
+        """Updates the parameters by (n) as of `_backward`."""
+        own = [p for p in self._model.parameters() if not p.stop_gradient]
+        for parameter, part in zip(
+            own, split_gradient(paddle.to_tensor(gradient), own), strict=True
+        ):
+            parameter.grad = part
+        self._optimizer.step()
+        self._optimizer.clear_grad()
+
+    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+        self.load_dense_state({**self.dense_state(), **state})
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.eval()
@@ -182,15 +240,26 @@ class _Dygraph:
             {name: paddle.to_tensor(array) for name, array in of_optimizer.items()}
         )
 
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {p.name: np.array(p.numpy()) for p in self._model.parameters()}
 
-class _Static:
-    def __init__(self, config: Config, slots: Slots, ranks: int) -> None:
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        for parameter in self._model.parameters():
+            parameter.set_value(values[parameter.name])
+
+
+class _Static(RankedRunner):
+    def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
+        super().__init__(config, world)
         paddle.enable_static()
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
-        self._train_fetch = self._build(
-            config, slots, self._train, self._startup, train=True, ranks=ranks
-        )
+        self._gradient_size = 0  # n
+        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
+        self._state = self._train  # the program that has all of the dense state
+        if isinstance(self._mode, TopK):
+            self._startup, self._state = paddle.static.Program(), paddle.static.Program()
+            self._build_update(config, slots)
         # A program of its own, over the same parameters: names are what they share.
         self._evaluate = paddle.static.Program()
         self._evaluate_fetch = self._build(
@@ -201,9 +270,8 @@ class _Static:
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._startup)
 
-    @staticmethod
     def _build(
-        config: Config, slots: Slots, program: Any, startup: Any, train: bool, ranks: int = 1
+        self, config: Config, slots: Slots, program: Any, startup: Any, train: bool
     ) -> list[Any]:
         # Not of `program`: every dropout of every step would draw the same mask.
         startup.random_seed = config.seed
@@ -215,42 +283,86 @@ class _Static:
                 )
                 for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
             }
+            if config.model.page_views:
+                inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
             model = _create_model(config, slots)
             if not train:
                 model.eval()
             logits = model(*(inputs[name] for name in _model_inputs(config)))
             loss = _mean_loss(model, logits, inputs["box_label"])
-            if train and ranks == 1:
+            if not train:
+                return [loss, logits]
+            if self._mode is None or isinstance(self._mode, Average):
                 _create_optimizer(config).minimize(loss)
-            elif train:
-                optimizer = _create_optimizer(config)
-                found = optimizer.backward(loss)
-                share = paddle.static.data(SHARE, [1], "float32")
-                summed = sum_gradients([gradient for _, gradient in found], share)
-                parameters = [parameter for parameter, _ in found]
-                optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
-        return [loss, logits]
+                return [loss, logits]
+            optimizer = _create_optimizer(config)
+            found = optimizer.backward(loss)
+            parameters = [parameter for parameter, _ in found]
+            gradients = [gradient for _, gradient in found]
+            self._gradient_size = sum(math.prod(p.shape) for p in parameters)
+            if isinstance(self._mode, TopK):
+                self._order = [parameter.name for parameter in parameters]
+                return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
+            share = paddle.static.data(SHARE, [1], "float32")
+            summed = sum_gradients(gradients, share)
+            optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
+            return [loss, logits]
+
+    def _build_update(self, config: Config, slots: Slots) -> None:
+        """The optimizer in a program of its own, fed with the gradient that ranks agreed upon."""
+        self._startup.random_seed = config.seed
+        with (
+            paddle.static.program_guard(self._state, self._startup),
+            paddle.utils.unique_name.guard(),
+        ):
+            of_name = {p.name: p for p in _create_model(config, slots).parameters()}
+            parameters = [of_name[name] for name in self._order]
+            gradient = paddle.static.data(_GRADIENT, [self._gradient_size], "float32")
+            parts = split_gradient(gradient, parameters)
+            _create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
+
+    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        """Loss, logits and (n) the gradients of all parameters."""
+        with paddle.static.scope_guard(self._scope):
+            loss, logits, flat = self._exe.run(self._train, feed=feed, fetch_list=self._train_fetch)
+        return float(np.asarray(loss).reshape(())), logits, flat
+
+    def _apply(self, gradient: np.ndarray) -> None:
+        """Updates the parameters by (n) as of `_backward`."""
+        with paddle.static.scope_guard(self._scope):
+            self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
+
+    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+        for name, array in state.items():
+            self._scope.find_var(name).get_tensor().set(array, paddle.CPUPlace())
 
     def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
         with paddle.static.scope_guard(self._scope):
             loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
         return float(np.asarray(loss).reshape(())), logits
 
-    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
         return self._run(self._train, feed, self._train_fetch)
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         return self._run(self._evaluate, feed, self._evaluate_fetch)
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        state = self._train.state_dict("all", self._scope)
+        state = self._state.state_dict("all", self._scope)
         return {name: np.array(tensor) for name, tensor in state.items()}
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
-        tensors = self._train.state_dict("all", self._scope)
+        tensors = self._state.state_dict("all", self._scope)
         expected = {name: np.array(tensor) for name, tensor in tensors.items()}
         _check_same(expected, state)
         for name in expected:
-            if name.startswith("learning_rate"):
+            if name.startswith(RATE):
                 continue  # the config has it, and may have changed
             self._scope.find_var(name).get_tensor().set(state[name], paddle.CPUPlace())
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        self._set(values)

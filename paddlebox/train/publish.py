@@ -81,13 +81,16 @@ class Publisher:
 
 
 @contextmanager
-def publishing(config: Config, run_dir: Path, watch: Watch) -> Iterator[Callable[[str], None]]:
+def publishing(
+    config: Config | None, run_dir: Path, watch: Watch
+) -> Iterator[Callable[[str], None]]:
     """Gives what is to be called with the kind of each save that is done. RUN_DIR/served.jsonl
-    says when which save was served, and how old the log of its pass was."""
-    publish = config.publish
-    if not publish.file:
+    says when which save was served, and how old the log of its pass was. config: None on ranks
+    other than the first."""
+    if config is None or not config.publish.file:
         yield lambda _: None
         return
+    publish = config.publish
 
     def told(served: Mapping[str, Any]) -> None:
         number, at = served["pass_number"], served["at"]

@@ -60,6 +60,7 @@ TUNED = (
 )  # fmt: skip
 # All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
+_PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
@@ -132,6 +133,7 @@ def take_up(
     passes: Sequence[PlannedPass],
     back_to: str = "",
     skip: Sequence[str] = (),
+    known: Mapping[str, int] | None = None,
 ) -> Begun:
     """Looks at what a run dir holds, and goes back to a version where that is asked for.
 
@@ -139,6 +141,7 @@ def take_up(
         passes: of the config.
         back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
         skip: patterns of files to leave out from here on. A version of kind "skip" says so at once.
+        known: files that are left out besides, as other ranks know.
 
     Raises: ConfigError listing every value that differs from the committed ones, or for a pattern
         that matches nothing; StoreLockedError; StoreError for a version that is not there;
@@ -149,7 +152,7 @@ def take_up(
         plan = leave_out(passes, skipped)
         return plan, hashes_of(plan)
 
-    return take_up_at(run_dir, config, slots, known_from, back_to, skip)
+    return take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
 
 
 # Passes, and the `chain` at each that is trained.
@@ -163,6 +166,7 @@ def take_up_at(
     known_from: Callable[[VersionRecord | None, Mapping[str, int]], Known],
     back_to: str = "",
     skip: Sequence[str] = (),
+    known: Mapping[str, int] | None = None,
 ) -> Begun:
     """`take_up` of passes that depend on the version.
 
@@ -181,7 +185,8 @@ def take_up_at(
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
-        known: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        own: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        known = {**own, **(known or {})}
         plan, hashes = known_from(record, known)
         if record is not None:
             _check(run_dir, record, config, slots, hashes)
@@ -190,7 +195,7 @@ def take_up_at(
             if back_to:
                 gone = manifest.go_back(record.version)
                 log.info("%s: back at version %d, without %s", store, record.version, gone)
-            if skipped != known:
+            if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
                 manifest.commit(record)
     _log_skipped(skipped)
@@ -351,7 +356,7 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _within(key: str, keys: Sequence[str]) -> bool:
-    key = _EXTRA.sub("table.", key)
+    key = _PHASE.sub("", _EXTRA.sub("table.", key))
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 

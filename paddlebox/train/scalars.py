@@ -24,6 +24,9 @@ def scalars_of(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         first = "train" if section == "metrics" else section
         for name, value in dict(line.get(section) or {}).items():
             yield from _numbers(f"{first}/{name}", value)
+    for phase, own in dict(line.get("phases") or {}).items():
+        for name, value in {"loss": own["loss"], **own["metrics"]}.items():
+            yield from _numbers(f"{phase}/{name}", value)
 
 
 def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config
+from paddlebox.config import Config, Phase, Slots
+from paddlebox.config.alerts import AlertsConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
@@ -33,19 +34,19 @@ from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables
-from paddlebox.train import interrupt, on_ranks, pass_line, resume
+from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, repeats, resume
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
-from paddlebox.train.loop import run_pass
 from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
+from paddlebox.train.phases import Runners, train_pass
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.program import Runner, build_runner, seed_pass
+from paddlebox.train.program import seed_pass
 from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
-from paddlebox.train.stream import passes_of
+from paddlebox.train.stream import Passes, passes_of
 from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
@@ -75,7 +76,7 @@ def train(
 
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
-    on_ranks.check_config(config, world, source, back_to, skip)
+    on_ranks.check_config(config, world, back_to)
     slots = read_slots(config)
     passes = passes_of(config)
     start = find_source(source, run_dir) if source else None
@@ -84,11 +85,9 @@ def train(
     if fresh and world.rank == 0:
         resume.move_aside(run_dir)
     world.wait("fresh")
+    other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = passes.take_up(run_dir, config, slots, back_to, skip)
-    on_ranks.check_same_ranks(run_dir, begun.record, world)
-    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = passes.take_up(run_dir, config, slots)
+    begun = _take_up(run_dir, config, slots, passes, back_to, skip, world)
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
@@ -103,19 +102,27 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    repeated = repeats.repeats(begun.plan)
+    repeats.warn(begun.plan, repeated, begun.passes)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
         _written(tracer, config.trainer.trace),
         scalars or nullcontext(),
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
-        _copying(config, table, run_dir / "store") as copier,
-        _ended_passes_committed(table),
-        Watch(config.alerts, run_dir, begun.lines, publishes=bool(config.publish.file)) as watch,
-        publishing(config, run_dir, watch) as saved,
+        _copying(config, table, run_dir / "store", world) as copier,
+        _ended_passes_committed(table, world),
+        Watch(
+            config.alerts if world.rank == 0 else AlertsConfig(),
+            run_dir,
+            begun.lines,
+            publishes=bool(config.publish.file),
+        ) as watch,
+        publishing(config if world.rank == 0 else None, run_dir, watch) as saved,
         _saving(config, table, saved) as saves,
     ):
-        runner = build_runner(config, slots, world.size)
+        runner = Runners(config, slots, world)
+        world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
@@ -144,13 +151,14 @@ def train(
 
             def evaluated_now() -> dict[str, Any]:
                 own = on_ranks.share_files(tests, world)
-                return evaluate_files(config, slots, table, runner, own)
+                return evaluate_files(config, slots, table, runner.of(Phase.UPDATE), own)
 
             def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
                 if not config.trainer.evaluate_before_pass:
                     return {}
                 own = on_ranks.share_files(planned.files, world)
-                return {"before": evaluate_files(config, slots, table, runner, own)}
+                update = runner.of(Phase.UPDATE)
+                return {"before": evaluate_files(config, slots, table, update, own)}
 
             def write_line() -> None:
                 if saves is not None:
@@ -202,8 +210,10 @@ def train(
                         )
                         | before
                     )
+                    if planned.number in repeated:
+                        lines[-1]["repeats_pass"] = repeated[planned.number]
                     write_line()
-                    on_ranks.stop_together(world)
+                    on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.
                 heartbeat.committed(min(head, planned.number - 1))
@@ -241,6 +251,27 @@ def train(
     return summary
 
 
+def _take_up(
+    run_dir: Path,
+    config: Config,
+    slots: Slots,
+    passes: Passes,
+    back_to: str,
+    skip: Sequence[str],
+    world: World,
+) -> resume.Begun:
+    """`resume.take_up`, of several ranks where all can, with what any of them leaves out."""
+    if world.alone:
+        return passes.take_up(run_dir, config, slots, back_to, skip)
+    begun = passes.take_up(run_dir, config, slots, back_to)
+    if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
+        begun = passes.take_up(run_dir, config, slots)
+    known = on_ranks.known_to_any(begun.skipped, world)
+    if skip or known != begun.skipped:
+        begun = passes.take_up(run_dir, config, slots, skip=skip, known=known)
+    return begun
+
+
 @contextmanager
 def _saving(
     config: Config, table: Tables, saved: Callable[[str], None]
@@ -264,7 +295,7 @@ def _train_pass(
     config: Config,
     table: Tables,
     dataset: InMemoryDataset,
-    runner: Runner,
+    runner: Runners,
     passes: tuple[PlannedPass, PlannedPass | None],
     begin: pass_line.Started,
     cursor_of: Callable[[Mapping[str, Any]], dict[str, Any]],
@@ -277,14 +308,9 @@ def _train_pass(
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
-        result = run_pass(
-            dataset,
-            runner.train_step,
-            watch,
-            metrics=config.metrics,
-            tasks=dataset.tasks,
-        )
+        result, of_phases = train_pass(config, dataset, runner, watch)
     interrupt.no_deadline()
+    runner.finish_pass()
     dense = runner.dense_state()
     try:
         check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
@@ -301,11 +327,12 @@ def _train_pass(
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
+        **({"phases": of_phases} if of_phases else {}),
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
     dataset.dense_state = lambda: dense
     heartbeat.stage("commit", f"pass {planned.number}")
-    dataset.end_pass(commit=_is_due(config, planned, following))
+    dataset.end_pass(commit=on_ranks.is_due(_is_due(config, planned, following), world))
     dataset.release_memory()
     seconds = time.perf_counter() - begin.at
     after = table.counters()
@@ -332,7 +359,9 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
+        **pass_line.exchanged(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
+        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
@@ -369,22 +398,26 @@ def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None)
 
 
 @contextmanager
-def _ended_passes_committed(table: Tables) -> Iterator[None]:
-    """Whatever ends a run: the passes before it that no commit holds yet are sound."""
+def _ended_passes_committed(table: Tables, world: World) -> Iterator[None]:
+    """Whatever ends a run: the passes before it that no commit holds yet are sound. Where there are
+    several ranks the others may know nothing of it: only `stop_together` commits them then."""
     try:
         yield
     except BaseException:
-        with suppress(PaddleBoxError):  # what stopped the run is what must be heard
-            table.commit_ended()
+        if world.alone:
+            with suppress(PaddleBoxError):  # what stopped the run is what must be heard
+                table.commit_ended()
         raise
 
 
 @contextmanager
-def _copying(config: Config, table: Tables, store: Path) -> Iterator[Copier | None]:
-    if not config.checkpoint.copy_to:
+def _copying(config: Config, table: Tables, store: Path, world: World) -> Iterator[Copier | None]:
+    uri = on_ranks.copies_of(config, world.rank)
+    if not uri:
         yield None
         return
-    copier = Copier(str(store), config.checkpoint.copy_to, config.checkpoint.copy_every)
+    # Ranks copy the same passes, so that there is one of which all have a copy.
+    copier = Copier(str(store), uri, config.checkpoint.copy_every, every_one=not world.alone)
     table.after_commit = copier.offer
     try:
         yield copier

@@ -43,6 +43,7 @@ class Passes(Protocol):
         slots: Slots,
         back_to: str = "",
         skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
     ) -> resume.Begun:
         """`resume.take_up`."""
 
@@ -79,8 +80,9 @@ class Listed:
         slots: Slots,
         back_to: str = "",
         skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
     ) -> resume.Begun:
-        begun = resume.take_up(run_dir, config, slots, self._listed, back_to, skip)
+        begun = resume.take_up(run_dir, config, slots, self._listed, back_to, skip, known)
         self._hashes = resume.hashes_of(begun.plan)
         self._left = deque(begun.plan[begun.passes :])
         return begun
@@ -142,6 +144,7 @@ class Hourly:
         slots: Slots,
         back_to: str = "",
         skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
     ) -> resume.Begun:
         def known_from(
             record: VersionRecord | None, skipped: Mapping[str, int]
@@ -152,7 +155,7 @@ class Hourly:
             there = self._there() if skip else []
             return trained + there, [self._plan] * done
 
-        begun = resume.take_up_at(run_dir, config, slots, known_from, back_to, skip)
+        begun = resume.take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
         self._skipped, begun.plan = begun.skipped, []
         return begun
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from paddlebox import _native
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.schema import LifeConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
@@ -18,6 +19,8 @@ from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.files import table_folder
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.one_rank import ALL_KEYS, key_ranges
+from paddlebox.store.rank_stores import rank_versions, stores_beside, sum_of_digests
 from paddlebox.store.versions import find_version
 from paddlebox.upkeep import report
 from paddlebox.upkeep.life import life
@@ -26,6 +29,7 @@ from paddlebox.upkeep.store_files import newest, reading, store_folder, table_of
 from paddlebox.upkeep.values import feasigns_of
 from paddlebox.upkeep.verify import verify
 
+core = _native.core
 SOUND, DAMAGED, UNUSABLE = 0, 1, 2  # exit codes
 
 
@@ -35,10 +39,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if "store" not in arguments:  # `restore` makes one
             return _restore(arguments)
-        return int(arguments.run(store_folder(arguments.store), arguments))
+        return _run(store_folder(arguments.store), arguments)
     except (PaddleBoxError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return UNUSABLE
+
+
+def _run(store: Path, arguments: argparse.Namespace) -> int:
+    stores = [store] if arguments.store == store else stores_beside(store)
+    if len(stores) == 1 or arguments.run is _dump:
+        return int(arguments.run(store, arguments))
+    # A run dir of several ranks: the store of each, at the version of one pass.
+    chosen: dict[Path, int] = {}
+    wanted = getattr(arguments, "version", None)
+    if wanted is not None:
+        with Manifest.open_reader(store) as manifest:
+            first = find_version(manifest, str(wanted))
+        chosen = {folder: record.version for folder, record in rank_versions(store, first)}
+    codes = []
+    arguments.told = []
+    for rank, (folder, own) in enumerate(zip(stores, key_ranges(len(stores)), strict=True)):
+        of_rank = argparse.Namespace(**{**vars(arguments), "key_range": own})
+        has_name = wanted in [named.name for named in checkpoints(str(folder))]
+        if folder in chosen and not has_name:  # a copy is called by the name
+            number = chosen[folder]
+            of_rank.version = str(number) if isinstance(wanted, str) else number
+        if rank and "uri" in arguments:
+            of_rank.uri = f"{arguments.uri.rstrip('/')}/ranks/{rank}"
+        codes.append(int(arguments.run(folder, of_rank)))
+    values = [value for value, _ in arguments.told]
+    lines = [
+        line
+        for rank, (_, of_rank) in enumerate(arguments.told)
+        for line in (f"rank {rank}: {stores[rank]}", *(f"  {text}" for text in of_rank))
+    ]
+    if arguments.run is _digest:
+        whole = sum_of_digests([value["sparse_digest"] for value in values])
+        lines.append(f"all ranks: sparse_digest {whole}")
+        values.append({"ranks": len(stores), "sparse_digest": whole})
+    print(json.dumps(values, indent=1) if arguments.json else "\n".join(lines))
+    return max(codes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,6 +171,9 @@ def _feasign(text: str) -> int:
 
 
 def _print(arguments: argparse.Namespace, value: Any, lines: Sequence[str]) -> None:
+    if "told" in arguments:  # of one of several ranks
+        arguments.told.append((value, lines))
+        return
     print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
 
 
@@ -232,6 +275,8 @@ def _lookup(folder: Path, arguments: argparse.Namespace) -> int:
     else:
         with reading(folder) as manifest:
             feasigns = feasigns_of(newest(manifest), arguments.slot, arguments.values)
+    low, high = getattr(arguments, "key_range", ALL_KEYS)
+    feasigns = [one for one in feasigns if low <= core.mix(one) <= high]
     found = report.lookup(folder, feasigns, arguments.version)
     lines = []
     for entry in found:
@@ -247,7 +292,13 @@ def _lookup(folder: Path, arguments: argparse.Namespace) -> int:
 
 
 def _dump(folder: Path, arguments: argparse.Namespace) -> int:
-    rows = report.dump(folder, arguments.out, arguments.version, arguments.slot)
+    others: list[tuple[Path, int]] = []
+    version = arguments.version
+    if arguments.store != folder:
+        (_, first), *of_ranks = rank_versions(folder, version)
+        version = first.version
+        others = [(store, record.version) for store, record in of_ranks]
+    rows = report.dump(folder, arguments.out, version, arguments.slot, others)
     _print(
         arguments, {"rows": rows, "file": str(arguments.out)}, [f"{rows:,} rows in {arguments.out}"]
     )

@@ -169,12 +169,18 @@ def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any
     return copies
 
 
-def dump(folder: Path, out: Path, version: int | None = None, slot: int | None = None) -> int:
+def dump(
+    folder: Path,
+    out: Path,
+    version: int | None = None,
+    slot: int | None = None,
+    others: Sequence[tuple[Path, int]] = (),
+) -> int:
     """Writes the rows of a version as Parquet, in the order of keys and in bounded memory; returns
     how many.
 
     Args:
-        slot: only rows of this slot.
+        slot: only rows of this slot. others: (store, version) of further ranks, in their order.
 
     Raises: StoreError when out cannot be written.
     """
@@ -195,6 +201,10 @@ def dump(folder: Path, out: Path, version: int | None = None, slot: int | None =
                     written += len(feasigns)
 
                 table._native.visit_chunks(_DUMP_ROWS, write)
+                table.close()  # tables of one process go by their names
+                for store, number in others:
+                    with open_version(store, number) as of_rank:
+                        of_rank._native.visit_chunks(_DUMP_ROWS, write)
             temporary.rename(out)
         except OSError as error:
             temporary.unlink(missing_ok=True)

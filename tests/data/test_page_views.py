@@ -134,7 +134,7 @@ def test_both_phases_push_into_one_commit(open_table, write_lines, tmp_path):
     dataset._table.wait_commit()
     assert dataset._table.head.version == 1
     _, rows = dataset._table.read_all()
-    assert set(rows[:, 1].tolist()) == {2.0}  # each row was shown in both phases
+    assert set(rows[:, 1].tolist()) == {1.0}  # shown in both phases, and counted in one
     dataset.close()
 
 
@@ -177,7 +177,44 @@ class TestPhasesWithoutPageViews:
             dataset.batches()
         dataset.end_pass()
         _, rows = dataset._table.read_all()
-        assert rows[:, 1].tolist() == [6.0, 6.0]  # three shows in each phase
+        assert rows[:, 1].tolist() == [3.0, 3.0]  # three shows in each phase: one counts
+
+    def test_slots_are_counted_where_it_was_asked_for(self, open_dataset, write_lines, tmp_path):
+        from tests.data.test_protocol import push_ones
+
+        dataset = open_dataset({"folder": tmp_path / "store"}, batch_size=4)
+        dataset.set_filelist([write_lines("a.txt", ["1 1 2 0 0 1 7 1 8"] * 3)])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        for slots in (["words"], ["user", "words"]):
+            dataset.set_counted_slots(slots)
+            for batch in dataset.batches():
+                push_ones(dataset, batch)
+            dataset.flip_phase()
+        dataset.end_pass()
+        feasigns, rows = dataset._table.read_all()
+        assert dict(zip(feasigns.tolist(), rows[:, 1].tolist(), strict=True)) == {7: 3.0, 8: 6.0}
+        with pytest.raises(ValueError, match="set_counted_slots: usr: expected sparse slots, of"):
+            dataset.set_counted_slots(["usr"])
+
+    def test_slots_that_are_not_read_are_as_if_absent(self, open_dataset, write_lines):
+        dataset = open_dataset(batch_size=4)
+        dataset.set_filelist([write_lines("a.txt", ["1 1 2 0 0 1 7 2 8 9"] * 2)])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        whole = next(dataset.batches())
+        dataset.flip_phase()
+        dataset.set_read_slots(["user"])
+        part = next(dataset.batches())
+        dataset.end_pass()
+        assert part["box_offsets"].tolist() == whole["box_offsets"].tolist() == [0, 1, 3, 4, 6]
+        assert [row == -1 for row in part["box_ids"]] == [False, True, True] * 2
+        assert (whole["box_ids"] >= 0).all()
+
+    def test_shared_lists_cannot_be_read_in_part(self, open_dataset):
+        dataset = open_dataset(dedup_slots="auto")
+        with pytest.raises(ConfigError, match="dedup_slots is auto, but a model reads user alone"):
+            dataset.set_read_slots(["user"])
 
     def test_one_that_is_split_once_only(self, open_dataset, write_lines):
         dataset = open_dataset({"hbm_budget_bytes": 3 * 300 * 62})

@@ -126,7 +126,7 @@ def test_a_history_is_what_a_user_liked_before_the_latest_first(tmp_path: Path) 
 def test_ratings_that_do_not_lie_by_user_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(RATINGS + "1,13,4.0,500\n")
     (tmp_path / "m.csv").write_text(MOVIES)
-    with pytest.raises(SystemExit, match="user 1 do not lie side by side"):
+    with pytest.raises(SystemExit, match="rows of user 1 do not lie side by side"):
         load("movielens").main(
             ["--ratings", str(tmp_path / "r.csv"), "--movies", str(tmp_path / "m.csv")]
             + ["--out", str(tmp_path)]
@@ -147,3 +147,30 @@ def test_generated_purchases_are_of_clicks_and_the_same_for_the_same_seed(
     assert {(row["click"], row["buy"]) for row in found} == {("0", "0"), ("1", "0"), ("1", "1")}
     best = float(capsys.readouterr().out.split("click ")[1].split(",")[0])
     assert 0.75 < best < 0.9
+
+
+def test_generated_pages_are_whole_and_who_sees_them_can_know_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare = load("page_views")
+    monkeypatch.setattr(prepare, "CHUNK_PAGES", 700)
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        prepare.main(["--out", str(tmp_path / name), "--pages", "2000", "--parts", "3",
+                      "--seed", seed])  # fmt: skip
+    a, b, c = ((tmp_path / name / "test.csv").read_bytes() for name in "abc")
+    assert a == b != c
+    seen: set[str] = set()
+    for name in ("train-000", "train-001", "train-002", "test"):
+        found = rows(tmp_path / "a" / f"{name}.csv")
+        pages = {row["logkey"][16:] for row in found}
+        assert len(found) == 3 * len(pages)
+        assert not pages & seen
+        seen |= pages
+        assert [row["logkey"][11:16] for row in found[:4]] == ["0de01", "0de02", "0de03", "0de01"]
+        assert [row["position"] for row in found[:3]] == ["p1", "p2", "p3"]
+    assert len(seen) == 2000
+    said = capsys.readouterr().out.splitlines()[1]
+    page, alone = (float(word) for word in said.split() if word.startswith("0."))
+    assert 0.7 < alone < page < 0.9
+    slots = load_slots(FOLDER / "page_views" / "slots.yaml")
+    assert {slot.name for slot in slots.slots} == set(found[0]) - {"logkey"}

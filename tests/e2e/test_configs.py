@@ -82,6 +82,12 @@ def write(path: Path, config: Config, slots: Slots, seed: int) -> None:
     lines = [LINES[config.data.format](slots, draw) for _ in range(INSTANCES)]
     if config.data.format == "csv" and slots.csv.header:
         lines.insert(0, slots.csv.delimiter.join(csv_columns(slots)))
+    if config.data.logkey:  # pages of three
+        keys = [f"{'0' * 11}0de{at % 3 + 1:02x}{at // 3:016x}" for at in range(INSTANCES)]
+        lines = [
+            f"{line}{slots.csv.delimiter}{key}"
+            for line, key in zip(lines, [slots.tags.logkey, *keys], strict=True)
+        ]
     path.write_text("\n".join(lines) + "\n")
 
 

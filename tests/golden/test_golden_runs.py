@@ -116,6 +116,9 @@ def test_a_run_from_before_the_first_release_is_refused_and_left_as_it_is(tmp_pa
     assert (found["damage"], found["versions"], found["segments"]) == ([], [1, 2], 2)
     said = tool(work, "train", "-c", "config.yaml", "--run-dir", "run", code=4)
     assert "says nothing of its configuration: choose another --run-dir, or --fresh" in said
+    said = tool(work, "export", "run", "--out", "model", code=2)
+    assert said.startswith("ConfigError: segment ")
+    assert "holds rows of another layout" in said
     for command in ("digest", "migrate"):
         assert "holds rows of another layout" in tool(work, "store", command, "run", code=2)
     assert contents(work / "run") == before

@@ -62,6 +62,7 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
         ("{type: din, hidden: [8], attention_hidden: [4], history: {history: item}}", ["click"]),
         ("{type: bst, hidden: [8], use_cvm: false, history: {history: item}}", ["click"]),
         ("{type: dssm, hidden: [8], user: [user, history, age], item: [item]}", ["click"]),
+        ("{type: fm}\noptimizer: {learning_rate: 0.05, averaging: 0.9}", ["click"]),
     ],
 )
 def test_an_export_predicts_what_the_runs_evaluation_does(
@@ -80,8 +81,9 @@ data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/trai
        test_files: [{tmp_path}/test.csv], batch_size: 64}}
 model: {model}
 metrics: [{{name: last, prediction: {tasks[-1]}, label: {tasks[-1]}}}]
-optimizer: {{learning_rate: 0.01}}
 """
+    if "optimizer" not in model:
+        config += "optimizer: {learning_rate: 0.01}\n"
     (tmp_path / "config.yaml").write_text(config)
     run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
     _, log = tool("train", *run)

@@ -62,6 +62,7 @@ inline const char* Name(Code code) {
     case Code::kOutOfSpace: return "OutOfSpace";
     case Code::kFailedPrecondition: return "FailedPrecondition";
     case Code::kNotFinite: return "NotFinite";
+    case Code::kPeerGone: return "PeerGone";
   }
   return "?";
 }

@@ -5,74 +5,36 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, make_synthetic
-
-CONFIG = "configs/dnn_synthetic.yaml"
-_PATIENCE_S = 240
-
-
-def _command(tool: str, run_dir: Path, data: Path, *more: str, ranks: int = 2) -> list[str]:
-    return [
-        *(sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)),
-        *("--log_dir", str(run_dir.parent / "log"), f"tools/{tool}.py", "-c", CONFIG),
-        *("--run-dir", str(run_dir), "-o", f"data.train_files=[{data}/train-*.txt]"),
-        *(f"data.test_files=[{data}/test.txt]", "data.files_per_pass=2", "model.hidden=[16]"),
-        *more,
-    ]  # fmt: skip
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def _launch(*arguments: Any, **keywords: Any) -> Any:
-    return subprocess.run(
-        _command(*arguments, **keywords),
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S,
-    )
-
-
-def _summary(run_dir: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-    return found
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return make_synthetic(folder, passes=8, rows=4000, test_rows=2000)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("runs") / "run"
-    done = _launch("train", run_dir, data)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return run_dir
+from tests.conftest import ROOT
+from tests.ranks.launched import (
+    CONFIG,
+    PATIENCE_S,
+    command,
+    environment,
+    launch,
+    overrides,
+    summary,
+)
+from tests.ranks.test_durable_runs import check_saves
 
 
 @pytest.mark.slow
 def test_two_ranks_share_the_files_and_evaluate_as_one(undisturbed: Path, data: Path) -> None:
-    summary = _summary(undisturbed)
-    assert (summary["passes"], summary["samples"]) == (4, 32000)
-    assert _summary(undisturbed / "ranks/1")["sparse_digest"] == summary["sparse_digest"]
-    assert _summary(undisturbed / "ranks/1")["dense_digest"] == summary["dense_digest"]
+    first, second = summary(undisturbed), summary(undisturbed / "ranks/1")
+    assert (first["passes"], first["samples"]) == (4, 32000)
+    assert second["sparse_digest"] == first["sparse_digest"]
+    assert second["dense_digest"] == first["dense_digest"]
     lines = (undisturbed / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["samples"] for line in lines] == [8000] * 4
-    done = _launch("evaluate", undisturbed, data)
+    done = launch("evaluate", undisturbed, data)
     assert done.returncode == 0, done.stderr
     assert list(undisturbed.glob("evaluate-*.json")), done.stdout
     found = json.loads(next(undisturbed.glob("evaluate-*.json")).read_text())
@@ -80,13 +42,10 @@ def test_two_ranks_share_the_files_and_evaluate_as_one(undisturbed: Path, data: 
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_is_refused_with_the_right_one(
+def test_another_number_of_ranks_may_train_on_but_not_evaluate_and_is_told_the_right_one(
     undisturbed: Path, data: Path
 ) -> None:
-    alone = [sys.executable, *_command("train", undisturbed, data)[7:]]
-    done = subprocess.run(
-        alone, cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=_PATIENCE_S
-    )
+    done = launch("evaluate", undisturbed, data, ranks=1)
     assert done.returncode == 2, done.stderr
     assert "--nproc_per_node 2" in done.stderr
 
@@ -99,24 +58,54 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     run_dir, struck = tmp_path / "run", 0
     for attempt in range(12):
         job = subprocess.Popen(
-            _command("train", run_dir, data),
+            command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
             cwd=ROOT,
-            env=_environment(),
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         if attempt < 4:
-            time.sleep(6 + 6 * random.random())
+            while not _children(job.pid) and job.poll() is None:
+                time.sleep(0.1)
+            time.sleep(4 + 6 * random.random())
             workers = _children(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
                 struck += 1
-        if job.wait(_PATIENCE_S) == 0:
+        if job.wait(PATIENCE_S) == 0:
             break
     assert struck > 0, "no job lived long enough to be struck"
-    expected, found = _summary(undisturbed), _summary(run_dir)
+    expected, found = summary(undisturbed), summary(run_dir)
     for name in ("sparse_digest", "dense_digest", "samples"):
         assert found[name] == expected[name]
+    check_saves(tmp_path / "out", run_dir)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
+    data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    job = subprocess.Popen(
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path), "trainer.epochs=50"),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while not (run_dir / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.02)
+    workers = {
+        re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
+        for pid in _children(job.pid)
+    }
+    os.kill(workers["1"], signal.SIGKILL)
+    assert job.wait(PATIENCE_S) != 0
+    said = (tmp_path / "log/workerlog.0").read_text()
+    assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
 
 
 @pytest.mark.slow
@@ -125,26 +114,26 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
 ) -> None:
     run_dir = tmp_path / "run"
     job = subprocess.Popen(
-        _command("train", run_dir, data),
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
         cwd=ROOT,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     workers = _children(job.pid)
     if workers:
         os.kill(workers[-1], signal.SIGTERM)
-    job.wait(_PATIENCE_S)
+    job.wait(PATIENCE_S)
     passes = [len((d / "metrics.jsonl").read_text().splitlines()) for d in _dirs(run_dir)]
     assert passes[0] == passes[1] > 0
-    done = _launch("train", run_dir, data)
+    done = launch("train", run_dir, data)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert _summary(run_dir)["sparse_digest"] == _summary(undisturbed)["sparse_digest"]
-    assert _summary(run_dir)["dense_digest"] == _summary(undisturbed)["dense_digest"]
+    assert summary(run_dir)["sparse_digest"] == summary(undisturbed)["sparse_digest"]
+    assert summary(run_dir)["dense_digest"] == summary(undisturbed)["dense_digest"]
 
 
 def _dirs(run_dir: Path) -> list[Path]:

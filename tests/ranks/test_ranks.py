@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ name: ranks
 data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
-table: {{embedx_dim: 4, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+ranks: {options}
 """
 
 
@@ -34,28 +36,53 @@ def _train(
     program: str = "pir",
     min_count: int = 1,
     batch: int = 0,
+    dim: int = 4,
+    options: str = "{}",
+    launchers: int = 1,
+    failing_rank: int | None = None,
 ) -> dict[str, Any]:
-    """What the first rank wrote, and the rows of all: {feasign: row}."""
+    """What the first rank wrote, and the rows of all: {feasign: row}. Or what the first rank said,
+    under "log", where a rank is to fail."""
     folder.mkdir(exist_ok=True)
     (folder / "slots.yaml").write_text(SLOTS)
     config = folder / "config.yaml"
     config.write_text(
         _CONFIG.format(
-            folder=folder, batch=batch or _BATCH // ranks, program=program, min_count=min_count
+            folder=folder,
+            batch=batch or _BATCH // ranks,
+            program=program,
+            min_count=min_count,
+            dim=dim,
+            options=options,
         )
     )
     settings = folder / "settings.json"
     settings.write_text(
-        json.dumps({"folder": str(folder), "config": str(config), "passes": passes})
+        json.dumps(
+            {
+                "folder": str(folder),
+                "config": str(config),
+                "passes": passes,
+                "failing_rank": failing_rank,
+            }
+        )
     )
     worker = [str(_ROOT / "tests/ranks/worker.py"), str(settings)]
-    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
-    launch += ["--log_dir", str(folder / "log")]
-    command = [sys.executable, *(launch if ranks > 1 else []), *worker]
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks // launchers)]
+    if launchers > 1:
+        launch += ["--master", f"127.0.0.1:{_free_port()}", "--nnodes", str(launchers)]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log/workerlog.*"))]
-    assert done.returncode == 0, "\n".join([done.stdout[-2000:], done.stderr[-2000:], *logs])
+    jobs = []
+    for number in range(launchers):
+        logged = [*launch, "--log_dir", str(folder / f"log-{number}")]
+        command = [sys.executable, *(logged if ranks > 1 else []), *worker]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        jobs.append(subprocess.Popen(command, env=environment, **pipes))
+    said = [job.communicate(timeout=300)[0][-2000:] for job in jobs]
+    logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log-*/workerlog.*"))]
+    if failing_rank is not None:
+        return {"log": logs[0], "codes": [job.returncode for job in jobs]}
+    assert [job.returncode for job in jobs] == [0] * launchers, "\n".join([*said, *logs])
     result: dict[str, Any] = json.loads((folder / f"result-{ranks}-0.json").read_text())
     result["rows"] = {}
     for rank in range(ranks):
@@ -63,6 +90,12 @@ def _train(
             pairs = zip(arrays["feasigns"].tolist(), arrays["rows"], strict=True)
             result["rows"] |= {rank: dict(pairs)}
     return result
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _all_rows(result: dict[str, Any]) -> dict[int, np.ndarray]:
@@ -109,6 +142,35 @@ def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
     two = _train(tmp_path / "two", 2, _passes(tmp_path / "b", 2), program=program)
     _assert_same_model(one, two)
     assert all(len(rows) > 100 for rows in two["rows"].values()), "a rank owns next to nothing"
+
+
+@pytest.mark.slow
+def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    passes = _passes(tmp_path / "data", 2)
+    near = _train(tmp_path / "near", 2, passes)
+    far = _train(tmp_path / "far", 2, passes, launchers=2)
+    assert (near["on_one_host"], far["on_one_host"]) == (True, False)
+    assert far["sent"]["sent_bytes_early"] > 0
+    assert far["sent"]["sent_bytes_step"] < near["sent"]["sent_bytes_step"]
+    assert far["digest"] == near["digest"]
+    assert far["dense"] == near["dense"]
+
+
+def test_a_rank_whose_step_fails_tells_the_others_why(tmp_path: Path) -> None:
+    passes = _passes(tmp_path / "data", 2)
+    found = _train(tmp_path / "run", 2, passes, failing_rank=1)
+    assert found["codes"] != [0]
+    expected = "rank 1 has left the job: ValueError: the step of this rank fails"
+    assert expected in found["log"]
+
+
+@pytest.mark.slow
+def test_two_hosts_of_two_ranks_train_what_one_rank_trains(tmp_path: Path) -> None:
+    one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1))
+    four = _train(tmp_path / "four", 4, _passes(tmp_path / "b", 4), launchers=2)
+    _assert_same_model(one, four)
 
 
 @pytest.mark.slow

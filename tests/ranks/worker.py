@@ -54,7 +54,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
-    from paddlebox.ranks import ShardedTable
+    from paddlebox.ranks import sharded_table
     from paddlebox.store.table import Table
     from paddlebox.train.loop import run_pass
     from paddlebox.train.program import build_runner
@@ -62,14 +62,18 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     folder = Path(settings["folder"])
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
-    runner = build_runner(config, slots, world.size)
+    runner = build_runner(config, slots, world)
     arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
     arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
     if world.alone:
         table = Table(config.table, **arguments)
     else:
-        table = ShardedTable(config.table, world=world, **arguments)
+        table = sharded_table(config.table, world=world, options=config.ranks, **arguments)
     passes = []
+    order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
+    if not world.alone:
+        table._fetch = _noting(order, "fetch", table._fetch)
+        table._give = _noting(order, "give", table._give)
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
         dataset.init(
@@ -82,17 +86,41 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             dataset.set_filelist(files[world.rank :: world.size])
             dataset.load_into_memory()
             dataset.begin_pass()
-            result = run_pass(dataset, runner.train_step)
+            step = _failing if world.rank == settings.get("failing_rank") else runner.train_step
+            result = run_pass(dataset, step)
+            runner.finish_pass()
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
+        traffic = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
         feasigns, rows = table.read_all()
         dense = {name: array.tolist() for name, array in runner.dense_state().items()}
         dataset.close()
     np.savez(
         folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
     )
-    return {"passes": passes, "digest": digest, "dense": dense}
+    return {
+        "passes": passes,
+        "digest": digest,
+        "dense": dense,
+        "on_one_host": world.on_one_host,
+        "sent": world.counters(),
+        "traffic": traffic,
+        "order": order,
+    }
+
+
+def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:
+    def noted(*arguments: Any) -> Any:
+        found = call(*arguments)
+        order.append((what, sum(done == what for done, _ in order)))
+        return found
+
+    return noted
+
+
+def _failing(feed: Any) -> Any:
+    raise ValueError("the step of this rank fails")
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def convert(open_table: Any, tmp_path: Path) -> Any:
         table = open_table(fields, folder=tmp_path / "new", **arguments)
         with open_source(tmp_path / "old", None) as old:
             imported = import_rows(
-                old,
+                [old],
                 table,
                 slots=slots,
                 keyed_by_slot=keyed_by_slot,
@@ -299,7 +299,7 @@ with open_source(folder / "old", int(sys.argv[2])) as old:
     config = old.config.model_copy(update={"name": "new"})
     with Table(config, folder=folder / "new") as new:
         imported = import_rows(
-            old, new, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda _: None
+            [old], new, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda _: None
         )
         new.commit_initial(
             imported.segments, dense={}, admission=None, day=old.day, events=old.events,
@@ -328,7 +328,7 @@ def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
     source()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")
     with open_source(tmp_path / "old", None) as old:
-        import_rows(old, table, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda _: None)
+        import_rows([old], table, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda _: None)
     assert table.head is None  # nothing is named before the commit
     table.close()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from paddlebox.config import load_config
+from paddlebox.config import Phase, load_config
 from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
 
@@ -27,8 +27,9 @@ class BrokenOffError(Exception):
     pass
 
 
-def failing(config, table, dataset, runner, passes, *rest):
+def failing(config, table, dataset, runners, passes, *rest):
     if passes[0].number == options.get("fail_in"):
+        runner = runners.of(Phase.UPDATE)  # the only one
         step, feeds = runner.train_step, []
 
         def broken(feed):
@@ -38,7 +39,7 @@ def failing(config, table, dataset, runner, passes, *rest):
             return step(feed)
 
         runner.train_step = broken
-    return train_pass(config, table, dataset, runner, passes, *rest)
+    return train_pass(config, table, dataset, runners, passes, *rest)
 
 
 session._train_pass = failing

@@ -118,6 +118,25 @@ TEST(a_push_worked_by_hand) {
   CHECK_EQ(SlotOf(row.data()), 7);
 }
 
+TEST(a_push_that_is_not_counted_divides_by_its_shows_all_the_same) {
+  std::vector<float> counted(1u << 16, 1.0f);
+  counted[7] = 0.0f;
+  AccessorConfig config = Config(RuleKind::kAdaGrad);
+  Row usual = NewRow(config), row = usual, other = NewRow(config, kKey, 8);
+  const float g[3] = {2.0f, 0.0f, 0.0f};
+  accessor::Push(config, kKey, 4.0f, 1.0f, g, kDay, usual.data());
+  config.counted = counted.data();
+  accessor::Push(config, kKey, 4.0f, 1.0f, g, kDay, row.data());
+  accessor::Push(config, kKey, 4.0f, 1.0f, g, kDay, other.data());
+  CHECK_EQ(row[RowLayout::kShow], 0.0f);
+  CHECK_EQ(row[RowLayout::kClick], 0.0f);
+  CHECK_EQ(row[RowLayout::kDeltaScore], 0.0f);
+  CHECK_EQ(other[RowLayout::kShow], 4.0f);  // of a slot that counts
+  CHECK_EQ(GetWord(row.data(), RowLayout::kDay), kDay);
+  CHECK_EQ(row[RowLayout::kEmbed], usual[RowLayout::kEmbed]);
+  CHECK(row[RowLayout::kEmbed] != 0.0f);
+}
+
 TEST(the_push_that_reaches_the_threshold_makes_embedx_and_the_next_one_trains_it) {
   for (const RuleKind kind : {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam}) {
     const AccessorConfig config = Config(kind);

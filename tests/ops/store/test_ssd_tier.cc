@@ -122,6 +122,24 @@ TEST(the_newest_row_of_a_key_wins_in_read_and_visit_and_after_reopening) {
   }
 }
 
+TEST(a_visit_of_a_range_gives_the_rows_of_its_keys_and_no_others) {
+  const Scratch scratch;
+  ThreadPool pool(2);
+  const auto tier = OpenTier(Options(scratch, 100000), &pool);
+  const auto keys = Keys(0, 5000);
+  CHECK_OK(WriteKeys(tier.get(), keys, 1));
+  CHECK_OK(WriteKeys(tier.get(), Keys(1000, 2000), 2));
+  for (const auto& [first, last] : {std::pair<size_t, size_t>{0, 4999}, {17, 17}, {1200, 3800}}) {
+    std::vector<uint64_t> found;
+    CHECK_OK(tier->Visit(keys[first], keys[last], [&](uint64_t key, const char*) {
+      found.push_back(key);
+      return Status::Ok();
+    }));
+    CHECK(std::equal(found.begin(), found.end(), keys.begin() + static_cast<ptrdiff_t>(first),
+                     keys.begin() + static_cast<ptrdiff_t>(last) + 1));
+  }
+}
+
 TEST(visit_stops_at_the_first_error_and_returns_it) {
   const Scratch scratch;
   ThreadPool pool(1);

@@ -189,8 +189,11 @@ size_t WrongRow(const Fixture& f, const float* before, const float* after, uint6
     }
     return wrong;
   };
-  size_t wrong = static_cast<double>(after[RowLayout::kShow]) != before[RowLayout::kShow] + show;
-  wrong += static_cast<double>(after[RowLayout::kClick]) != before[RowLayout::kClick] + click;
+  const double counted = static_cast<double>(accessor::CountedOf(f.config, before));
+  size_t wrong =
+      static_cast<double>(after[RowLayout::kShow]) != before[RowLayout::kShow] + counted * show;
+  wrong +=
+      static_cast<double>(after[RowLayout::kClick]) != before[RowLayout::kClick] + counted * click;
   wrong += GetWord(after, RowLayout::kDay) != 20000u;
   const double scale = show > 0 ? show : 1;
   Wides w = wides(RowLayout::kEmbed, 1), state = wides(layout.embed_state_at(), layout.embed_state);
@@ -322,6 +325,27 @@ TEST(a_slot_has_its_own_learning_rate_on_every_path) {
     for (const Kernels* path : Paths()) CHECK(SameBits(Run(*path, f).rows, plain.rows));
     rates[3] = 1.0f;
     CHECK(SameBits(Run(*Paths()[0], f).rows, without.rows));
+  }
+}
+
+TEST(a_push_to_a_slot_that_is_not_counted_learns_alone_on_every_path) {
+  std::vector<float> counted(1u << 16, 1.0f);
+  for (const RuleKind kind : kRules) {
+    Fixture f(kind, 8, true);
+    const Outputs usual = Run(*Paths()[0], f);
+    f.config.counted = counted.data();
+    CHECK(SameBits(Run(*Paths()[0], f).rows, usual.rows));
+    counted[3] = 0.0f;  // the slot of the fixture's rows
+    const Outputs plain = Run(*Paths()[0], f);
+    CHECK_EQ(WrongPushes(f, plain), 0u);
+    for (size_t r = 0; r < Fixture::kRows; ++r) {
+      for (const int word : {RowLayout::kShow, RowLayout::kClick, RowLayout::kDeltaScore}) {
+        CHECK_EQ(f.Row(plain.rows, r)[word], f.Row(f.rows, r)[word]);
+      }
+    }
+    CHECK(!SameBits(plain.rows, f.rows));
+    for (const Kernels* path : Paths()) CHECK(SameBits(Run(*path, f).rows, plain.rows));
+    counted[3] = 1.0f;
   }
 }
 

@@ -1,0 +1,160 @@
+"""What do the modes of `ranks:` save, and what do they cost in AUC?
+
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks_modes.py
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks_modes.py --modes int8 top_k --seeds 2
+
+Data: the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz train, line i on rank
+i mod R; the last 20 % judge. DeepFM of configs/deepfm_criteo.yaml with D = 16 and an MLP of
+128-64, one pass, 512 instances a step over all ranks. A mode is compared with float32, synchronous,
+of the same number of ranks and the same seeds. Bytes are those that ranks have counted as sent to
+each other in the pass, per instance: ids, rows and gradients of steps, and what error feedback
+sends at the end. Between nodes: of 2 x 2 ranks.
+
+Goals: narrow formats change the mean AUC by at most 0.001, and send at most 0.45 (int8) and 0.60
+(16 bits) of the bytes that rows and gradients of steps have as float32, ids included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import report
+from quality_criteo import criteo_split
+
+CONFIG = "configs/deepfm_criteo.yaml"
+STEP = 512
+_INT8 = ["ranks.rows=int8", "ranks.gradients=int8"]
+_NODES = ["ranks.per_node=2"]
+# name: ranks, the mode it is compared with, overrides
+MODES: dict[str, tuple[int, str, list[str]]] = {
+    "float32": (2, "float32", []),
+    "float16": (2, "float32", ["ranks.rows=float16", "ranks.gradients=float16"]),
+    "bfloat16": (2, "float32", ["ranks.rows=bfloat16", "ranks.gradients=bfloat16"]),
+    "int8": (2, "float32", _INT8),
+    "int8_without_feedback": (2, "float32", [*_INT8, "ranks.error_feedback=false"]),
+    "average_16": (2, "float32", ["ranks.dense=average"]),
+    "top_k": (2, "float32", ["ranks.dense_top_k=0.01"]),
+    "async_1": (2, "float32", ["ranks.sparse_sync=async"]),
+    "async_4": (2, "float32", ["ranks.sparse_sync=async", "ranks.staleness=4"]),
+    "flat_2x2": (4, "flat_2x2", _NODES),
+    "two_level_2x2": (4, "flat_2x2", [*_NODES, "ranks.two_level=true"]),
+    "two_level_int8_2x2": (4, "flat_2x2", [*_NODES, *_INT8, "ranks.two_level=true"]),
+}
+_OF_STEPS = ("ids", "rows", "gradients")
+_BOUNDS = {"int8": 0.45, "int8_without_feedback": 0.45, "float16": 0.60, "bfloat16": 0.60}
+AUC_BOUND = 0.001
+
+
+def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
+    """A file a rank; their pattern."""
+    for rank in range(ranks):
+        (folder / f"{name}-{ranks}-{rank}.txt").write_text("".join(lines[rank::ranks]))
+    return f"{folder}/{name}-{ranks}-*.txt"
+
+
+def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]) -> dict[str, Any]:
+    """The line of the one pass: AUC on the judging lines, bytes sent, seconds."""
+    ranks, _, overrides = MODES[mode]
+    files = [
+        f"data.{key}=[{write_shares(folder, lines, name, ranks)}]"
+        for key, name, lines in zip(
+            ("train_files", "test_files"), ("train", "test"), split, strict=True
+        )
+    ]
+    run_dir = folder / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    launch += ["--log_dir", str(folder / "log")]
+    done = subprocess.run(
+        [
+            *(sys.executable, *launch, "tools/train.py", "-c", CONFIG, "--run-dir", str(run_dir)),
+            *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
+            *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
+            *("store.threads=1", "trainer.evaluate_after_pass=true", *overrides),
+        ],
+        cwd=report.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(report.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"{mode}, seed {seed} failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+        )
+    line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    sent, between = line["ranks"]["sent_bytes"], line["ranks"]["between_nodes_bytes"]
+    return {
+        "auc": line["test"]["auc"],
+        "seconds": line["seconds"],
+        "of_steps": sum(sent[name] for name in _OF_STEPS) / line["samples"],
+        "left": sent.get("left", 0) / line["samples"],
+        "dense": sent["dense"] / line["samples"],
+        "between_nodes": sum(between.get(n, 0) for n in (*_OF_STEPS, "left")) / line["samples"],
+    }
+
+
+def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, float]:
+    """Of a mode, beside what it is compared with."""
+
+    def mean(of: list[dict[str, Any]], name: str) -> float:
+        return statistics.fmean(run[name] for run in of)
+
+    found = {name: mean(runs, name) for name in runs[0]}
+    found["auc_less_that_of_peer"] = found["auc"] - mean(peers, "auc")
+    for name in ("of_steps", "dense", "between_nodes"):
+        found[f"{name}_share"] = found[name] / mean(peers, name) if mean(peers, name) else 0.0
+    return found
+
+
+def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    split = criteo_split()
+    assert split is not None
+    wanted = list(dict.fromkeys(m for mode in options.modes for m in (MODES[mode][1], mode)))
+    runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in wanted}
+    for seed in range(1, options.seeds + 1):
+        for mode in wanted:
+            runs[mode].append(train(folder, mode, seed, split))
+            print(f"seed {seed} {mode:24}", json.dumps(runs[mode][-1]), flush=True)
+    figures: dict[str, Any] = {}
+    goals = []
+    for mode in wanted:
+        found = figures[mode] = summary(runs[mode], runs[MODES[mode][1]]) | {"runs": runs[mode]}
+        print(
+            f"{mode:24} AUC {found['auc']:.4f} ({found['auc_less_that_of_peer']:+.4f})  bytes an "
+            f"instance: steps {found['of_steps']:.0f} ({found['of_steps_share']:.3f}), left "
+            f"{found['left']:.0f}, dense {found['dense']:.0f} ({found['dense_share']:.3f}); "
+            f"between nodes {found['between_nodes']:.0f} ({found['between_nodes_share']:.3f})"
+        )
+        if mode in _BOUNDS:
+            share, bound = found["of_steps_share"], _BOUNDS[mode]
+            goals.append(report.Goal(f"{mode}: bytes of float32", share, bound, share <= bound))
+            gap = abs(found["auc_less_that_of_peer"])
+            goals.append(report.Goal(f"{mode}: change of AUC", gap, AUC_BOUND, gap <= AUC_BOUND))
+    return figures, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
+    parser.add_argument(
+        "--out", type=Path, default=report.ROOT / "benchmarks/results/ranks_modes.json"
+    )
+    options = parser.parse_args()
+    if criteo_split() is None:
+        return 0
+    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Does each config of the zoo reach what its header says?
+
+    PADDLEBOX_DATA=../shared/data python benchmarks/zoo_claims.py
+    python benchmarks/zoo_claims.py --configs esmm_conversions dnn_synthetic --seeds 3
+
+A config is trained and evaluated by the tools as it stands, once a seed, on the data that its name
+ends with: rows of $PADDLEBOX_DATA, cut as the header says ("the first 60 %", "the first 80 %"), or
+generated ones. The AUC, mean over seeds, is held against the spread that the header claims.
+
+Goal: each is within the claimed spread, widened by 0.001, since one seed is not the mean of five
+and another machine adds floats in another order. A config that says "not known" is left out, and
+one whose data is absent; both are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import report
+from quality_criteo import criteo_lines
+
+from paddlebox.config import load_config
+
+SLACK = 0.001
+# Of $PADDLEBOX_DATA, with the option of prepare.py that reads it; criteo's is cut here.
+REAL = {
+    "census_income": ("census_income/train.csv.gz", "--input"),
+    "movielens": ("movielens_history/train.csv.gz", "--samples"),
+}
+GENERATED = ("conversions", "synthetic")
+
+
+class Claim(NamedTuple):
+    """AUC of each task that the header names, or of their mean, and between what seeds were."""
+
+    auc: float
+    low: float
+    high: float
+
+
+def header_of(path: Path) -> str:
+    text = path.read_text()
+    lines = text[: text.index("\nname:")].splitlines()
+    return re.sub(r"\s+", " ", " ".join(line.lstrip("#") for line in lines))
+
+
+def claims_of(header: str) -> list[Claim]:
+    """What stands after "expected:", empty where it is not known. A figure that was measured once
+    has no spread."""
+    said = header.partition("expected:")[2]
+    found = re.match(
+        r"[^.]*?(?:0 %[^.]*?)*AUC[^0-9]*(0\.\d{4})(?: of clicks and (0\.\d{4}))?", said
+    )
+    if found is None:
+        return []
+    figures = [float(one) for one in found.groups() if one]
+    spreads = re.findall(r"(0\.\d{4}) to (0\.\d{4})", said)[: len(figures)]
+    between = [(float(low), float(high)) for low, high in spreads] or [(f, f) for f in figures]
+    return [Claim(auc, *spread) for auc, spread in zip(figures, between, strict=True)]
+
+
+def tool(name: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, f"{name}.py", *map(str, arguments)],
+        cwd=report.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name}.py {' '.join(map(str, arguments))}:\n{done.stderr}")
+    return done.stdout
+
+
+def prepared(folder: Path, dataset: str, header: str) -> Path | None:
+    """The folder of the rows that a config asks for, made once; None without data."""
+    percent = re.search(r"the first (\d+) %", header)
+    first = int(percent[1]) if dataset == "criteo" and percent else 0
+    out = folder / f"{dataset}{first or ''}"
+    if out.exists():
+        return out
+    if dataset == "criteo":
+        lines = criteo_lines()
+        if lines is None:
+            return None
+        out.mkdir()
+        cut, end = len(lines) * first // 100, len(lines) * (first + 20) // 100
+        (out / "train.txt").write_text("".join(lines[:cut]))
+        (out / "test.txt").write_text("".join(lines[cut:end]))
+        return out
+    options: list[object] = []
+    if dataset in REAL:
+        name, option = REAL[dataset]
+        source = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data"), name).resolve()
+        if not source.is_file():
+            print(f"skipped: {source} is not there")
+            return None
+        options = [option, source]
+    tool(f"datasets/{dataset}/prepare", *options, "--out", out)
+    return out
+
+
+def run(path: Path, data: Path, dataset: str, seed: int, run_dir: Path) -> list[float]:
+    """AUC of each task of one training run."""
+    config = load_config(path)
+    given = f"data/{dataset}/"
+    files = {
+        "train_files": config.data.train_files,
+        "test_files": config.data.test_files or (f"{given}test.txt",),
+    }
+    moved = [
+        f"data.{key}=[{', '.join(str(data / one.removeprefix(given)) for one in names)}]"
+        for key, names in files.items()
+    ]
+    options = ["-o", f"seed={seed}", "trainer.dense_threads=1", *moved]
+    arguments = ["-c", path, "--run-dir", run_dir, *options]
+    tool("tools/train", *arguments)
+    found = json.loads(tool("tools/evaluate", *arguments).splitlines()[-1])
+    return [task["auc"] for task in found.get("tasks", {}).values()] or [found["auc"]]
+
+
+def main() -> int:
+    names = sorted(path.stem for path in (report.ROOT / "configs").glob("*.yaml"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--configs", nargs="+", choices=names, default=names)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/zoo_claims.json"))
+    options = parser.parse_args()
+    figures: dict[str, Any] = {}
+    goals = []
+    print(f"{'config':28} {'claimed':>24}   found")
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
+        folder = Path(name)
+        waiting = []
+        for config in options.configs:
+            path = report.ROOT / "configs" / f"{config}.yaml"
+            header = header_of(path)
+            claims = claims_of(header)
+            dataset = next((d for d in ("criteo", *REAL, *GENERATED) if config.endswith(d)), None)
+            if not claims or dataset is None:
+                print(f"{config:28} {'not known':>24}")
+                continue
+            data = prepared(folder, dataset, header)
+            if data is None:
+                continue
+            runs = [
+                pool.submit(run, path, data, dataset, seed, folder / f"{config}-{seed}")
+                for seed in range(1, options.seeds + 1)
+            ]
+            waiting.append((config, claims, runs))
+        started = time.perf_counter()
+        for config, claims, runs in waiting:
+            every = [future.result() for future in runs]
+            means = [sum(column) / len(every) for column in zip(*every, strict=True)]
+            if len(claims) < len(means):
+                means = [sum(means) / len(means)]
+            for claim, mean in zip(claims, means, strict=True):
+                near = claim.low - SLACK <= mean <= claim.high + SLACK
+                between = f"{claim.auc:.4f} ({claim.low:.4f} to {claim.high:.4f})"
+                print(f"{config:28} {between:>24}   {mean:.4f}{'' if near else '  MISSED'}")
+                sys.stdout.flush()
+                goals.append(report.Goal(f"AUC of {config}", mean, claim.low - SLACK, near))
+            figures[config] = {"claimed": claims, "found": every}
+        figures["seconds"] = time.perf_counter() - started
+    settings = {"seeds": options.seeds, "configs": options.configs}
+    return report.write(options.out, settings, json.loads(json.dumps(figures)), goals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Cuts days of Criteo's 1TB click logs into files of so many lines, one a pass, packed.
+
+    python datasets/criteo_1tb/prepare.py --days data/criteo_1tb/day_*.gz
+
+A day has some 200 million lines, more than a pass should hold in memory. Lines are copied as they
+are. Names are such that text order is time order: train/day_02/part-000.txt.gz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from parts import chunks, identity, open_text, report, write_groups
+
+COLUMNS = 40  # label, 13 integers, 26 tokens, parted by tabs
+
+
+def day_of(path: Path) -> int:
+    """Of a name such as day_7.gz. Raises SystemExit for another."""
+    match = re.match(r"day_(\d+)", path.name)
+    if match is None:
+        raise SystemExit(f"{path}: expected a name as the publisher's, day_0.gz to day_23.gz")
+    return int(match[1])
+
+
+def parts_of(path: Path, rows: int) -> Iterator[tuple[str, Iterator[str]]]:
+    """The parts of a day. Raises SystemExit where its first line is of another file."""
+    with open_text(path) as file:
+        lines = (line.rstrip("\n") for line in file)
+        first = next(lines, "")
+        if first.count("\t") != COLUMNS - 1:
+            raise SystemExit(
+                f"{path}: line 1: expected {COLUMNS} columns parted by tabs, found "
+                f"{first.count(chr(9)) + 1}"
+            )
+        yield from chunks(chain([first], lines), rows, "part-{}.txt.gz")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Cut days of Criteo's 1TB logs into passes.")
+    parser.add_argument("--days", type=Path, nargs="+", required=True, help="day_0.gz …")
+    parser.add_argument("--out", type=Path, default=Path("data/criteo_1tb"), help="folder")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="lines of a part, at most")
+    parser.add_argument("--test-days", type=int, nargs="*", default=[23], help="days to judge on")
+    options = parser.parse_args(arguments)
+    if options.rows < 1:
+        parser.error("expected --rows of 1 or more")
+    for path in sorted(options.days, key=day_of):
+        day = day_of(path)
+        out = options.out / ("test" if day in options.test_days else "train") / f"day_{day:02}"
+        try:
+            made_of = {"input": identity(path), "rows": options.rows}
+            report(out, write_groups(out, parts_of(path, options.rows), "", made_of))
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{path}: {error}") from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

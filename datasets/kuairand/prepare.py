@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Makes CSV files of KuaiRand's logs, one a log, joined with what is known of user and video.
+
+    python datasets/kuairand/prepare.py --folder data/kuairand/KuaiRand-Pure/data
+
+Labels: the click, a long view and a like. The rows of a log keep their order; those of the last
+days are for testing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from parts import identity, open_text, report, write_groups
+
+LABELS = ("is_click", "long_view", "is_like")
+OF_LOG = ("user_id", "video_id", "tab")
+OF_USER = (
+    *("user_active_degree", "is_lowactive_period", "is_live_streamer", "is_video_author"),
+    *("follow_user_num_range", "fans_user_num_range", "friend_user_num_range"),
+    *("register_days_range", *(f"onehot_feat{k}" for k in range(18))),
+)
+OF_VIDEO = ("author_id", "video_type", "upload_type", "music_id", "tag")
+HEADER = ",".join(
+    (*LABELS, *OF_LOG, "hour", "seconds", *OF_USER, *(f"video_{n}" for n in OF_VIDEO))
+)
+
+
+def lines_of(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Of a CSV file, by column. Raises SystemExit where it lacks one."""
+    with open_text(path) as file:
+        reader = csv.DictReader(file)
+        columns = [name.strip() for name in reader.fieldnames or ()]
+        if missing := sorted(set(needed) - set(columns)):
+            raise SystemExit(f"{path}: expected the columns {', '.join(missing)} too")
+        reader.fieldnames = columns
+        yield from reader
+
+
+def features(path: Path, key: str, names: tuple[str, ...]) -> dict[str, str]:
+    """CSV cells of each user or video. Several tags of a video become several values."""
+    return {
+        line[key]: ",".join((line[n] or "").replace(",", "|").replace('"', "") for n in names)
+        for line in lines_of(path, (key, *names))
+    }
+
+
+def rows_of(
+    log: Path, users: dict[str, str], videos: dict[str, str], start: str, testing: bool
+) -> Iterator[str]:
+    """A CSV row for each line of a log of a date before `start`, or from it on."""
+    no_user, no_video = "," * (len(OF_USER) - 1), "," * (len(OF_VIDEO) - 1)
+    needed = (*LABELS, *OF_LOG, "date", "hourmin", "duration_ms")
+    for line in lines_of(log, needed):
+        if (line["date"] >= start) != testing:
+            continue
+        hour = int(line["hourmin"]) // 100
+        cells = [line[name] for name in (*LABELS, *OF_LOG)]
+        cells += [str(hour), f"{float(line['duration_ms'] or 0) / 1000:.1f}"]
+        cells += [users.get(line["user_id"], no_user), videos.get(line["video_id"], no_video)]
+        yield ",".join(cells)
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The one file of the folder with such a name."""
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise SystemExit(f"{folder}: expected one {pattern}, found {names}")
+    return found[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Make CSV files of KuaiRand's logs.")
+    parser.add_argument("--folder", type=Path, required=True, help="the publisher's data folder")
+    parser.add_argument("--out", type=Path, default=Path("data/kuairand"), help="folder")
+    parser.add_argument(
+        "--test-from", default="20220507", help="rows of this date and later are for testing"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        # The logs of random exposure are left out: they are of other videos' odds to be shown.
+        logs = sorted(options.folder.glob("log_standard_*.csv*"))
+        if not logs:
+            raise SystemExit(f"{options.folder}: expected log_standard_*.csv, found none")
+        user_file = only(options.folder, "user_features_*.csv*")
+        video_file = only(options.folder, "video_features_basic_*.csv*")
+        made_of = {
+            "inputs": [identity(path) for path in (*logs, user_file, video_file)],
+            "test_from": options.test_from,
+        }
+        users = features(user_file, "user_id", OF_USER)
+        videos = features(video_file, "video_id", OF_VIDEO)
+        groups = (
+            (f"{name}-{number:03}.csv", rows_of(log, users, videos, options.test_from, testing))
+            for name, testing in (("train", False), ("test", True))
+            for number, log in enumerate(logs)
+        )
+        report(options.out, write_groups(options.out, groups, HEADER, made_of))
+    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
+        raise SystemExit(f"{options.folder}: {error}") from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+// The group whose members add up what a program's `box_sum_over_ranks` is given. One of a process.
+#pragma once
+
+#include <memory>
+
+#include "base/host_group.h"
+
+namespace pybind11 {
+class module_;
+}
+
+namespace pbx {
+
+void BindHostGroup(pybind11::module_& module);  // bind_host_group.cc: HostGroup
+
+// lane: for sums alone. Null: programs that sum over ranks fail.
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int lane);
+
+struct SummingGroup {
+  std::weak_ptr<HostGroup> group;
+  int lane = 0;
+};
+SummingGroup FindSummingGroup();
+
+}  // namespace pbx

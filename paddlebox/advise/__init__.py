@@ -1,0 +1,1 @@
+"""What a config will do on this machine, before it is trained (docs/advise.md)."""

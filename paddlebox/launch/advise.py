@@ -1,0 +1,126 @@
+"""The command line of tools/advise.py: what a config will do on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import load_config
+from paddlebox.errors import ConfigError
+from paddlebox.launch.cli import _guarded, _prepare
+
+_ADVICE = {
+    "dense": "the dense part is what takes the time: smaller layers, larger batches, more ranks "
+    "or trainer.dense_threads",
+    "sparse": "pull and push take the time: fewer ids an instance, a smaller table.embedx_dim, or "
+    "more ranks",
+    "feeder": "reading and parsing take the time: more data.threads, feeder.cache_bytes, a "
+    "cheaper format than text; with one pass nothing hides its load: set data.files_per_pass",
+    "ssd": "staging and commits take the time: a larger mem.budget_bytes, larger passes, or a "
+    "faster disk",
+    "cores": "the threads want more processors than there are: fewer trainer.dense_threads, or "
+    "more cores",
+}
+
+
+def advise_main(argv: Sequence[str] | None = None) -> int:
+    """tools/advise.py. Returns the exit code (docs/running.md)."""
+    parser = argparse.ArgumentParser(
+        description="Predicts samples/s, what bounds them, memory and disk of a config, from a "
+        "sample of its data and costs that are measured in seconds. Trains nothing."
+    )
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument(
+        "-o", "--override", action="append", default=[], nargs="+", metavar="KEY=VALUE",
+        help="changes a value of the config",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rates", type=Path, metavar="FILE", help="of --save-rates: measure nothing anew"
+    )
+    parser.add_argument("--save-rates", type=Path, metavar="FILE", help="keep what was measured")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()),
+        help="on the disk that the store will be on; default: the folder for temporary files",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one object instead of text")
+    arguments = parser.parse_args(argv)
+
+    def run() -> None:
+        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
+        _prepare(config)
+        told = advise(
+            config, arguments.folder, rates_file=arguments.rates, save_to=arguments.save_rates
+        )
+        print(json.dumps(told, indent=1) if arguments.json else as_text(config.name, told))
+
+    return _guarded(run)
+
+
+def advise(
+    config: Any, folder: Path, *, rates_file: Path | None = None, save_to: Path | None = None
+) -> dict[str, Any]:
+    """`prediction`, `workload`, `rates` and `sizes`, as docs/advise.md has them.
+
+    Raises: ConfigError, DataError, StoreError.
+    """
+    from dataclasses import asdict
+
+    from paddlebox.advise.calibrate import calibrate, sizes_of
+    from paddlebox.advise.predict import predict
+    from paddlebox.advise.rates import Rates
+    from paddlebox.advise.workload import describe, take_sample
+    from paddlebox.doctor.disk import measure_disk
+    from paddlebox.train.opening import read_slots
+
+    known = Rates.load(rates_file) if rates_file is not None else None
+    if known is not None and known.format != config.data.format.value:
+        raise ConfigError(
+            f"{rates_file}: was measured with data.format {known.format}, the config has "
+            f"{config.data.format.value}: measure anew, without --rates"
+        )
+    slots = read_slots(config)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="paddlebox-advise-") as scratch:
+        sample = take_sample(config, slots, Path(scratch))
+        work = describe(config, sample)
+        if known is not None:
+            rates, sizes = known, sizes_of(config, slots, Path(scratch))
+        else:
+            disk = measure_disk(Path(scratch), most_bytes=64 << 20, seconds=0.3)
+            rates, sizes = calibrate(config, slots, sample, Path(scratch), disk.read_bytes_per_s)
+    if save_to is not None:
+        rates.save(save_to)
+    return {
+        "prediction": predict(config, work, rates, sizes).as_dict(),
+        "workload": asdict(work),
+        "rates": asdict(rates),
+        "sizes": asdict(sizes),
+    }
+
+
+def as_text(name: str, told: Mapping[str, Any]) -> str:
+    """For people."""
+    found, work = told["prediction"], told["workload"]
+    lines = [
+        f"{name}: {found['samples']:,} samples, passes {len(work['passes'])}, "
+        f"{work['line_ids']:.1f} ids each, {found['rows']:,} rows at the end",
+        f"about {found['samples_per_s']:,.0f} samples/s, {found['seconds']:,.1f} s; bound by: "
+        f"{found['bottleneck']}",
+        f"  {_ADVICE[found['bottleneck']]}",
+        "of the time:",
+    ]
+    parts = sorted(found["parts"].items(), key=lambda part: -part[1])
+    lines += [
+        f"  {part:10}{seconds / max(1e-9, found['seconds']):7.1%}  {seconds:10.2f} s"
+        for part, seconds in parts
+        if seconds > 0
+    ]
+    tiers = {**found["memory_bytes"], "disk": found["disk_bytes"]}
+    lines.append(
+        "bytes: " + ", ".join(f"{tier} {size / 2**20:,.1f} MiB" for tier, size in tiers.items())
+    )
+    return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])])

@@ -1,0 +1,133 @@
+"""A model of some ranks as the stores of another number of them: what each has of a range.
+
+Segments are in the order of hashes, so a range of rows is read without the rest. A row comes with
+its place in the clock of life events, and with its delta_score; counts of feasigns that have no row
+yet come as the blocks of the range (ops/table/admission.h). Nothing of the old stores changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import TableConfig
+from paddlebox.errors import StoreError
+from paddlebox.store.files import table_folder
+from paddlebox.store.import_rows import import_rows, open_source
+from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.table import Table
+
+_BLOCK = 64  # counters of the admission filter that belong to one stretch of keys
+_MEM_BYTES = 1 << 20
+Range = tuple[int, int]  # first and last key
+
+
+def overlapping(own: Range, size: int) -> list[int]:
+    """Which of so many ranks have keys of a range."""
+    return [r for r, (low, high) in enumerate(key_ranges(size)) if low <= own[1] and own[0] <= high]
+
+
+def write_range(
+    sources: Sequence[tuple[Path, int]],
+    configs: Sequence[TableConfig],
+    own: Range,
+    folder: Path,
+    *,
+    version: int,
+    ranks: int,
+    **arguments: Any,
+) -> int:
+    """Makes the store of a range in folder, which is new, of versions of one pass.
+
+    Args:
+        sources: (store, version) of the ranks that have keys of the range, in their order.
+        configs: of the tables, the default one first. arguments: of `Table`.
+        version: the number of its first version. ranks: that there are from now on.
+
+    Returns: rows of all tables.
+
+    Raises: StoreError for versions that do not belong together; ConfigError for another layout;
+        OutOfSpaceError; CorruptionError.
+    """
+    first = [_record(store, number) for store, number in sources]
+    rows, tables = 0, dict[str, int]()
+    for config in [*configs[1:], configs[0]]:  # the default one names the others
+        name = "" if config is configs[0] else config.name
+        if name and name not in first[0].tables:
+            continue  # nothing was trained in it yet
+        of_table = [
+            (Path(table_folder(str(store), name)), record.tables[name]) if name else (store, number)
+            for (store, number), record in zip(sources, first, strict=True)
+        ]
+        to = Path(table_folder(str(folder), name)) if name else folder
+        records = [_record(*source) for source in of_table]
+        before = dataclasses.replace(
+            records[0],
+            version=version - 1,
+            segments=[],
+            bytes_written={},
+            tables=tables if not name else {},
+            cursor={**records[0].cursor, "ranks": ranks} if not name else {},
+            digest=None,
+        )
+        rows += _write_table(of_table, records, config, own, to, before, arguments)
+        tables[name] = version
+    return rows
+
+
+def _record(store: Path, version: int) -> VersionRecord:
+    with Manifest.open_reader(store) as manifest:
+        return manifest.version(version)
+
+
+def _write_table(
+    sources: Sequence[tuple[Path, int]],
+    records: Sequence[VersionRecord],
+    config: TableConfig,
+    own: Range,
+    folder: Path,
+    before: VersionRecord,
+    arguments: dict[str, Any],
+) -> int:
+    events = max((record.events for record in records), key=len)
+    for (store, _), record in zip(sources, records, strict=True):
+        if record.events != events[: len(record.events)]:  # one may be an event behind
+            raise StoreError(
+                f"{store}: version {record.version} has seen other life events than {sources[0][0]}"
+                ": they are not ranks of one model"
+            )
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings = {"mem_budget_bytes": _MEM_BYTES, "compaction": None, **arguments}
+    with ExitStack() as opened, Table(config, folder=folder, **settings) as table:
+        old = [opened.enter_context(open_source(*source)) for source in sources]
+        imported = import_rows(
+            old, table, slots=[], keyed_by_slot=False, progress=lambda _: None, key_range=own
+        )
+        counts = [found for one in old if (found := one.admission_counts()) is not None]
+        table.commit_moved(
+            before,
+            imported.segments,
+            dense=old[0].load_dense(),
+            admission=counts_of(counts, own).tobytes() if counts else None,
+            events=events,
+        )
+    return imported.rows
+
+
+def counts_of(counts: Sequence[np.ndarray], own: Range) -> np.ndarray:
+    """The filter of a range. Each rank has counted its own keys, so that of a block that two share
+    the sums are those of both; where a range ends inside one, estimates stay too high, never too
+    low."""
+    size = counts[0].size
+    begin, end = (key * (size // _BLOCK) >> 64 for key in own)
+    cut = slice(begin * _BLOCK, (end + 1) * _BLOCK)
+    merged = np.zeros(size, np.uint8)
+    total = sum(one[cut].astype(np.uint32) for one in counts)
+    merged[cut] = np.minimum(total, np.iinfo(np.uint8).max)
+    return merged

@@ -1,0 +1,62 @@
+"""Bytes that a rank has sent to others, by what they were."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Sent = dict[str, Counter[str]]
+
+
+class Traffic:
+    """Counts what leaves a rank; a rank's own share of an exchange is not sent.
+
+    Args:
+        per_node: ranks of a node; the nodes have the first so many, the next so many, and so on.
+    """
+
+    def __init__(self, rank: int, per_node: int) -> None:
+        self._rank, self._per_node = rank, per_node
+        self.sent: Counter[str] = Counter()
+        self.between_nodes: Counter[str] = Counter()
+
+    def add(self, what: str, out: Sequence[np.ndarray]) -> None:
+        """out: (R) what goes to each rank."""
+        for rank, array in enumerate(out):
+            if rank == self._rank:
+                continue
+            self.sent[what] += array.nbytes
+            if rank // self._per_node != self._rank // self._per_node:
+                self.between_nodes[what] += array.nbytes
+
+    def now(self) -> Sent:
+        return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
+
+
+def of_pass(
+    before: Sent,
+    after: Sent,
+    gather: Callable[[bytes], list[bytes]],
+    steps: int,
+    samples: int,
+) -> dict[str, object]:
+    """What all ranks have sent in a pass; every rank calls it.
+
+    Args:
+        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks.
+    """
+    mine = {name: dict(after[name] - before[name]) for name in after}
+    sums: Sent = {name: Counter() for name in after}
+    for theirs in gather(json.dumps(mine).encode()):
+        for name, counts in json.loads(theirs).items():
+            sums[name].update(counts)
+    total = sum(sums["sent"].values())
+    return {
+        "sent_bytes": dict(sums["sent"]),
+        "between_nodes_bytes": dict(sums["between_nodes"]),
+        "bytes_per_step": total / max(1, steps),
+        "bytes_per_sample": total / max(1, samples),
+    }

@@ -1,0 +1,95 @@
+"""The stores of all ranks of a run, each at the same pass (docs/ranks.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paddlebox import _native
+from paddlebox.errors import StoreError
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+
+_MASK = (1 << 64) - 1
+
+
+def store_of_rank(store: Path, rank: int) -> Path:
+    """store: of the first rank."""
+    return store if rank == 0 else store.parent / "ranks" / str(rank) / store.name
+
+
+def ranks_of(record: VersionRecord) -> int:
+    """How many ranks trained a version."""
+    return int(record.cursor.get("ranks", 1))
+
+
+def pass_of(record: VersionRecord) -> int:
+    """The pass of the run after which a version is."""
+    return int(record.cursor.get("pass", 0))
+
+
+def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, VersionRecord]]:
+    """(store, record) of each rank, the first one's first; one pair where a rank trained alone.
+
+    Args:
+        store: of the first rank. version: of its own; None: that of the newest pass which every
+            rank has committed.
+
+    Raises: StoreError where nothing is committed, a rank's store is missing, or it does not keep a
+        version of that pass; CorruptionError.
+    """
+    with Manifest.open_reader(store) as manifest:
+        head = manifest.head() if version is None else manifest.version(version)
+    if head is None:
+        raise StoreError(f"{store}: no version has been committed yet")
+    size = ranks_of(head)
+    if size == 1:
+        return [(store, head)]
+    kept = [_kept(store)]
+    for rank in range(1, size):
+        of_rank = store_of_rank(store, rank)
+        if not of_rank.is_dir():
+            raise StoreError(
+                f"{of_rank}: is missing, the store of rank {rank} of the {size} that trained "
+                f"{store.parent}: bring it here, or restore it from its copy (tools/store.py "
+                "restore COPY_TO/ranks/R RUN_DIR/ranks/R)"
+            )
+        kept.append(_kept(of_rank))
+    first = head
+    if version is None:
+        common = set.intersection(*({pass_of(r) for r in records} for records in kept))
+        if not common:
+            raise StoreError(f"{store.parent}: there is no pass that all {size} ranks keep")
+        first = [r for r in kept[0] if pass_of(r) == max(common)][-1]
+    chosen = [(store, first)]
+    for rank, records in enumerate(kept[1:], 1):
+        of_pass = [record for record in records if pass_of(record) == pass_of(first)]
+        if not of_pass:
+            raise StoreError(
+                f"{store_of_rank(store, rank)}: keeps no version after pass {pass_of(first)}, as "
+                f"version {first.version} of {store} is"
+            )
+        alike = [record for record in of_pass if len(record.events) == len(first.events)]
+        chosen.append((store_of_rank(store, rank), (alike or of_pass)[-1]))
+    return chosen
+
+
+def stores_beside(store: Path) -> list[Path]:
+    """A run's stores that are there, by rank, whatever is in them; store: of the first rank."""
+    folders = {0: store}
+    for path in (store.parent / "ranks").glob(f"*/{store.name}"):
+        if path.parent.name.isdecimal():
+            folders[int(path.parent.name)] = path
+    return [folders[rank] for rank in sorted(folders)]
+
+
+def sum_of_digests(digests: Sequence[str]) -> str:
+    """The digest of the rows of all ranks: what one rank with all of them would give."""
+    first = sum(_native.core.unmix(int(text[:16], 16)) for text in digests) & _MASK
+    second = sum(int(text[16:], 16) for text in digests) & _MASK
+    return f"{_native.core.mix(first):016x}{second:016x}"
+
+
+def _kept(store: Path) -> list[VersionRecord]:
+    with Manifest.open_reader(store) as manifest:
+        return [manifest.version(number) for number in manifest.versions()]

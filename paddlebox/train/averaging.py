@@ -1,0 +1,81 @@
+"""Averages of the dense parameters over the steps: what `optimizer.averaging` asks for.
+
+After step n an average is k times itself and 1 - k times its parameter, k = min(decay, n / (n +
+START)): Polyak and Juditsky 1992, with exponential weights that begin short. Steps train the
+parameters as they are; evaluation, exports and serving use the averages, which lie beside the
+parameters in the dense state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from paddlebox.data.batches import Feed
+from paddlebox.store.averages import STEPS, SUFFIX
+from paddlebox.train.ranked import RankedRunner
+
+START = 9.0  # the average begins as that of the last ninth of the steps
+
+
+class Averaged:
+    """A runner that evaluates with the averages of what it trains."""
+
+    def __init__(self, runner: RankedRunner, decay: float) -> None:
+        self._runner = runner
+        self._decay = decay
+        self._steps = 0
+        self._averages = runner.parameters()
+        self._own: dict[str, np.ndarray] | None = None  # while the averages are in their place
+
+    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        self._put_back()
+        result = self._runner.train_step(feed)
+        self._steps += 1
+        kept = np.float32(min(self._decay, self._steps / (self._steps + START)))
+        for name, value in self._runner.parameters().items():
+            average = self._averages[name]
+            average -= value
+            average *= kept
+            average += value
+        return result
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        if self._own is None:
+            self._own = self._runner.parameters()
+            self._runner.set_parameters(self._averages)
+        return self._runner.evaluate_step(feed)
+
+    def finish_pass(self) -> None:
+        self._put_back()
+        self._runner.finish_pass()
+
+    @property
+    def dense_sent_bytes(self) -> int:
+        return self._runner.dense_sent_bytes
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        self._put_back()
+        averages = {name + SUFFIX: value.copy() for name, value in self._averages.items()}
+        return {
+            **self._runner.dense_state(),
+            **averages,
+            STEPS: np.array([self._steps], np.int64),
+        }
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """A state without averages, as of a run that had none before, is where they begin."""
+        self._put_back()
+        own = {k: v for k, v in state.items() if k != STEPS and not k.endswith(SUFFIX)}
+        self._runner.load_dense_state(own)
+        self._averages = {
+            name: np.array(state.get(name + SUFFIX, value))
+            for name, value in self._runner.parameters().items()
+        }
+        self._steps = int(state[STEPS][0]) if STEPS in state else 0
+
+    def _put_back(self) -> None:
+        if self._own is not None:
+            self._runner.set_parameters(self._own)
+            self._own = None

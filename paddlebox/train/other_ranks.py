@@ -1,0 +1,374 @@
+"""Whose folders a job finds, and what it does where they are not those of its own ranks.
+
+Before anything is opened all ranks tell each other what they see. A rank's folder that is gone
+comes back from its remote copy, at the newest pass that all can go to. A model of another number of
+ranks is moved:
+
+    <rank's dir>/store.moving   being written, of the old ranks' stores; nothing else changes
+    <rank's dir>/store.moved    whole and durable. When all ranks have one the move counts
+    <rank's dir>/store          then each puts its own in place of the old one
+    <rank's dir>/store.before   the old one until all have done that
+
+Killed anywhere, the next start begins the move anew or goes on with it: it goes on where every rank
+of the new number has either `store.moved` or that as its `store`, and no rank trains before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config
+from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.ranks import World
+from paddlebox.ranks.moving import overlapping, write_range
+from paddlebox.store import copies, files
+from paddlebox.store.checkpoints import checkpoints
+from paddlebox.store.lock import StoreLock
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
+
+log = logging.getLogger("paddlebox")
+
+_MOVING, _MOVED, _BEFORE, _SOURCES = "store.moving", "store.moved", "store.before", "moving-sources"
+# Of the first rank's dir, what a rank that is new begins with.
+_ALSO = ("metrics.jsonl", "init.json")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A rank's store; `ranks` is 0 where nothing was committed yet."""
+
+    ranks: int
+    passes: dict[int, int]  # the newest version after each
+    newest: int  # version
+
+    def can_go_to(self) -> set[int]:
+        return set(self.passes) or {0}
+
+
+def look(store: Path) -> Found | None:
+    """What a store holds; None where there is none."""
+    data = store / "manifest" / "data.mdb"
+    if not data.is_file() or data.stat().st_size == 0:
+        return None
+    try:
+        with Manifest.open_reader(store) as manifest:
+            records = [manifest.version(number) for number in manifest.versions()]
+    except CorruptionError:
+        if files.manifest_versions(str(store)):
+            raise
+        records = []  # a power cut while the store was made: its writer makes it anew
+    passes = {int(record.cursor.get("pass", 0)): record.version for record in records}
+    ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
+    return Found(ranks, passes, records[-1].version if records else 0)
+
+
+def take_over(root: Path, config: Config, world: World, back_to: str = "") -> None:
+    """Leaves each rank with the store of its own range, if the run has one.
+
+    Args: root: the first rank's run dir. back_to: that was asked for.
+
+    Raises: ConfigError where the old ranks' folders are not all visible, or a version is asked for
+        of another number of ranks; StoreError for stores that do not belong together.
+    """
+    mine = look(own_dir(root, world) / "store")
+    found = [_from_json(text) for text in world.gather("store", _to_json(mine))]
+    left = any(world.gather("left", b"1" if _has_leftovers(root, world) else b""))
+    if not left and all(one is None or one.ranks in (0, world.size) for one in found):
+        if not world.alone:
+            _bring_back(root, config, world, found)
+        return
+    stores = _settled(root, world)
+    if not stores:
+        return
+    size = _size_of(stores)
+    if size == world.size:
+        if not world.alone:
+            _bring_back(root, config, world, [stores.get(rank) for rank in range(size)])
+        return
+    if back_to:
+        raise ConfigError(
+            f"--from {back_to}: {root} is of {size} ranks, and this is a job of {world.size}: go "
+            f"back with {size} ranks, or start without --from"
+        )
+    _move(root, config, world, stores, size)
+
+
+def _to_json(found: Found | None) -> bytes:
+    return json.dumps(asdict(found) if found is not None else None).encode()
+
+
+def _from_json(text: bytes) -> Found | None:
+    fields = json.loads(text)
+    return _from_fields(fields) if fields is not None else None
+
+
+def _from_fields(fields: Mapping[str, Any]) -> Found:
+    passes = {int(number): version for number, version in fields["passes"].items()}
+    return Found(fields["ranks"], passes, fields["newest"])
+
+
+def _ranks_seen(root: Path) -> list[int]:
+    """Ranks that have a folder here."""
+    beside = [path.name for path in (root / "ranks").glob("*") if path.name.isdecimal()]
+    return [0, *sorted(int(name) for name in beside)]
+
+
+def _has_leftovers(root: Path, world: World) -> bool:
+    """Of a move, or of ranks that are no more."""
+    return any(
+        (dir_of(root, rank) / name).exists()
+        for rank in _ranks_seen(root)
+        for name in (_MOVING, _MOVED, _BEFORE, _SOURCES, *(["store"] * (rank >= world.size)))
+    )
+
+
+def _in_turns(world: World) -> Iterator[None]:
+    """The body runs on one rank after the other: they may see the same folders."""
+    for rank in range(world.size):
+        if rank == world.rank:
+            yield
+        world.wait("turn")
+
+
+def _view(root: Path, world: World, name: str) -> dict[int, Found]:
+    """The stores of a name that any rank sees, by rank."""
+    here = {rank: look(dir_of(root, rank) / name) for rank in _ranks_seen(root)}
+    mine = {rank: asdict(found) for rank, found in here.items() if found is not None}
+    views = [json.loads(v) for v in world.gather(f"view {name}", json.dumps(mine).encode())]
+    fields = {rank: of for view in views for rank, of in view.items()}
+    # Where nodes do not share the folder one may have an old rank's there: a rank knows its own.
+    fields |= {str(r): view[str(r)] for r, view in enumerate(views) if str(r) in view}
+    return {int(rank): _from_fields(of) for rank, of in fields.items()}
+
+
+def _settled(root: Path, world: World) -> dict[int, Found]:
+    """The committed stores by rank, after a move that was begun has ended or is forgotten, and what
+    is of no use is removed."""
+    moved = _view(root, world, _MOVED)
+    stores = _view(root, world, "store")
+    wanted = {found.ranks for found in moved.values()}
+    done = [
+        size
+        for size in wanted
+        if all(
+            any(of.get(rank, _NOTHING).ranks == size for of in (moved, stores))
+            for rank in range(size)
+        )
+    ]
+    for _ in _in_turns(world):
+        for rank in _ranks_seen(root):
+            folder = dir_of(root, rank)
+            if done and rank < done[0]:
+                _put_in_place(folder)
+            if (folder / _MOVED).exists():
+                _set_aside(folder / _MOVED, folder / _MOVING)
+    stores = {rank: found for rank, found in _view(root, world, "store").items() if found.ranks}
+    for _ in _in_turns(world):
+        for rank in _ranks_seen(root):
+            folder = dir_of(root, rank)
+            if stores and rank >= _size_of(stores) and (folder / "store").exists():
+                _set_aside(folder / "store", folder / _BEFORE)
+            for name in (_MOVING, _BEFORE, _SOURCES):
+                _remove(folder / name)
+    return {rank: found for rank, found in stores.items() if rank < _size_of(stores)}
+
+
+_NOTHING = Found(0, {}, 0)
+
+
+def _size_of(stores: Mapping[int, Found]) -> int:
+    """How many ranks a model has: as its first one says."""
+    return stores[min(stores)].ranks
+
+
+def _put_in_place(folder: Path) -> None:
+    """`store.moved` as the store."""
+    if not (folder / _MOVED).is_dir():
+        return
+    if (folder / "store").exists():
+        _set_aside(folder / "store", folder / _BEFORE)
+    os.rename(folder / _MOVED, folder / "store")
+    files.sync_folder(str(folder))
+
+
+def _set_aside(folder: Path, to: Path) -> None:
+    """To where nobody looks for a store: what is removed file by file must not be found half."""
+    _remove(to)
+    os.rename(folder, to)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- another number of ranks
+
+
+def _move(root: Path, config: Config, world: World, stores: dict[int, Found], size: int) -> None:
+    for _ in _in_turns(world):
+        _check_may_go(root, stores, world)
+    own = key_ranges(world.size)[world.rank]
+    unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
+    told = world.gather("unseen", json.dumps(unseen).encode())
+    hidden = sorted({rank for text in told for rank in json.loads(text)})  # from some rank
+    uris = {rank: copies_of(config, rank) for rank in hidden}
+    copied = _copies(uris, size, world)
+    missing = [rank for rank in hidden if not copied.get(rank)]
+    if missing:
+        _raise_missing(root, config, missing, size, world)
+    sets = [found.can_go_to() for found in stores.values()]
+    agreed = set.intersection(*sets, *(set(copied[rank]) for rank in hidden))
+    if not agreed:
+        raise StoreError(
+            f"{root}: there is no pass that all {size} ranks can go to: "
+            f"{_passes_text(stores, copied)}"
+        )
+    at = max(agreed)
+    log.info("%s: pass %d of %d ranks becomes that of %d ranks", root, at, size, world.size)
+    folder = own_dir(root, world)
+    sources = []
+    for rank in overlapping(own, size):
+        store = dir_of(root, rank) / "store"
+        if not _visible(root, rank):
+            run_dir = folder / _SOURCES / str(rank)
+            version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
+            store = run_dir / "store"
+        else:
+            version = stores[rank].passes[at]
+        sources.append((store, version))
+    versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
+    newest = max(int(text) for text in world.gather("newest", str(max(versions)).encode()))
+    rows = write_range(
+        sources,
+        config.tables,
+        own,
+        folder / _MOVING,
+        version=newest + 1,
+        ranks=world.size,
+        seed=config.seed,
+        max_segment_bytes=config.ssd.max_segment_bytes,
+        disk_budget_bytes=config.ssd.disk_budget_bytes,
+    )
+    if world.rank >= size:
+        for name in _ALSO:
+            if (root / name).is_file():
+                shutil.copyfile(root / name, folder / name)
+    os.rename(folder / _MOVING, folder / _MOVED)
+    files.sync_folder(str(folder))
+    log.info("%s: %d rows are this rank's", folder, rows)
+    world.wait("moved")
+    _settled(root, world)
+
+
+def _visible(root: Path, rank: int) -> bool:
+    return (dir_of(root, rank) / "store" / "manifest").is_dir()
+
+
+def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None:
+    """Raises: StoreLockedError while the old ranks still run; StoreError where a version that would
+    go with their stores has a name."""
+    for rank in stores:
+        if rank % world.size != world.rank or not _visible(root, rank):
+            continue
+        store = dir_of(root, rank) / "store"
+        StoreLock(str(store / "LOCK")).release()
+        for named in checkpoints(str(store)):
+            raise StoreError(
+                f"{store}: version {named.version} has the name {named.name!r} and would be lost "
+                f"where {world.size} ranks go on: copy it (tools/store.py copy), and "
+                "`tools/store.py unname` it first"
+            )
+
+
+def _raise_missing(root: Path, config: Config, missing: list[int], size: int, world: World) -> None:
+    ranges = key_ranges(size)
+    lines = [
+        f"rank {r}, hashes {ranges[r][0]:#018x} to {ranges[r][1]:#018x}: {dir_of(root, r)}/store"
+        for r in missing
+    ]
+    remote = config.checkpoint.copy_to
+    raise ConfigError(
+        f"{root}: was trained by {size} ranks, this is a job of {world.size}, and what it needs of "
+        "these is not to be seen by all of it:\n  " + "\n  ".join(lines) + "\n"
+        + (f"{remote} has no copies of them: " if remote else "")
+        + f"make the folders visible, set checkpoint.copy_to to where their copies are, or launch "
+        f"it with {size} ranks (python -m paddle.distributed.launch --nproc_per_node {size} ...)"
+    )  # fmt: skip
+
+
+# ---- a folder that is gone
+
+
+def _bring_back(root: Path, config: Config, world: World, found: list[Found | None]) -> None:
+    """Restores what a rank has not, where there are copies of it."""
+    lost = [rank for rank, one in enumerate(found) if one is None]
+    there = {rank: one for rank, one in enumerate(found) if one is not None}
+    begun = any(one.ranks for one in there.values())
+    if not lost or not begun:
+        return
+    copied = _copies(
+        {rank: copies_of(config, rank) for rank in range(world.size)}, world.size, world
+    )
+    can = [
+        {*(there[rank].can_go_to() if rank in there else ()), *copied.get(rank, ())}
+        for rank in range(world.size)
+    ]
+    agreed = set.intersection(*can)
+    if not agreed:
+        ranges = key_ranges(world.size)
+        raise StoreError(
+            f"{root}: the store of "
+            + ", ".join(f"rank {r} ({ranges[r][0]:#018x} to {ranges[r][1]:#018x})" for r in lost)
+            + f" is gone, and no pass is left that all have: {_passes_text(there, copied)}; set "
+            "checkpoint.copy_to to where its copies are, or begin anew with --fresh"
+        )
+    at = max(agreed)
+    own = own_dir(root, world)
+    mine = there.get(world.rank)
+    if mine is not None and at in mine.can_go_to():
+        return  # `on_ranks.agreed_passes` goes back to it
+    if (own / "store").exists():
+        _set_aside(own / "store", own / _BEFORE)
+    record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])
+    _remove(own / _BEFORE)
+    log.info("%s: pass %d came back from its copy, version %d", own, at, record.version)
+
+
+def _copies(uris: Mapping[int, str], size: int, world: World) -> dict[int, dict[int, str]]:
+    """By rank and pass, the label of a copy."""
+    if world.rank == 0:  # one asks for all
+        found = {
+            rank: {
+                int(record.cursor.get("pass", 0)): label
+                for label, record in copies.copied_versions(uri)
+                if int(record.cursor.get("ranks", 1)) == size
+            }
+            for rank, uri in uris.items()
+            if uri
+        }
+        text = json.dumps(found).encode()
+    else:
+        text = b""
+    known: dict[str, dict[str, str]] = json.loads(world.gather("copies", text)[0])
+    return {
+        int(rank): {int(number): label for number, label in of.items()}
+        for rank, of in known.items()
+    }
+
+
+def _passes_text(stores: Mapping[int, Found], copied: Mapping[int, Mapping[int, Any]]) -> str:
+    ranks = sorted({*stores, *copied})
+    return "; ".join(
+        f"rank {rank} has {sorted(stores[rank].passes) if rank in stores else 'no store'}"
+        + (f" and copies of {sorted(copied[rank])}" if copied.get(rank) else "")
+        for rank in ranks
+    )

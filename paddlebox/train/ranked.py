@@ -1,0 +1,93 @@
+"""What dygraph and static programs do alike for the sake of other ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+
+from paddlebox.config import Config
+from paddlebox.data.batches import Feed
+from paddlebox.ranks import World
+from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.dense_modes import Average, TopK, dense_mode
+
+RATE = "learning_rate"  # begins the names of a program's learning rates
+
+
+class RankedRunner(ABC):
+    """A `Runner` (program.py) in whose steps several ranks may take part.
+
+    Letters: n = values of the gradients of all dense parameters.
+    """
+
+    _gradient_size: int  # n
+
+    def __init__(self, config: Config, world: World | None) -> None:
+        self._mode = dense_mode(config.ranks, world)
+
+    @abstractmethod
+    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        """As `Runner.train_step`, but for what ranks say to each other outside of the program."""
+
+    @abstractmethod
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]: ...
+
+    @abstractmethod
+    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        """Loss, logits, and (n) the gradients of all parameters. With top-k alone."""
+
+    @abstractmethod
+    def _apply(self, gradient: np.ndarray) -> None:
+        """Updates the parameters by (n) as of `_backward`."""
+
+    @abstractmethod
+    def dense_state(self) -> dict[str, np.ndarray]: ...
+
+    @abstractmethod
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+    @abstractmethod
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies, by name: of the dense state, what is no optimizer's."""
+
+    @abstractmethod
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        """All of them."""
+
+    @abstractmethod
+    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+        """Writes some of the dense state, by name."""
+
+    @property
+    def dense_sent_bytes(self) -> int:
+        return self._mode.sent_bytes if self._mode is not None else 0
+
+    def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        mode = self._mode
+        if isinstance(mode, TopK):
+            share = feed.pop(SHARE)
+            loss, logits, gradient = self._backward(feed)
+            self._apply(mode.sum(gradient * share))
+            return loss, logits
+        if isinstance(mode, Average):
+            # Without instances there is nothing to learn; momentum would move the parameters.
+            step = self._step if feed.pop(SHARE)[0] > 0 else self.evaluate_step
+            found = step(feed)
+            if mode.is_due():
+                self._set(mode.mean(self.parameters()))
+            return found
+        if mode is not None:
+            mode.count(self._gradient_size)
+        return self._step(feed)
+
+    def finish_pass(self) -> None:
+        if isinstance(self._mode, TopK):
+            left = self._mode.left()
+            if left is not None:
+                self._apply(left)
+        elif isinstance(self._mode, Average):
+            self._mode.end_pass()
+            state = {n: a for n, a in self.dense_state().items() if not n.startswith(RATE)}
+            self._set(self._mode.mean(state))

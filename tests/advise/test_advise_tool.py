@@ -1,0 +1,84 @@
+"""tools/advise.py on a config and its data: its counts are true, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = 4000
+
+pytestmark = pytest.mark.slow  # starts processes that import Paddle
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advise")
+    rng = random.Random(1)
+    rows = [f"{rng.randrange(2)},{1 + rng.randrange(50)},{1 + i % 7},0.5\n" for i in range(LINES)]
+    text = "click,user,item,price\n" + "".join(rows)
+    (folder / "train-0.csv").write_text(text)
+    (folder / "train-1.csv.gz").write_bytes(gzip.compress(text.encode(), 6))
+    (folder / "slots.yaml").write_text(
+        "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
+        "- {name: item, type: sparse}\n- {name: price, type: dense}\n"
+    )
+    path = folder / "config.yaml"
+    path.write_text(
+        f"name: small\ndata: {{format: csv, slots: {folder}/slots.yaml, batch_size: 100, "
+        f"train_files: ['{folder}/train-*'], files_per_pass: 1, key_space: per_slot}}\n"
+        "model: {type: dnn, hidden: [8]}\ntable: {embedx_dim: 4}\n"
+    )
+    return path
+
+
+def advise(config: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "advise.py"), str(config), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_counts_what_the_files_hold_and_predicts_from_kept_rates(config: Path, tmp_path: Path):
+    scratch, rates = tmp_path / "scratch", tmp_path / "rates.json"
+    scratch.mkdir()
+    done = advise(config, "--folder", scratch, "--save-rates", rates, "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    work = told["workload"]
+    assert work["line_ids"] == 2
+    # The gzip file's lines are told from how zlib packs the sample.
+    assert work["passes"] == pytest.approx([LINES, LINES], rel=0.02)
+    # 8 + 1 inputs' weights: 2 slots of 3 + 4 floats and a price into 8, and those into one.
+    assert told["sizes"]["weights"] == (2 * 7 + 1) * 8 + 8
+    assert told["prediction"]["samples_per_s"] > 0
+    assert told["prediction"]["rows"] == pytest.approx(57, abs=1)
+    assert list(scratch.iterdir()) == []
+    again = advise(config, "--folder", scratch, "--rates", rates)
+    assert again.returncode == 0, again.stderr
+    assert f"about {told['prediction']['samples_per_s']:,.0f} samples/s" in again.stdout
+    assert "bound by: " in again.stdout
+
+
+def test_rates_of_another_format_and_code_in_a_config_are_refused(config: Path, tmp_path: Path):
+    rates = tmp_path / "rates.json"
+    assert advise(config, "--save-rates", rates).returncode == 0
+    text = rates.read_text().replace('"csv"', '"multislot"')
+    rates.write_text(text)
+    done = advise(config, "--rates", rates)
+    assert done.returncode == 2
+    assert "was measured with data.format multislot, the config has csv" in done.stderr
+    done = advise(config, "-o", "data.pipe_command=cat", "security.allow_commands=true")
+    assert done.returncode == 2
+    assert "without data.pipe_command" in done.stderr

@@ -1,0 +1,155 @@
+"""Saves, exports, copies and warm starts of two ranks, as the tools make them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from paddlebox.errors import TrainingError
+from paddlebox.saves import chain_of, donefile, open_save
+from paddlebox.saves.served import Served
+from paddlebox.serving.gate import Gate
+from paddlebox.serving.source import RunSource
+from paddlebox.serving.writer import export
+from paddlebox.store.rank_stores import rank_versions
+from tests.conftest import tool
+from tests.ranks.launched import launch, run_launched, summary
+from tests.ranks.worker import SLOTS, write_rows
+
+
+def _served(run_dir: Path) -> list[np.ndarray]:
+    """Keys and rows that a base of the run's newest commit has."""
+    chunks: list[tuple[np.ndarray, np.ndarray]] = []
+    with RunSource(run_dir) as source:
+        source.visit(lambda feasigns, rows: chunks.append((feasigns.copy(), rows.copy())))
+    return [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
+
+
+def check_saves(out: Path, run_dir: Path) -> None:
+    """There is a base and a delta for each pass, once, and they serve the newest commit."""
+    assert [done.name for done in donefile.read(out, "base")] == ["00000000/base"]
+    deltas = [done.name for done in donefile.read(out, "delta")]
+    assert deltas == [f"00000000/delta-{number}" for number in (2, 3, 4)]
+    chain = chain_of(open_save(out / deltas[-1]))
+    assert all(len(save.meta["ranks"]) == 2 for save in chain)
+    keys, rows = (np.concatenate(part) for part in zip(*Served(chain).chunks(), strict=True))
+    _, expected = _served(run_dir)
+    assert len(keys) == len(expected) > 10000
+    for column in range(rows.shape[1]):
+        if column not in (3, 5):  # delta_score and life_seq mean nothing outside of the table
+            np.testing.assert_array_equal(
+                rows[:, column].view(np.uint32), expected[:, column].view(np.uint32)
+            )
+
+
+@pytest.mark.slow
+def test_ranks_write_one_base_and_one_delta_a_pass_which_serve_the_newest_commit(
+    undisturbed: Path,
+) -> None:
+    check_saves(undisturbed.parent / "out", undisturbed)
+
+
+@pytest.mark.slow
+def test_an_export_of_all_ranks_predicts_as_the_training_program(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    line = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[-1])
+    auc = line["test"]["auc"]
+    with RunSource(undisturbed) as source:
+        export(source, tmp_path / "m", gate=Gate([str(data / "test.txt")], min_auc=auc - 1e-5))
+    with RunSource(undisturbed) as source, pytest.raises(TrainingError, match="AUC"):
+        export(source, tmp_path / "n", gate=Gate([str(data / "test.txt")], min_auc=auc + 1e-5))
+
+
+@pytest.mark.slow
+def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    for folder in ("run", "copies", "out"):
+        shutil.copytree(undisturbed.parent / folder, tmp_path / folder)
+    shutil.rmtree(run_dir / "ranks/1")
+    done = launch("train", run_dir, data)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("sparse_digest", "dense_digest"):
+        assert summary(run_dir / "ranks/1")[name] == summary(undisturbed)[name]
+    shutil.rmtree(run_dir / "ranks/1")
+    done = launch("train", run_dir, data, "checkpoint.copy_to=''")
+    assert done.returncode != 0
+    logs = "".join(path.read_text() for path in (tmp_path / "log").glob("workerlog.*"))
+    assert "rank 1 (0x8000000000000000 to 0xffffffffffffffff) is gone" in logs
+
+
+@pytest.mark.slow
+def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second_pass(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "new"
+    more = ["--init-from", str(undisturbed), "--skip-files", "train-001.txt"]
+    done = launch("train", run_dir, data, "checkpoint.every=2", "save.out=''", *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folders = (run_dir, run_dir / "ranks/1")
+    carried = [
+        json.loads((folder / "init.json").read_text())["rows"]["carried"] for folder in folders
+    ]
+    assert carried == [record.live_rows for _, record in rank_versions(undisturbed / "store")]
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["samples"] for line in lines] == [4000, 8000, 8000, 8000]
+    for folder in folders:
+        stat = json.loads(tool("store", "stat", folder / "store", "--json").stdout)
+        kinds = [(v["kind"], v["pass_number"]) for v in stat["versions"]]
+        assert kinds == [("pass", 2), ("pass", 4)]
+
+
+_CONFIG = """
+name: ranks
+data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], files_per_pass: 2,
+       shuffle: false}}
+model: {{type: dnn, hidden: [16, 8]}}
+table: {{embedx_dim: 4, embedx_threshold: 3}}
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_go_on_with_the_pass_of_one_as_one_would_have(tmp_path: Path) -> None:
+    (tmp_path / "slots.yaml").write_text(SLOTS)
+    config = tmp_path / "config.yaml"
+    config.write_text(_CONFIG.format(folder=tmp_path))
+    (tmp_path / "nothing").write_text("")
+    passes = []
+    for seed in (1, 2):  # the same instances in each batch, of one rank and of two
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        whole = [*write_rows(folder, 640, 1, 64, seed), str(tmp_path / "nothing")]
+        passes.append((whole, write_rows(folder, 640, 2, 64, seed)))
+
+    def train(run_dir: Path, ranks: int, files: list[str]) -> None:
+        batch = f"data.batch_size={64 // ranks}"
+        done = run_launched(
+            ranks, "train", run_dir, config, f"data.train_files=[{','.join(files)}]", batch
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    one, moved = tmp_path / "one/run", tmp_path / "moved/run"
+    train(one, 1, [*passes[0][0], *passes[1][0]])
+    train(moved, 1, passes[0][0])
+    train(moved, 2, [*passes[0][0], *passes[1][1]])
+    assert len(rank_versions(moved / "store")) == 2
+    rows = []
+    for run_dir in (one, moved):
+        out = run_dir.with_suffix(".parquet")
+        assert tool("store", "dump", run_dir, "--out", out).returncode == 0
+        rows.append(pq.read_table(out))
+    assert rows[0]["feasign"].equals(rows[1]["feasign"])
+    for name in ("show", "click", "embed_w", "embedx_w", "embedx_state"):
+        values = [table[name].combine_chunks() for table in rows]
+        expected, found = (
+            np.array((of.flatten() if name.startswith("embedx") else of).to_numpy())
+            for of in values
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,274 @@
+"""A model of some ranks becomes one of another number of them, whenever it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from paddlebox import ops
+from paddlebox._native import core, paddle
+from paddlebox.config import Config, load_config
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.ranks import World
+from paddlebox.ranks.moving import overlapping, write_range
+from paddlebox.store.copies import copy_version
+from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
+from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.train.on_ranks import agreed_passes
+from paddlebox.train.other_ranks import take_over
+from paddlebox.upkeep.cli import main as store_tool
+from tests.conftest import ROOT
+
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    table = "table.admission={min_count: 2, filter_bytes: 65536}"
+    return load_config(ROOT / "configs/dnn_synthetic.yaml", [table, "ssd.max_segment_bytes=64KiB"])
+
+
+def _open(config: Config, store: Path, **arguments: Any) -> Table:
+    return Table(config.table, seed=config.seed, folder=store, compaction=None, **arguments)
+
+
+def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int) -> None:
+    paddle.disable_static()
+    feasigns = feasigns[np.argsort([core.mix(int(f)) for f in feasigns])]
+    keys = sorted_unique_keys(feasigns)
+    took = table.count_keys(keys, np.full(len(keys), counted, np.uint32))
+    table.begin(table.stage(keys, np.zeros(len(keys), np.uint16), day=20000 + number))
+    gradients = np.random.default_rng(number).normal(size=(len(feasigns), 11)).astype(np.float32)
+    gradients[:, :2] = 1.0, 0.0
+    ids = paddle.to_tensor(feasigns.view(np.int64))
+    ops.push_box_sparse(ids, paddle.to_tensor(gradients))
+    table.end(number)
+    table.commit(
+        day=20000 + number,
+        pass_number=number,
+        cursor={"pass": number, "ranks": 1},
+        counted=took,
+        dense={"w": np.full(3, number, np.float32)},
+    )
+
+
+@pytest.fixture(scope="module")
+def one(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run dir of a rank: two passes, a decay that the rows of the first alone have not seen,
+    deltas that were saved, and feasigns that have occurred too seldom."""
+    run_dir = tmp_path_factory.mktemp("one")
+    feasigns = np.arange(1, ROWS + 1, dtype=np.uint64)
+    with _open(config, run_dir / "store") as table:
+        _pass(table, 1, feasigns, counted=2)
+        table.end_of_day(20001, 0.5)
+        table.reset_delta(table.delta_filter())
+        _pass(table, 2, feasigns[: ROWS // 2] + np.uint64(ROWS // 4), counted=1)
+    return run_dir
+
+
+def _digest(run_dir: Path, config: Config) -> str:
+    found = []
+    for store, record in rank_versions(run_dir / "store"):
+        with _open(config, store, read_only=True, version=record.version) as table:
+            found.append(table.digest())
+    return sum_of_digests(found)
+
+
+def _counts(run_dir: Path, config: Config) -> np.ndarray:
+    """What all ranks have counted, each in its range."""
+    total = np.zeros(config.table.admission.filter_bytes, np.uint32)
+    for store, record in rank_versions(run_dir / "store"):
+        with _open(config, store, read_only=True, version=record.version) as table:
+            found = table.admission_counts()
+            assert found is not None
+            total += found
+    return total
+
+
+def _as_ranks(source: Path, size: int, to: Path, config: Config) -> Path:
+    stores = [(store, record.version) for store, record in rank_versions(source / "store")]
+    for rank, own in enumerate(key_ranges(size)):
+        write_range(
+            [stores[r] for r in overlapping(own, len(stores))],
+            config.tables,
+            own,
+            store_of_rank(to / "store", rank),
+            version=stores[0][1] + 1,
+            ranks=size,
+            seed=config.seed,
+        )
+    return to
+
+
+def test_rows_clock_scores_counts_and_dense_state_are_the_same_over_any_number_of_ranks(
+    one: Path, config: Config, tmp_path: Path
+) -> None:
+    expected, run_dir = _digest(one, config), one
+    before = rank_versions(one / "store")[0][1]
+    for number, size in enumerate([2, 4, 3, 1]):
+        run_dir = _as_ranks(run_dir, size, tmp_path / str(number), config)
+        assert _digest(run_dir, config) == expected
+        stores = rank_versions(run_dir / "store")
+        assert len(stores) == size
+        for store, record in stores:
+            assert record.version == before.version + number + 1
+            assert record.live_rows < 1.5 * before.live_rows / size
+            for name in ("events", "day", "pass_number"):
+                assert getattr(record, name) == getattr(before, name)
+            with _open(config, store, read_only=True, version=record.version) as table:
+                np.testing.assert_array_equal(table.load_dense()["w"], [2.0, 2.0, 2.0])
+        counts, of_one = _counts(run_dir, config), _counts(one, config)
+        if size in (2, 4):
+            np.testing.assert_array_equal(counts, of_one)
+        else:  # three ranges end inside of blocks, which are counted on both sides
+            assert np.all(counts >= of_one)
+            assert np.count_nonzero(counts != of_one) <= 2 * 64
+
+
+@pytest.fixture
+def two(one: Path, config: Config, tmp_path: Path) -> Path:
+    """The run dir of two ranks."""
+    return _as_ranks(one, 2, tmp_path / "two", config)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
+    one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, two = _digest(one, config), _as_ranks(one, 2, tmp_path / "two", config)
+    rename, remove = os.rename, shutil.rmtree
+
+    def dying_at(step: int, left: list[int]) -> Callable[[Callable[..., Any]], Any]:
+        def wrap(real: Callable[..., Any]) -> Any:
+            def call(path: Any, *arguments: Any, **keywords: Any) -> None:
+                if "store" in os.path.basename(path):
+                    left[0] += 1
+                    if left[0] > step:
+                        raise KilledError
+                real(path, *arguments, **keywords)
+
+            return call
+
+        return wrap
+
+    for step in range(40):
+        run_dir = Path(shutil.copytree(two, tmp_path / str(step)))
+        mortal = dying_at(step, [0])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", mortal(rename))
+            patch.setattr(shutil, "rmtree", mortal(remove))
+            try:
+                take_over(run_dir, config, World())
+                done = True
+            except KilledError:
+                done = False
+        if not done:
+            take_over(run_dir, config, World())
+        assert _digest(run_dir, config) == expected
+        assert [path.name for path in run_dir.glob("store*")] == ["store"]
+        assert not list(run_dir.glob("ranks/*/store*"))
+        if done:
+            break
+    assert done
+    assert step > 3, "the move was hardly interrupted"
+
+
+def test_ranks_whose_stores_cannot_be_seen_are_named_with_their_hashes(
+    two: Path, config: Config
+) -> None:
+    shutil.rmtree(two / "ranks")
+    with pytest.raises(ConfigError, match=r"rank 1, hashes 0x8000000000000000 to 0xf{16}"):
+        take_over(two, config, World())
+
+
+def test_a_rank_that_is_gone_is_moved_from_its_copy(
+    one: Path, two: Path, config: Config, tmp_path: Path
+) -> None:
+    uri = tmp_path / "copies"
+    (_, _), (store, record) = rank_versions(two / "store")
+    copy_version(str(store), record, f"{uri}/ranks/1")
+    shutil.rmtree(two / "ranks")
+    checkpoint = config.checkpoint.model_copy(update={"copy_to": str(uri)})
+    take_over(two, config.model_copy(update={"checkpoint": checkpoint}), World())
+    assert _digest(two, config) == _digest(one, config)
+
+
+def test_names_and_copies_are_of_all_ranks_and_a_name_keeps_them_as_they_are(
+    one: Path, two: Path, config: Config, tmp_path: Path
+) -> None:
+    version, uri = str(rank_versions(two / "store")[0][1].version), tmp_path / "copies"
+    assert store_tool(["name", str(two), version, "good"]) == 0
+    with pytest.raises(StoreError, match=r"has the name 'good' and would be lost"):
+        take_over(two, config, World())
+    assert store_tool(["copy", str(two), str(uri), "--version", "good"]) == 0
+    assert [path.name for path in uri.glob("**/checkpoints/*")] == ["good", "good"]
+    assert store_tool(["unname", str(two), "good"]) == 0
+    assert store_tool(["restore", f"{uri}/ranks/1", str(tmp_path / "restored")]) == 0
+    take_over(two, config, World())
+    assert _digest(two, config) == _digest(one, config)
+
+
+class _BesideOther(World):
+    """The first of two ranks, the other of which says always the same."""
+
+    def __init__(self, other: bytes) -> None:
+        super().__init__(0, 2)
+        self._other = other
+
+    def gather(self, what: str, mine: bytes) -> list[bytes]:
+        return [mine, self._other]
+
+
+def test_an_empty_rank_takes_no_more_from_the_others_than_their_first_commit(
+    one: Path, config: Config, tmp_path: Path
+) -> None:
+    run_dir = Path(shutil.copytree(one, tmp_path / "run"))
+    with pytest.raises(
+        StoreError, match=r"0 passes, this one keeps versions after passes \[1, 2\]"
+    ):
+        agreed_passes(run_dir, 2, _BesideOther(b"0"))
+    assert agreed_passes(run_dir, 2, _BesideOther(b"1")) == 1
+    assert agreed_passes(run_dir, 1, _BesideOther(b"0")) == 0
+
+
+def test_stores_that_never_were_of_one_model_are_not_put_together(
+    one: Path, two: Path, config: Config, tmp_path: Path
+) -> None:
+    feasigns = np.arange(1, 100, dtype=np.uint64)
+    shutil.rmtree(two / "ranks/1/store")
+    with _open(config, two / "ranks/1/store") as other:
+        _pass(other, 1, feasigns, counted=2)
+        other.end_of_day(20001, 0.25)
+        _pass(other, 2, feasigns, counted=2)
+    with pytest.raises(StoreError, match="other life events"):
+        take_over(two, config, World())
+
+
+def test_the_store_tool_shows_and_checks_all_ranks(
+    one: Path, two: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert store_tool(["verify", str(two)]) == 0
+    assert capsys.readouterr().out.count("all sound") == 2
+    assert store_tool(["digest", str(two)]) == 0
+    assert f"all ranks: sparse_digest {_digest(one, config)}" in capsys.readouterr().out
+    assert store_tool(["lookup", str(two), "1", "2", "3", "4"]) == 0
+    assert capsys.readouterr().out.count("embed_w") == 4
+    dumps = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
+    for run_dir, dump in zip((one, two), dumps, strict=True):
+        assert store_tool(["dump", str(run_dir), "--out", str(dump)]) == 0
+    assert pq.read_table(dumps[1]).equals(pq.read_table(dumps[0]))
+    segment = next((two / "ranks/1/store/ssd").glob("*"))
+    segment.write_bytes(segment.read_bytes()[:-9])
+    assert store_tool(["verify", str(two)]) == 1
+    assert "rank 1" in capsys.readouterr().out

@@ -1,0 +1,86 @@
+"""Which ranks share a node, what a config may ask of them, and which bytes count."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from paddlebox.config import TableConfig
+from paddlebox.config.ranks import RanksConfig
+from paddlebox.errors import ConfigError
+from paddlebox.ranks import World, sharded_table
+from paddlebox.ranks.nodes import ranks_per_node
+from paddlebox.ranks.traffic import Traffic, of_pass
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [(["a", "a", "b", "b"], 2), (["a", "b", "c"], 1), (["a", "a"], 2), ([], 4)],
+)
+def test_nodes_are_the_hosts_of_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], expected: int
+) -> None:
+    endpoints = ",".join(f"{host}:{6000 + rank}" for rank, host in enumerate(hosts))
+    monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", endpoints)
+    assert ranks_per_node(len(hosts) or 4) == expected
+
+
+@pytest.mark.parametrize("hosts", [["a", "a", "b"], ["a", "b", "a", "b"], ["a", "b", "b", "a"]])
+def test_nodes_of_different_sizes_or_in_pieces_are_refused(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str]
+) -> None:
+    monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", ",".join(f"{host}:1" for host in hosts))
+    with pytest.raises(ConfigError, match="--nproc_per_node"):
+        ranks_per_node(len(hosts))
+    assert ranks_per_node(len(hosts), len(hosts)) == len(hosts)
+
+
+def test_a_given_size_of_nodes_divides_the_ranks() -> None:
+    assert ranks_per_node(6, 3) == 3
+    with pytest.raises(ConfigError, match="does not divide 4"):
+        ranks_per_node(4, 3)
+
+
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_two_levels_need_several_nodes_of_several_ranks(per_node: int) -> None:
+    options = RanksConfig(two_level=True, per_node=per_node)
+    with pytest.raises(ConfigError, match="several nodes of several ranks"):
+        sharded_table(TableConfig(), world=World(0, 4), options=options)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"rows": "float8"}, "rows"),
+        ({"sync_weight_step": 4}, "sync_weight_step is 4"),
+        ({"staleness": 2}, "staleness is 2"),
+        ({"dense": "average", "dense_top_k": 0.1}, "dense_top_k is 0.1"),
+        ({"dense_top_k": 1.5}, "dense_top_k"),
+    ],
+)
+def test_what_nothing_would_read_is_refused(values: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        RanksConfig.model_validate(values)
+
+
+def test_rows_lag_only_in_async_mode() -> None:
+    assert RanksConfig().ahead == 0
+    assert RanksConfig.model_validate({"sparse_sync": "async", "staleness": 5}).ahead == 5
+
+
+def test_bytes_to_others_count_and_those_to_other_nodes_as_well() -> None:
+    traffic = Traffic(1, per_node=2)
+    before = traffic.now()
+    out = [np.zeros(size, np.uint8) for size in (1, 10, 100, 1000)]
+    traffic.add("rows", out)
+    traffic.add("ids", out[::-1])
+    assert traffic.sent == {"rows": 1101, "ids": 1011}
+    assert traffic.between_nodes == {"rows": 1100, "ids": 11}
+    line = of_pass(before, traffic.now(), lambda mine: [mine, mine], steps=4, samples=64)
+    assert line["sent_bytes"] == {"rows": 2202, "ids": 2022}
+    assert line["bytes_per_step"] == (2202 + 2022) / 4
+    assert line["bytes_per_sample"] == (2202 + 2022) / 64
+    assert json.dumps(line)

@@ -1,0 +1,49 @@
+"""Several tasks over HTTP: a number by the name of each, as the run's own evaluation has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import tool
+from tests.models.test_zoo_served import BUY, SLOTS, write
+from tests.serving.test_http import running
+
+
+@pytest.mark.slow  # four processes that import Paddle
+def test_an_export_of_mmoe_answers_every_task_by_its_name(tmp_path: Path) -> None:
+    from paddlebox.serving import Predictor
+    from paddlebox.train.metrics import PassMetrics
+
+    write(tmp_path / "train.csv", 2000, 1)
+    test = write(tmp_path / "test.csv", 300, 2)
+    (tmp_path / "slots.yaml").write_text(SLOTS + BUY)
+    (tmp_path / "config.yaml").write_text(f"""
+name: tasks
+table: {{embedx_dim: 4, embedx_threshold: 0.0, life: {{base_threshold: 0.0}}}}
+data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/train.csv],
+       test_files: [{tmp_path}/test.csv], batch_size: 64}}
+model: {{type: mmoe, hidden: [8], tower: [4], mixed_experts: 2}}
+optimizer: {{learning_rate: 0.01}}
+""")
+    run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
+    assert tool("train", *run).returncode == 0
+    evaluated = json.loads(tool("evaluate", *run).stdout)
+    assert tool("export", tmp_path / "run", "--out", tmp_path / "model.pbx").returncode == 0
+    fields = [{k: v for k, v in one.items() if k not in ("click", "buy")} for one in test]
+    with running(tmp_path / "model.pbx") as server:
+        answered = server.predict(fields)["predictions"]
+        page = server.page()
+    with Predictor(tmp_path / "model.pbx", follow_s=0) as predictor:
+        expected = predictor.predict(fields)
+    assert [list(one) for one in answered] == [["click", "buy"]] * len(test)
+    found = np.array([list(one.values()) for one in answered], np.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for at, task in enumerate(("click", "buy")):
+        metrics = PassMetrics()
+        metrics.add(found[:, at].copy(), np.array([one[task] for one in test]))
+        assert metrics.compute()["auc"] == pytest.approx(evaluated["tasks"][task]["auc"], abs=1e-5)
+    assert '"buy"' in json.dumps(page)

@@ -1,0 +1,67 @@
+"""Trains a config and prints its dense state before and after, and its rows: python
+phases_small.py CONFIG RUN_DIR OVERRIDES [PASS PHASE], OVERRIDES being a list as JSON. With a pass
+and a phase the process is killed there, in the second batch."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from paddlebox.config import Phase, load_config
+from paddlebox.launch import cpu
+
+path, run_dir, overrides, *kill = sys.argv[1:]
+config = load_config(path, json.loads(overrides))
+cpu.apply(config.trainer.program, 1)
+
+from paddlebox.train import session  # noqa: E402  # Paddle comes after the settings
+from paddlebox.train.evaluation import evaluate  # noqa: E402
+from paddlebox.train.opening import open_table, read_slots  # noqa: E402
+from paddlebox.train.phases import Runners  # noqa: E402
+
+train_pass = session._train_pass
+
+
+def killed(config, table, dataset, runners, passes, *rest):
+    if kill and passes[0].number == int(kill[0]):
+        runner, steps = runners.of(Phase(kill[1])), []
+        step = runner.train_step
+
+        def counted(feed):
+            steps.append(feed)
+            if len(steps) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(feed)
+
+        runner.train_step = counted
+    return train_pass(config, table, dataset, runners, passes, *rest)
+
+
+def numbers(state):
+    return {name: [list(a.shape), a.reshape(-1).tolist()] for name, a in state.items()}
+
+
+session._train_pass = killed
+slots = read_slots(config)
+before = numbers(Runners(config, slots).dense_state())
+summary = session.train(config, Path(run_dir))
+lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+tested = {}
+if config.data.test_files:
+    tested = {phase.value: evaluate(config, Path(run_dir), phase=phase) for phase in Phase}
+with open_table(config, Path(run_dir) / "store", slots=slots, read_only=True) as table:
+    feasigns, rows = table.read_all()
+    after = numbers(table.load_dense())
+print(
+    json.dumps(
+        {
+            "before": before,
+            "after": after,
+            "rows": dict(zip(map(str, feasigns.tolist()), rows.tolist(), strict=True)),
+            "summary": summary,
+            "lines": lines,
+            "tested": tested,
+        }
+    )
+)

@@ -1,0 +1,139 @@
+"""`optimizer.averaging`: what is evaluated, kept and served."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlebox.store.averages import averaged
+from paddlebox.train.averaging import START, Averaged
+
+ROOT = Path(__file__).parents[2]
+
+
+class Counting:
+    """A runner of one parameter, to which each step adds 1; its logit is the parameter."""
+
+    def __init__(self) -> None:
+        self.value = np.zeros(1, np.float32)
+
+    def train_step(self, feed: object) -> tuple[float, np.ndarray]:
+        self.value = self.value + 1
+        return 0.0, self.value
+
+    def evaluate_step(self, feed: object) -> tuple[float, np.ndarray]:
+        return 0.0, self.value
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        return {"w": self.value, "w_moment": self.value * 2}
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        assert set(state) == {"w", "w_moment"}
+        self.value = state["w"]
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {"w": self.value.copy()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        self.value = values["w"].copy()
+
+
+def expected(steps: int, decay: float) -> float:
+    average = 0.0
+    for step in range(1, steps + 1):
+        kept = min(decay, step / (step + START))
+        average = kept * average + (1 - kept) * step
+    return average
+
+
+@pytest.mark.parametrize("decay", [0.2, 0.99])
+def test_evaluation_sees_the_average_and_training_the_parameter(decay: float) -> None:
+    runner = Averaged(Counting(), decay)
+    for step in range(1, 30):
+        assert runner.train_step({})[1] == step  # evaluating in between changes nothing
+        assert runner.evaluate_step({})[1] == pytest.approx(expected(step, decay), rel=1e-5)
+
+
+def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_been() -> None:
+    whole, first, second = (Averaged(Counting(), 0.9) for _ in range(3))
+    for _ in range(20):
+        whole.train_step({})
+    for _ in range(7):
+        first.train_step({})
+    first.evaluate_step({})  # the averages are in place of the parameters now
+    state = first.dense_state()
+    assert state["w"] == 7
+    second.load_dense_state(state)
+    for _ in range(13):
+        second.train_step({})
+    left, right = whole.dense_state(), second.dense_state()
+    assert left.keys() == right.keys()
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_a_state_without_averages_is_where_they_begin() -> None:
+    runner = Averaged(Counting(), 0.9)
+    runner.load_dense_state({"w": np.full(1, 5, np.float32), "w_moment": np.zeros(1, np.float32)})
+    assert runner.evaluate_step({})[1] == 5
+
+
+def test_what_is_served_is_the_average() -> None:
+    state = {"w": np.zeros(1), "w_average": np.ones(1), "b": np.full(1, 2.0)}
+    served = averaged(state)
+    assert (served["w"], served["b"]) == (1, 2)
+
+
+SLOTS = """slots:
+  - {name: click, type: label}
+  - {name: age, type: dense}
+  - {name: user, type: sparse}
+"""
+
+
+@pytest.mark.slow  # six processes that import Paddle
+def test_static_and_dygraph_evaluate_the_same_averages(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    users, ages = draw.integers(1, 9, 640), draw.random(640)
+    clicks = draw.random(640) < 0.1 + 0.1 * users * ages
+    lines = zip(clicks.astype(int), ages, users, strict=True)
+    text = "".join(f"1 {click} 1 {age:.3f} 1 {user}\n" for click, age, user in lines)
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "slots.yaml").write_text(SLOTS)
+    (tmp_path / "config.yaml").write_text(
+        f"""
+name: averages
+data: {{format: multislot, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/a.txt],
+       test_files: [{tmp_path}/a.txt], batch_size: 16}}
+model: {{type: lr}}
+optimizer: {{learning_rate: 0.05}}
+"""
+    )
+
+    def logloss(program: str, averaging: float) -> float:
+        run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / f"{program}-{averaging}")
+        options = ("-o", f"trainer.program={program}", f"optimizer.averaging={averaging}")
+        tool("train", *run, *options)
+        return float(json.loads(tool("evaluate", *run, *options))["logloss"])
+
+    static = logloss("pir", 0.9)
+    assert logloss("dygraph", 0.9) == pytest.approx(static, rel=1e-4)
+    assert logloss("pir", 0.0) != pytest.approx(static, rel=1e-4)
+
+
+def tool(name: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,8 @@
+"""Predicts what a config will do here: python tools/advise.py configs/deepfm_synthetic.yaml"""
+
+import sys
+
+from paddlebox.launch.advise import advise_main
+
+if __name__ == "__main__":
+    sys.exit(advise_main())
