@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.config.alerts import PublishConfig
 from tests.conftest import ROOT, make_synthetic
 
 CONFIG = "configs/deepfm_synthetic.yaml"
@@ -136,14 +137,14 @@ class Life:
             (folder / "_SUCCESS").touch()
 
     def follow(self) -> None:
-        """Serving: each save as it is done."""
-        from paddlebox.serving.follow import Follower
+        """Serving: each save as it is done, by a process that outlives the trainer's."""
+        from paddlebox.train.publish import Publisher
 
-        follower = Follower(self.saves, self.export)
-        while not self._end.is_set():
-            self.served += follower.catch_up()
-            self._end.wait(0.05)
-        self.served += follower.catch_up()
+        config = PublishConfig(file=str(self.export))
+        publisher = Publisher(str(self.saves), config, self.served.append)
+        while not self._end.wait(0.1):
+            publisher.offer()
+        publisher.close()
 
     def watch(self, process: subprocess.Popen[str]) -> None:
         passes = self.trained()
@@ -206,13 +207,13 @@ class Life:
         return {
             "digests": (summary["sparse_digest"], summary["dense_digest"]),
             "lines": lines,
-            "saves": [served.name for served in self.served],
+            "saves": [served["name"] for served in self.served],
         }
 
     def lags(self) -> list[float]:
         """From a log's marker to the save of its pass that was served."""
         written = {line["pass"]: line["written_at"] for line in self.lines()}
-        return [s.at - written[s.pass_number] for s in self.served if s.pass_number in written]
+        return [s["at"] - written[s["pass_number"]] for s in self.served]
 
 
 def _bytes_below(folder: Path) -> int:
