@@ -57,11 +57,12 @@ PYTHON = {
     "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
-    "train": _TRAIN,
+    "watch": _FLOOR | {"watch"},
+    "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
     "doctor": _NATIVE,
     "advise": _TRAIN | {"doctor"},
-    "launch": _TRAIN | {"serving", "doctor", "advise"},
+    "launch": _TRAIN | {"serving", "watch", "doctor", "advise"},
 }
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"

@@ -1,7 +1,7 @@
 // ImportRows: the rows of one table, or of the ranks of one, as the first segments of another,
-// empty one, whose layout, rules, slots or range of keys differ (rule/convert.h). One walk in the order
-// of keys, in the memory of one segment file; where keys change (SlotMap::MovesKeys) rows are sorted
-// in runs, which the caller merges.
+// empty one, whose layout, rules, slots or range of keys differ (rule/convert.h). One walk in the
+// order of keys, in the memory of one segment file; where keys change (SlotMap::MovesKeys) rows are
+// sorted in runs, which the caller merges.
 #pragma once
 
 #include <cstdint>

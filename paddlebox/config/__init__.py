@@ -26,9 +26,9 @@ from paddlebox.config.schema import (
     StoreConfig,
     TableConfig,
     TrainerConfig,
-    parse_bytes,
 )
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
+from paddlebox.config.units import parse_bytes
 from paddlebox.config.zoo import AnyModelConfig
 
 __all__ = [

@@ -14,41 +14,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from paddlebox.config.alerts import AlertsConfig, PublishConfig
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.stream import StreamConfig
+from paddlebox.config.units import GIB, KIB, MIB, Bytes
 from paddlebox.config.zoo import AnyModelConfig
-
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
-
-
-def parse_bytes(value: Any) -> Any:
-    """ "64MiB" as 67108864; an int, and anything that is no text, goes through as it is.
-
-    Raises:
-        ValueError: a text that is not a number and a unit, or not a whole number of bytes.
-    """
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
-    if match is None or match[2] not in _UNITS:
-        units = ", ".join(_UNITS)
-        raise ValueError(f"expected bytes, as a number and one of {units}, found {value!r}")
-    whole, _, fraction = match[1].partition(".")
-    scale = 10 ** len(fraction)
-    count, rest = divmod(int(whole + fraction) * _UNITS[match[2]], scale)
-    if rest:
-        raise ValueError(f"{value!r} is not a whole number of bytes")
-    return count
 
 
 def _number_to_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Date = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
 
 
@@ -381,11 +360,12 @@ class SaveConfig(Section):
     )
 
 
-class DataConfig(Section):
+class DataConfig(StreamConfig):
     format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
     slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
     train_files: ListOf[Text] = Field(
-        min_length=1, description="files, folders, globs or URIs, in the order of training"
+        default=(),
+        description="files, folders, globs or URIs, in the order of training; or path_template",
     )
     test_files: ListOf[Text] = Field(
         default=(), description="files, folders, globs or URIs to evaluate on"
@@ -458,6 +438,18 @@ class DataConfig(Section):
     )
 
     @model_validator(mode="after")
+    def _files_are_named_once(self) -> DataConfig:
+        if bool(self.train_files) == bool(self.path_template):
+            raise ValueError(
+                "expected either train_files, or path_template with from_hour, found "
+                + ("both" if self.train_files else "neither")
+            )
+        for name in ("files_per_pass", "date", "files_per_day"):
+            if self.path_template and getattr(self, name):
+                raise ValueError(f"{name} is of train_files; path_template has passes and dates")
+        return self
+
+    @model_validator(mode="after")
     def _dates_make_sense(self) -> DataConfig:
         if self.date:
             try:
@@ -524,6 +516,10 @@ class TrainerConfig(Section):
         default=30.0,
         ge=0,
         description="seconds that SIGTERM or SIGINT leave the open pass to end and be committed",
+    )
+    evaluate_before_pass: bool = Field(
+        default=False,
+        description="predict a pass's files before it trains on them: `before` in metrics.jsonl",
     )
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
@@ -678,6 +674,8 @@ class Config(Section):
         default=(), description="metrics beside the usual ones: docs/metrics.md"
     )
     save: SaveConfig = Field(default_factory=SaveConfig)
+    publish: PublishConfig = Field(default_factory=PublishConfig)
+    alerts: AlertsConfig = Field(default_factory=AlertsConfig)
     security: SecurityConfig = Field(default_factory=SecurityConfig)
 
     @model_validator(mode="before")
@@ -718,6 +716,19 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase is of a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _published_is_saved(self) -> Config:
+        if self.publish.file and not self.save.out:
+            raise ValueError("publish.file follows the saves of save.out, which is not set")
+        if self.alerts.max_serving_lag_s and not self.publish.file:
+            raise ValueError("alerts.max_serving_lag_s is set, but publish.file is not")
+        if self.alerts.command and not self.security.allow_commands:
+            raise ValueError(
+                "alerts.command runs code, which is off: set security.allow_commands: true if you "
+                "trust whoever wrote it"
+            )
         return self
 
     @model_validator(mode="after")
@@ -767,17 +778,19 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _days_go_forward(self) -> Config:
-        if self.data.files_per_day and self.trainer.epochs > 1:
+        dated = self.data.path_template or self.data.files_per_day
+        if dated and self.trainer.epochs > 1:
             raise ValueError(
-                f"trainer.epochs is {self.trainer.epochs} and data.files_per_day "
-                f"{self.data.files_per_day}: with days the files are gone through once; "
+                f"trainer.epochs is {self.trainer.epochs} and data."
+                f"{'path_template' if self.data.path_template else 'files_per_day'} {dated}: with "
+                "days the files are gone through once; "
                 "take one of them out"
             )
         return self
 
     @model_validator(mode="after")
     def _commits_have_dates(self) -> Config:
-        if self.checkpoint.every == "date" and not self.data.date:
+        if self.checkpoint.every == "date" and not (self.data.date or self.data.path_template):
             raise ValueError(
                 "checkpoint.every is date, but data.date, the day of the first files, is not set"
             )

@@ -29,6 +29,10 @@ _NEVER_RETRIED = (FileNotFoundError, PermissionError, IsADirectoryError)
 T = TypeVar("T")
 
 
+class NothingThereError(DataError):
+    """No file is at a path, in a folder, or matches a glob."""
+
+
 def is_uri(path: str) -> bool:
     return "://" in path
 
@@ -52,6 +56,25 @@ def expand(patterns: Sequence[str], retries: int = RETRIES) -> list[str]:
         found = _remote_files(pattern, retries) if is_uri(pattern) else _local_files(pattern)
         files += found
     return files
+
+
+def written_at(path: str, retries: int = RETRIES) -> float | None:
+    """When a file was written last, in seconds since 1970; None where there is none.
+
+    Raises: DataError when it cannot be found out.
+    """
+    if not is_uri(path):
+        try:
+            return os.stat(path).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    system, inside = _retried(path, retries, lambda: filesystem_of(path))
+    info = _retried(path, retries, lambda: system.get_file_info(inside))
+    if info.type == fs.FileType.NotFound:
+        return None
+    return float(info.mtime.timestamp()) if info.mtime is not None else 0.0
 
 
 def open_source(path: str, retries: int = RETRIES) -> Source:
@@ -216,7 +239,9 @@ def _local_files(pattern: str) -> list[str]:
         below = sorted(p for p in path.rglob("*") if p.is_file())
         return _kept(pattern, [(str(p), p.relative_to(path).parts) for p in below])
     if not glob.has_magic(pattern):
-        raise DataError(f"{pattern}: no such file; expected a file, a folder or a glob of files")
+        raise NothingThereError(
+            f"{pattern}: no such file; expected a file, a folder or a glob of files"
+        )
     matches = sorted(glob.glob(pattern, recursive=True, include_hidden=True))
     return _kept(pattern, [(m, (Path(m).name,)) for m in matches if Path(m).is_file()])
 
@@ -231,7 +256,8 @@ def _remote_files(uri: str, retries: int) -> list[str]:
     if info.type == fs.FileType.File and not star:
         return [uri]
     if info.type != fs.FileType.Directory:
-        raise DataError(f"{uri}: expected a file, a folder or a glob of files, found {_kind(info)}")
+        error = NothingThereError if info.type == fs.FileType.NotFound else DataError
+        raise error(f"{uri}: expected a file, a folder or a glob of files, found {_kind(info)}")
     below = fs.FileSelector(inside, recursive=True)
     infos = _retried(uri, retries, lambda: system.get_file_info(below))
     wanted = inside + address[len(folder) :]
@@ -264,7 +290,7 @@ def _kept(pattern: str, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
     if not files:
         only = f"; {len(left_out)} hidden or temporary ones are left out" if left_out else ""
         what = "no file matches" if glob.has_magic(pattern) else "no file in this folder"
-        raise DataError(f"{pattern}: {what}{only}")
+        raise NothingThereError(f"{pattern}: {what}{only}")
     return files
 
 

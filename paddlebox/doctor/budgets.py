@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddlebox.config.schema import GIB, MIB
+from paddlebox.config.units import GIB, MIB
 from paddlebox.doctor.facts import Facts
 
 # Of the memory that may be taken. What is left is for Paddle, batches, filters and the page cache.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paddlebox.config.schema import GIB, MIB
+from paddlebox.config.units import GIB, MIB
 from paddlebox.doctor.facts import Facts
 
 _LEAST_MEMORY = GIB

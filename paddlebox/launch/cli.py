@@ -92,10 +92,19 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         help="leave these files out of all passes from here on: names or globs, matched from the "
         "end of a path; later starts know it",
     )
+    hours = parser.add_mutually_exclusive_group()
+    hours.add_argument(
+        "--until", metavar="HOUR", help="end after it, YYYYMMDD or YYYYMMDDHH: data.until_hour"
+    )
+    hours.add_argument(
+        "--backfill",
+        metavar="FROM..TO",
+        help="train these hours of data.path_template, waiting for none, and end (docs/hours.md)",
+    )
     arguments = parser.parse_args(argv)
 
     def run() -> None:
-        overrides = [*itertools.chain(*arguments.override)]
+        overrides = [*itertools.chain(*arguments.override), *_of_hours(arguments)]
         if arguments.trace is not None:
             overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
         config = load_config(arguments.config, overrides)
@@ -125,6 +134,22 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         )
 
     return _guarded(run)
+
+
+def _of_hours(arguments: argparse.Namespace) -> list[str]:
+    """What --until and --backfill say, as overrides."""
+    if arguments.until is not None:
+        return [f"data.until_hour={json.dumps(arguments.until)}"]
+    if arguments.backfill is None:
+        return []
+    first, dots, last = arguments.backfill.partition("..")
+    if not (first and dots and last):
+        raise ConfigError(f"--backfill: expected FROM..TO, found {arguments.backfill!r}")
+    hours = {"from_hour": first, "until_hour": last}
+    overrides = [f"data.{name}={json.dumps(text)}" for name, text in hours.items()]
+    config = load_config(arguments.config, [*itertools.chain(*arguments.override), *overrides])
+    waits = config.data.missing_hour == "wait"
+    return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits]
 
 
 @heartbeat.told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import logging
 import time
@@ -201,12 +202,24 @@ class Saver:
             last is not None
             and head is not None
             and last.meta["pass_number"] == self.pass_number
-            and last.meta["commit"] in self._members[0].journal()  # else of another store
+            and self.is_own(last)
         )
         return last if self.as_first(is_of_it) else None
 
+    def is_own(self, save: Save) -> bool:
+        """Whether it is of a version that led to the table's: not of another store, nor of one
+        that was gone back from."""
+        return save.meta["commit"] in self._members[0].journal()
+
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
+
+    def free_name(self, name: str) -> str:
+        """`name`, or `<name>-2` (3, …) where a save has that: one of versions that were gone back
+        from keeps its name, for it may be served."""
+        done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
+        others = (f"{name}-{number}" for number in itertools.count(2))
+        return next(free for free in itertools.chain([name], others) if free not in done)
 
     @property
     def date(self) -> str:

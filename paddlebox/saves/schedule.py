@@ -22,14 +22,14 @@ log = logging.getLogger("paddlebox")
 
 def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     """Kind and name of what is due after a pass that has no save."""
+    last = saver.last()
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
-    if saver.last() is None or (
-        config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)
-    ):
-        return BASE, base
-    every = config.delta_every
-    if every and saver.pass_number % every == 0 and not saver.is_done(DELTA, delta):
-        return DELTA, delta
+    # Rows that a version changed which was gone back from have no delta_score that says so.
+    anew = last is None or not saver.is_own(last)
+    if anew or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)):
+        return BASE, saver.free_name(base)
+    if config.delta_every and saver.pass_number % config.delta_every == 0:
+        return DELTA, saver.free_name(delta)
     return None
 
 
@@ -52,8 +52,14 @@ class SavesBesidePasses:
     goes wrong is raised by that commit, the next call of `due`, or `finish`.
     """
 
-    def __init__(self, saver: Saver, config: SaveConfig) -> None:
-        self._saver, self._config = saver, config
+    def __init__(
+        self,
+        saver: Saver,
+        config: SaveConfig,
+        done: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """done: hears the kind of each save, once it is done, in the thread that wrote it."""
+        self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[dict[str, Any]] | None = None
 
@@ -71,7 +77,7 @@ class SavesBesidePasses:
         if due is None:
             return None
         if done is None:
-            running = self._running = self._thread.submit(_timed, self._saver.later(*due))
+            running = self._running = self._thread.submit(self._timed, self._saver.later(*due))
             self._saver.begin_anew(due[0], until=lambda: _ended(running))
         elif not self._saver.has_begun_anew(done):
             self._saver.begin_anew(due[0])
@@ -86,6 +92,13 @@ class SavesBesidePasses:
         """Waits for the last save. Raises: as `Saver.base`."""
         self._wait()
         self._saver.settle()
+
+    def _timed(self, save: Callable[[], Save]) -> dict[str, Any]:
+        started = time.perf_counter()
+        report = _report(save(), started)
+        log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
+        self._done(report["kind"])
+        return report
 
     def _wait(self) -> None:
         running, self._running = self._running, None
@@ -104,10 +117,3 @@ class SavesBesidePasses:
 
 def _ended(running: Future[Any]) -> None:
     running.result()
-
-
-def _timed(save: Callable[[], Save]) -> dict[str, Any]:
-    started = time.perf_counter()
-    report = _report(save(), started)
-    log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
-    return report

@@ -85,7 +85,12 @@ class Writer(Closing):
             return self._file.head(txn), self._file.generations(txn)
 
     def apply(
-        self, source: Source, *, precision: str | None = None, gate: Gate | None = None
+        self,
+        source: Source,
+        *,
+        precision: str | None = None,
+        gate: Gate | None = None,
+        after_going_back: bool = False,
     ) -> Generation:
         """Makes a source the newest version, and shows it unless the file is pinned.
 
@@ -94,13 +99,15 @@ class Writer(Closing):
 
         Args:
             precision: of embedx; None: as the file has it. Of the first base only.
+            after_going_back: take a base of an older version too: the run went back since.
 
         Raises: StoreError when the version does not follow; ConfigError for another layout or
             precision; TrainingError when the gate does not let it pass. The file shows what it
             showed, then.
         """
         newest = self._newest()
-        self._check_follows(source, newest)
+        if newest is None or not after_going_back or source.meta["kind"] != "base":
+            self._check_follows(source, newest)
         if newest is not None and precision not in (None, newest.precision):
             raise ConfigError(
                 f"{self.path} holds {newest.precision}, expected the same, found {precision}: "

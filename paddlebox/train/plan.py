@@ -19,6 +19,9 @@ class PlannedPass:
     epoch: int
     files: Sequence[str]
     date: str = ""  # YYYYMMDD; none: the config has no dates
+    hour: str = ""  # Hour.name, where the config has data.path_template
+    missing: Sequence[str] = ()  # names of the hours before it that were left out
+    written_at: float = 0.0  # of an hour: when its last file, or its marker, was written
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:

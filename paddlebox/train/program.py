@@ -186,9 +186,7 @@ class _Dygraph(RankedRunner):
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
-        tensors = {
-            name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()
-        }
+        tensors = {name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()}
         logits = self._model(*(tensors[name] for name in self._inputs))
         return _mean_loss(self._model, logits, tensors["box_label"]), logits
 

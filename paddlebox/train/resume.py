@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,15 @@ FREE = (
     "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
     "data.threads", "data.pack_threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
-    "trainer.evaluate_after_pass", "trainer.trace", "metrics", "save",
+    "trainer.evaluate_after_pass", "trainer.evaluate_before_pass", "trainer.trace", "metrics",
+    "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that say which passes there are: free, as long as the passes that were trained stay.
 PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
+    "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
+    "data.ready_marker", "data.missing_hour", "data.late_s", "data.poll_s",
+    "data.max_missing_hours",
 )  # fmt: skip
 # Keys that may change between passes, as tuning does: what is stored keeps its meaning.
 TUNED = (
@@ -85,9 +89,14 @@ def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """For each of the passes, (date, files), a hash of it and all before it."""
     hashes, last = [], ""
     for date, files in passes:
-        last = hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
+        last = follow(last, date, files)
         hashes.append(last)
     return hashes
+
+
+def follow(last: str, date: str, files: Sequence[str]) -> str:
+    """`chain` at a pass, from that of the pass before it."""
+    return hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
 
 
 def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
@@ -138,21 +147,49 @@ def take_up(
         that matches nothing; StoreLockedError; StoreError for a version that is not there;
         CorruptionError.
     """
+
+    def known_from(_: VersionRecord | None, skipped: Mapping[str, int]) -> Known:
+        plan = leave_out(passes, skipped)
+        return plan, hashes_of(plan)
+
+    return take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
+
+
+# Passes, and the `chain` at each that is trained.
+Known = tuple[list[PlannedPass], Sequence[str]]
+
+
+def take_up_at(
+    run_dir: Path,
+    config: Config,
+    slots: Slots,
+    known_from: Callable[[VersionRecord | None, Mapping[str, int]], Known],
+    back_to: str = "",
+    skip: Sequence[str] = (),
+    known: Mapping[str, int] | None = None,
+) -> Begun:
+    """`take_up` of passes that depend on the version.
+
+    Args:
+        known_from: what is known of the passes, from the first on, given the version and the files
+            that it leaves out.
+    """
     store = run_dir / "store"
     if not store.is_dir():
         if back_to:
             raise StoreError(f"{run_dir}: holds no store, so there is no {back_to} to go back to")
-        skipped = choose_skipped(passes, 0, {}, skip)
+        plan, _ = known_from(None, {})
+        skipped = choose_skipped(plan, 0, {}, skip)
         _log_skipped(skipped)
-        return Begun(leave_out(passes, skipped), skipped, lines=_keep_lines(run_dir, 0))
+        return Begun(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
         own: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
         known = {**own, **(known or {})}
-        plan = leave_out(passes, known)
+        plan, hashes = known_from(record, known)
         if record is not None:
-            _check(run_dir, record, config, slots, hashes_of(plan))
+            _check(run_dir, record, config, slots, hashes)
         skipped = choose_skipped(plan, done, known, skip)
         if record is not None:
             if back_to:
@@ -162,7 +199,7 @@ def take_up(
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
                 manifest.commit(record)
     _log_skipped(skipped)
-    plan = leave_out(passes, skipped)
+    plan = leave_out(plan, skipped)
     begun = Begun(plan, skipped, record, done, _keep_lines(run_dir, done))
     if record is None or done == 0:
         return begun

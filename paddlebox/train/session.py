@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from paddlebox import _native, heartbeat
 from paddlebox.config import Config, Phase, Slots
+from paddlebox.config.alerts import AlertsConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import expand
 from paddlebox.data.trace import Tracer
@@ -41,10 +41,13 @@ from paddlebox.train.init_from import check_same_source, find_source, init_from,
 from paddlebox.train.observe import sizes, write_environment
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
 from paddlebox.train.phases import Runners, train_pass
-from paddlebox.train.plan import PlannedPass, plan_passes
+from paddlebox.train.plan import PlannedPass
 from paddlebox.train.program import seed_pass
+from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
+from paddlebox.train.stream import Passes, passes_of
+from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
 
@@ -75,7 +78,7 @@ def train(
     """
     on_ranks.check_config(config, world, back_to)
     slots = read_slots(config)
-    listed = plan_passes(config)
+    passes = passes_of(config)
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -84,12 +87,11 @@ def train(
     world.wait("fresh")
     other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = _take_up(run_dir, config, slots, listed, back_to, skip, world)
+    begun = _take_up(run_dir, config, slots, passes, back_to, skip, world)
     heartbeat.committed(begun.passes)
-    passes, hashes = begun.plan, resume.hashes_of(begun.plan)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    summary = summary_of(run_dir, begun.passes) if begun.passes == len(passes) else None
+    summary = summary_of(run_dir, begun.passes) if passes.are_done() else None
     if on_ranks.is_true_of_all(summary is not None, world):
         assert summary is not None
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
@@ -100,8 +102,8 @@ def train(
     write_slots(run_dir, slots)
     write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
-    repeated = repeats.repeats(passes)
-    repeats.warn(passes, repeated, begun.passes)
+    repeated = repeats.repeats(begun.plan)
+    repeats.warn(begun.plan, repeated, begun.passes)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (
@@ -110,7 +112,14 @@ def train(
         open_table(config, run_dir / "store", slots=slots, world=world) as table,
         _copying(config, table, run_dir / "store", world) as copier,
         _ended_passes_committed(table, world),
-        _saving(config, table) as saves,
+        Watch(
+            config.alerts if world.rank == 0 else AlertsConfig(),
+            run_dir,
+            begun.lines,
+            publishes=bool(config.publish.file),
+        ) as watch,
+        publishing(config if world.rank == 0 else None, run_dir, watch) as saved,
+        _saving(config, table, saved) as saves,
     ):
         runner = Runners(config, slots, world)
         world.wait("opened")  # from here on a rank without a store has lost it
@@ -119,9 +128,9 @@ def train(
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
         log.info(
-            "%s: %d passes, %d sparse slots, rows of %s bytes, vector path %s",
+            "%s: %s, %d sparse slots, rows of %s bytes, vector path %s",
             config.name,
-            len(passes),
+            f"{len(begun.plan)} passes" if begun.plan else "hours of data.path_template",
             len(slots.sparse),
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
@@ -132,11 +141,24 @@ def train(
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
             lines = begun.lines
-            left = passes[begun.passes :]
+            planned = passes.ready()
+
+            def waits(text: str) -> None:
+                heartbeat.stage("load", text)
+                watch.doing("waits", text)
+
+            passes.told = waits
 
             def evaluated_now() -> dict[str, Any]:
                 own = on_ranks.share_files(tests, world)
                 return evaluate_files(config, slots, table, runner.of(Phase.UPDATE), own)
+
+            def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
+                if not config.trainer.evaluate_before_pass:
+                    return {}
+                own = on_ranks.share_files(planned.files, world)
+                update = runner.of(Phase.UPDATE)
+                return {"before": evaluate_files(config, slots, table, update, own)}
 
             def write_line() -> None:
                 if saves is not None:
@@ -145,6 +167,7 @@ def train(
                     heartbeat.stage("evaluate", f"after pass {len(lines)}")
                     lines[-1]["test"] = evaluated_now()
                 append_json(run_dir / "metrics.jsonl", lines[-1])
+                watch.passed(lines[-1])
                 if scalars is not None:
                     scalars.add(lines[-1])
 
@@ -155,13 +178,24 @@ def train(
                 evaluated_now()  # with the rank whose line is missing
             elif saves is not None and begun.passes:
                 saves.due()  # what a run that was killed had not written yet
-            if left:
-                _preload(dataset, left[0], world)
-            for planned, following in zip_longest(left, left[1:]):
+            if planned is not None:
+                _preload(dataset, planned, world)
+            while True:
+                if planned is None:  # none was there beside the pass before
+                    table.wait_commit()
+                    planned = passes.wait()
+                    if planned is None:
+                        break
+                    _preload(dataset, planned, world)
+                before = evaluated_first(planned)
                 begin = pass_line.begun(table)
                 heartbeat.stage("load", f"pass {planned.number}")
+                watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
+                    following = passes.ready()
+                    if following is not None:
+                        _preload(dataset, following, world)
                     lines.append(
                         _train_pass(
                             config,
@@ -170,12 +204,11 @@ def train(
                             runner,
                             (planned, following),
                             begin,
-                            partial(
-                                resume.cursor, hashes[planned.number - 1], skipped=begun.skipped
-                            ),
+                            partial(resume.cursor, passes.hash_of(planned), skipped=begun.skipped),
                             lines[-1].get("metrics", {}) if lines else {},
                             world,
                         )
+                        | before
                     )
                     if planned.number in repeated:
                         lines[-1]["repeats_pass"] = repeated[planned.number]
@@ -184,6 +217,7 @@ def train(
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.
                 heartbeat.committed(min(head, planned.number - 1))
+                planned = following
         heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
@@ -201,7 +235,7 @@ def train(
         wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
-            "passes": len(passes),
+            "passes": lines[-1]["pass"] if lines else 0,
             "resumed_after_pass": begun.passes,
             "samples": sum(line["samples"] for line in lines),
             "seconds": time.perf_counter() - started,
@@ -221,25 +255,27 @@ def _take_up(
     run_dir: Path,
     config: Config,
     slots: Slots,
-    listed: Sequence[PlannedPass],
+    passes: Passes,
     back_to: str,
     skip: Sequence[str],
     world: World,
 ) -> resume.Begun:
     """`resume.take_up`, of several ranks where all can, with what any of them leaves out."""
     if world.alone:
-        return resume.take_up(run_dir, config, slots, listed, back_to, skip)
-    begun = resume.take_up(run_dir, config, slots, listed, back_to)
+        return passes.take_up(run_dir, config, slots, back_to, skip)
+    begun = passes.take_up(run_dir, config, slots, back_to)
     if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
-        begun = resume.take_up(run_dir, config, slots, listed)
+        begun = passes.take_up(run_dir, config, slots)
     known = on_ranks.known_to_any(begun.skipped, world)
     if skip or known != begun.skipped:
-        begun = resume.take_up(run_dir, config, slots, listed, skip=skip, known=known)
+        begun = passes.take_up(run_dir, config, slots, skip=skip, known=known)
     return begun
 
 
 @contextmanager
-def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]:
+def _saving(
+    config: Config, table: Tables, saved: Callable[[str], None]
+) -> Iterator[SavesBesidePasses | None]:
     """Writes the saves that the config asks for."""
     if not config.save.out:
         yield None
@@ -248,7 +284,7 @@ def _saving(config: Config, table: Tables) -> Iterator[SavesBesidePasses | None]
         "slots.yaml": Path(config.data.slots).read_bytes(),
         "config.json": config.canonical_json().encode(),
     }
-    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save)
+    saves = SavesBesidePasses(Saver(table, config.save.out, extra=extra), config.save, saved)
     try:
         yield saves
     finally:
@@ -269,8 +305,6 @@ def _train_pass(
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""
     planned, following = passes
     before, before_of = begin.counters, begin.counters_of
-    if following is not None:
-        _preload(dataset, following, world)
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
     with pass_line.progress(config, planned.number, stats.samples) as watch:
@@ -287,6 +321,7 @@ def _train_pass(
         "pass": planned.number,
         "epoch": planned.epoch,
         "date": planned.date,
+        **_of_hour(planned),
         "files": list(planned.files),
         "samples": result.samples,
         "batches": result.batches,
@@ -340,6 +375,16 @@ def _train_pass(
     }
     pass_line.log_pass(planned.number, result, line)
     return line
+
+
+def _of_hour(planned: PlannedPass) -> dict[str, Any]:
+    if not planned.hour:
+        return {}
+    return {
+        "hour": planned.hour,
+        "missing_hours": list(planned.missing),
+        "written_at": round(planned.written_at, 3),
+    }
 
 
 def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:

@@ -317,9 +317,7 @@ class Table:
         grad, counts = self.device.put(of.grad), self.device.put(of.show_click)
         gradient = of.gradient(grad.pointer, counts.pointer)
         before = self.report().bad_rows
-        self.library.call(
-            "push", self.handle, plan.pointer, c_uint64(size), byref(gradient), None
-        )
+        self.library.call("push", self.handle, plan.pointer, c_uint64(size), byref(gradient), None)
         return int(self.report().bad_rows - before)
 
     def drop(self) -> None:

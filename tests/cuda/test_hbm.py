@@ -332,9 +332,7 @@ def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted
     case = filled(library, reference, config(8), 50)
     ids = np.array([3, 50, -1, -2, 2**31 - 1, 7], np.int32)
     known = np.array([3, -1, -1, -1, -1, 7], np.int32)
-    same_bits(
-        case.table.pull(ids), reference.pull(case.device.config, case.rows, known)
-    )
+    same_bits(case.table.pull(ids), reference.pull(case.device.config, case.rows, known))
     assert case.table.report().out_of_range == 3
     offsets = np.array([0, 2, 4, 6], np.int32)
     expected = reference.pull_pooled(case.device.config, case.rows, known, offsets, 1, 0, True)

@@ -1,0 +1,91 @@
+"""Keys of `data` for logs that go on, hour by hour (docs/hours.md)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from paddlebox.config.hours import check_template, is_hourly, moment, zone_of
+from paddlebox.config.section import Choice, Section, Text
+
+
+class MissingHour(StrEnum):
+    WAIT = "wait"
+    SKIP = "skip"
+    STOP = "stop"
+
+
+def _number_to_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_Moment = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
+
+
+class StreamConfig(Section):
+    """In place of `train_files`: files that come as time goes on, a pass of each hour."""
+
+    path_template: str = Field(
+        default="",
+        description="in place of train_files: what an hour's log is called, a file, folder, glob "
+        "or URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
+    )
+    from_hour: _Moment = Field(
+        default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
+    )
+    until_hour: _Moment = Field(
+        default="", description="the last one, or its day; empty: for ever (--until)"
+    )
+    time_zone: Text = Field(default="UTC", description="of {date} and {hour}")
+    ready_marker: str = Field(
+        default="",
+        description="template of a file that says an hour is complete; empty: it is once it is "
+        "over and has files",
+    )
+    missing_hour: Choice[MissingHour] = Field(
+        default=MissingHour.WAIT,
+        description="an hour that is not there late_s after its end: wait for it, skip it, or stop",
+    )
+    late_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="how long after its end an hour may come, and how long it is waited for",
+    )
+    poll_s: float = Field(default=10.0, gt=0, description="between two looks for an hour")
+    max_missing_hours: int = Field(
+        default=24, ge=1, description="skip: more of them in a row stop the run"
+    )
+
+    @model_validator(mode="after")
+    def _hours_make_sense(self) -> StreamConfig:
+        if not self.path_template:
+            for name in ("from_hour", "until_hour", "ready_marker"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is set, but path_template is not")
+            return self
+        for name in ("path_template", "ready_marker"):
+            try:
+                if getattr(self, name):
+                    check_template(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        try:
+            zone = zone_of(self.time_zone)
+        except ValueError as error:
+            raise ValueError(f"time_zone: {error}") from None
+        if not self.from_hour:
+            raise ValueError("path_template is set, but from_hour, the first hour, is not")
+        for name in ("from_hour", "until_hour"):
+            text = getattr(self, name)
+            try:
+                if text:
+                    moment(text, zone)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if len(text) == 10 and not is_hourly(self.path_template):
+                raise ValueError(
+                    f"{name}: expected YYYYMMDD, for path_template has no {{hour}}, found {text!r}"
+                )
+        return self

@@ -1,0 +1,34 @@
+"""Units of values in a configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
+
+
+def parse_bytes(value: Any) -> Any:
+    """ "64MiB" as 67108864; an int, and anything that is no text, goes through as it is.
+
+    Raises:
+        ValueError: a text that is not a number and a unit, or not a whole number of bytes.
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
+    if match is None or match[2] not in _UNITS:
+        units = ", ".join(_UNITS)
+        raise ValueError(f"expected bytes, as a number and one of {units}, found {value!r}")
+    whole, _, fraction = match[1].partition(".")
+    scale = 10 ** len(fraction)
+    count, rest = divmod(int(whole + fraction) * _UNITS[match[2]], scale)
+    if rest:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return count
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]

@@ -1,0 +1,323 @@
+"""Where the passes of a run come from: a list that is known, or hours that come (docs/hours.md).
+
+A stream needs no list of what was trained: the newest commit says which hour its pass was, and the
+next one is the hour after it. So logs may be deleted once they were trained, and a run that is
+years old starts as fast as a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from paddlebox.config import Config, Slots
+from paddlebox.config.hours import Hour, end_of, hour_at, moment, zone_of
+from paddlebox.data.hours import Log, look, rewritten, sizes
+from paddlebox.errors import ConfigError, DataError
+from paddlebox.store.manifest import VersionRecord
+from paddlebox.train import resume
+from paddlebox.train.plan import PlannedPass, plan_passes
+
+log = logging.getLogger("paddlebox")
+
+_WATCHED_HOURS = 48  # that were trained or left out: do they change, do they come?
+_PROBED_HOURS = 200  # whether a template matches anything at all
+_SAID_EVERY_S = 600.0  # that an hour is waited for
+
+
+class Passes(Protocol):
+    """The passes of a run, from where it stands."""
+
+    told: Callable[[str], None]  # what is waited for, at each look
+
+    def take_up(
+        self,
+        run_dir: Path,
+        config: Config,
+        slots: Slots,
+        back_to: str = "",
+        skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
+    ) -> resume.Begun:
+        """`resume.take_up`."""
+
+    def are_done(self) -> bool:
+        """Whether all of them are committed."""
+
+    def ready(self) -> PlannedPass | None:
+        """Takes the next one if it is there."""
+
+    def wait(self) -> PlannedPass | None:
+        """Takes the next one, once it is there; None at the end."""
+
+    def hash_of(self, planned: PlannedPass) -> str:
+        """`resume.chain` at a pass. Called once for each, in order."""
+
+
+def passes_of(config: Config) -> Passes:
+    """Raises: DataError naming a file or pattern of train_files that is not there."""
+    return Hourly(config) if config.data.path_template else Listed(plan_passes(config))
+
+
+class Listed:
+    """The passes of train_files."""
+
+    def __init__(self, passes: Sequence[PlannedPass]) -> None:
+        self._listed, self._hashes = passes, [""]
+        self._left: deque[PlannedPass] = deque()
+        self.told: Callable[[str], None] = lambda _: None
+
+    def take_up(
+        self,
+        run_dir: Path,
+        config: Config,
+        slots: Slots,
+        back_to: str = "",
+        skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
+    ) -> resume.Begun:
+        begun = resume.take_up(run_dir, config, slots, self._listed, back_to, skip, known)
+        self._hashes = resume.hashes_of(begun.plan)
+        self._left = deque(begun.plan[begun.passes :])
+        return begun
+
+    def are_done(self) -> bool:
+        return not self._left
+
+    def ready(self) -> PlannedPass | None:
+        return self._left.popleft() if self._left else None
+
+    wait = ready
+
+    def hash_of(self, planned: PlannedPass) -> str:
+        return self._hashes[planned.number - 1]
+
+
+class Hourly:
+    """A pass of each hour of data.path_template.
+
+    An hour is taken once it is over by the clock and complete. One that is not is waited for until
+    late_s after its end, and for late_s at least since it is the next one by a clock that is never
+    set; then `missing_hour` says what becomes of it. What was decided is not stored but with the
+    pass that follows: a run that is killed before looks again.
+
+    Args:
+        clock, steady, sleep: as of `time`: time, monotonic, sleep.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._data = config.data
+        self._zone = zone_of(self._data.time_zone)
+        self._clock, self._steady, self._sleep = clock, steady, sleep
+        until = self._data.until_hour
+        self._until = end_of(until, self._zone) if until else None
+        self._next = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
+        self._number = 1  # of the next pass
+        self._plan = ""  # `resume.chain` of the passes that were hashed
+        self._skipped: dict[str, int] = {}
+        self._missing: list[Hour] = []  # before the next hour, since the last pass
+        self._since: float | None = None  # the next hour is waited for
+        self._said = 0.0
+        self._trained: deque[dict[str, int]] = deque(maxlen=_WATCHED_HOURS)
+        self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
+        self.told: Callable[[str], None] = lambda _: None
+
+    # ---- where it stands
+
+    def take_up(
+        self,
+        run_dir: Path,
+        config: Config,
+        slots: Slots,
+        back_to: str = "",
+        skip: Sequence[str] = (),
+        known: Mapping[str, int] | None = None,
+    ) -> resume.Begun:
+        def known_from(
+            record: VersionRecord | None, skipped: Mapping[str, int]
+        ) -> tuple[list[PlannedPass], list[str]]:
+            del skipped
+            done = self._go_to(run_dir, record)
+            trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
+            there = self._there() if skip else []
+            return trained + there, [self._plan] * done
+
+        begun = resume.take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
+        self._skipped, begun.plan = begun.skipped, []
+        return begun
+
+    def _go_to(self, run_dir: Path, record: VersionRecord | None) -> int:
+        """Goes to the hour after a version's pass. Returns its number."""
+        done = int(record.cursor.get("pass", 0)) if record is not None else 0
+        if record is None or done == 0:
+            return 0
+        hour = str(json.loads(record.cursor["line"]).get("hour", ""))
+        if not hour:
+            raise ConfigError(
+                f"{run_dir}: version {record.version} was trained on data.train_files, expected "
+                "hours of data.path_template: start a new run from it with --init-from, whose "
+                "data.from_hour is the first hour that it has not seen"
+            )
+        began = datetime.fromisoformat(hour).astimezone(self._zone)
+        first, template = self._next, self._data.path_template
+        self._next = hour_at(template, hour_at(template, began).end)
+        if first.begin > self._next.begin:
+            raise ConfigError(
+                f"{run_dir}: version {record.version} ends with hour {hour}, expected to go on "
+                f"with {self._next.name}, found data.from_hour, or --backfill, at {first.name}: "
+                "hours in between would be left out; name that hour or an earlier one"
+            )
+        self._number, self._plan = done + 1, record.cursor["plan"]
+        files = json.loads(record.cursor["line"])["files"]
+        known = zip(files, record.cursor.get("bytes", []), strict=False)
+        self._trained.append({file: size for file, size in known if size is not None})
+        return done
+
+    def _there(self) -> list[PlannedPass]:
+        """Passes of the hours that are there already, for what matches their files."""
+        found, hour = [], self._next
+        while not self._at_end(hour) and hour.end.timestamp() <= self._clock():
+            if files := look(self._data, hour, self._data.retries).files:
+                found.append(PlannedPass(0, 1, files))
+            hour = hour_at(self._data.path_template, hour.end)
+        return found
+
+    def are_done(self) -> bool:
+        return self._at_end(self._next)
+
+    def hash_of(self, planned: PlannedPass) -> str:
+        self._plan = resume.follow(self._plan, planned.date, planned.files)
+        return self._plan
+
+    # ---- what comes
+
+    def ready(self) -> PlannedPass | None:
+        """Looks without waiting, and decides nothing of an hour that is not there."""
+        while not self._at_end(self._next) and (found := self._look()).files:
+            if (planned := self._take(found)) is not None:
+                return planned
+        return None
+
+    def wait(self) -> PlannedPass | None:
+        self._warn_of_changes()
+        while not self._at_end(self._next):
+            found = self._look()
+            if found.files:
+                if (planned := self._take(found)) is not None:
+                    return planned
+            elif self._is_given_up(found):
+                self._leave_out(found)
+            else:
+                self._say(found)
+                self._sleep(self._data.poll_s)
+        return None
+
+    def _at_end(self, hour: Hour) -> bool:
+        return self._until is not None and hour.begin >= self._until
+
+    def _look(self) -> Log:
+        """At the next hour."""
+        if self._since is None:
+            self._since = self._steady()
+        ahead = self._next.end.timestamp() - self._clock()
+        if ahead > 0:
+            return Log(why=f"it is over in {ahead:.0f} s by this clock")
+        return look(self._data, self._next, self._data.retries)
+
+    def _take(self, found: Log) -> PlannedPass | None:
+        """The next hour as a pass; None where all of its files are left out."""
+        hour, number = self._next, self._number
+        files = [f for f in found.files if self._skipped.get(f, number) >= number]
+        self._go_on()
+        if not files:
+            return None
+        self._number += 1
+        missing, self._missing = self._missing, []
+        self._trained.append(sizes(tuple(files)))
+        return PlannedPass(
+            number, 1, files, hour.date, hour.name, [m.name for m in missing], found.written_at
+        )
+
+    def _go_on(self) -> None:
+        self._next = hour_at(self._data.path_template, self._next.end)
+        self._since, self._said = None, 0.0
+
+    def _is_given_up(self, found: Log) -> bool:
+        assert self._since is not None
+        late = self._data.late_s
+        over = self._clock() - self._next.end.timestamp()
+        if over < late or self._steady() - self._since < late:
+            return False
+        if self._number == 1 and not self._missing:
+            self._check_template(found)
+        return self._data.missing_hour != "wait"
+
+    def _check_template(self, found: Log) -> None:
+        """Raises: DataError where nothing is there of this hour nor any that is over."""
+        hour = self._next
+        for _ in range(_PROBED_HOURS):
+            if self._at_end(hour) or hour.end.timestamp() > self._clock():
+                break
+            if look(self._data, hour, self._data.retries).files:
+                return
+            hour = hour_at(self._data.path_template, hour.end)
+        raise DataError(
+            f"data.path_template {self._data.path_template!r}: no hour from {self._next.name} on "
+            f"is there; of the first, {found.why}: see to the template, data.from_hour, "
+            "data.ready_marker and data.time_zone"
+        )
+
+    def _leave_out(self, found: Log) -> None:
+        """Raises: DataError where the policy is to stop, or too many are missing."""
+        what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
+        if self._data.missing_hour == "stop":
+            raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
+        if len(self._missing) >= self._data.max_missing_hours:
+            raise DataError(
+                f"{what}; so are the {len(self._missing)} before it, expected at most "
+                f"{self._data.max_missing_hours} in a row (data.max_missing_hours): see to the "
+                "logs, and to this machine's clock"
+            )
+        log.warning("%s; it is left out (data.missing_hour: skip)", what)
+        self._missing.append(self._next)
+        self._left_out.append(self._next)
+        self._go_on()
+
+    def _say(self, found: Log) -> None:
+        text = f"hour {self._next.name}: waits, {found.why}"
+        self.told(text)
+        now = self._steady()
+        if not self._said or now - self._said >= _SAID_EVERY_S:
+            late = self._clock() - self._next.end.timestamp() > self._data.late_s
+            log.log(logging.WARNING if late else logging.INFO, "%s", text)
+            self._said = now
+
+    def _warn_of_changes(self) -> None:
+        """Of hours that were trained, or left out, since this process began."""
+        for at, before in enumerate(self._trained):
+            changed = rewritten(before)
+            for file, size in changed.items():
+                log.warning(
+                    "%s had %d bytes when it was trained, and has %d now: it is not read again",
+                    file,
+                    before[file],
+                    size,
+                )
+            self._trained[at] = before | changed
+        for hour in [*self._left_out]:
+            if files := look(self._data, hour, self._data.retries).files:
+                log.warning("hour %s came after it was left out: %s", hour.name, ", ".join(files))
+                self._left_out.remove(hour)

@@ -1,0 +1,91 @@
+"""When an alert fires: rules over what passes measured, and over the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from paddlebox.config.alerts import AlertsConfig
+
+# Every alert there is; docs/runbook.md has a section of each.
+OF_A_PASS = ("auc_drop", "copc", "short_pass", "bad_lines", "missing_hours")
+OF_THE_CLOCK = ("stall", "disk", "serving_lag")
+OTHERS = ("publish", "failed")
+ALERTS = (*OF_A_PASS, *OF_THE_CLOCK, *OTHERS)
+
+
+def of_pass(
+    config: AlertsConfig, line: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """(alert, what was found) of a pass.
+
+    Args:
+        line: of metrics.jsonl. before: those of the passes before it, as many as count.
+    """
+    auc, copc = _measured(line, "auc"), _measured(line, "copc")
+    aucs = [found for found in (_measured(other, "auc") for other in before) if found >= 0]
+    usual = _mean(aucs)
+    if config.max_auc_drop and auc >= 0 and usual - auc > config.max_auc_drop:
+        yield (
+            "auc_drop",
+            f"AUC {auc:.6f} is {usual - auc:.6f} below {usual:.6f}, the mean of {len(aucs)} passes "
+            f"before; expected at most {config.max_auc_drop:g} (alerts.max_auc_drop)",
+        )
+    if (config.min_copc and copc < config.min_copc) or (config.max_copc and copc > config.max_copc):
+        yield (
+            "copc",
+            f"COPC {copc:.6f}, expected {config.min_copc:g} to "
+            f"{config.max_copc or math.inf:g} (alerts.min_copc, max_copc)",
+        )
+    instances = int(line["samples"])
+    least = config.min_instances_share * _mean([float(other["samples"]) for other in before])
+    if instances < config.min_instances or instances < least:
+        wanted = max(config.min_instances, math.ceil(least) if least == least else 0)
+        yield (
+            "short_pass",
+            f"{instances} instances, expected {wanted} at least (alerts.min_instances, "
+            "min_instances_share)",
+        )
+    ratio = line.get("bad_lines", 0) / max(1, line.get("lines", 0))
+    if config.max_bad_line_ratio and ratio > config.max_bad_line_ratio:
+        yield (
+            "bad_lines",
+            f"{line['bad_lines']} of {line['lines']} lines are malformed, {ratio:.6f}, expected at "
+            f"most {config.max_bad_line_ratio:g} (alerts.max_bad_line_ratio)",
+        )
+    if line.get("missing_hours"):
+        yield "missing_hours", f"left out before it: {', '.join(line['missing_hours'])}"
+
+
+def of_clock(
+    config: AlertsConfig, idle_s: float, free_bytes: int, unserved_s: float
+) -> Iterator[tuple[str, str]]:
+    """idle_s: since a pass ended. unserved_s: since the first pass ended that is not served."""
+    if config.stall_s and idle_s > config.stall_s:
+        yield (
+            "stall",
+            f"no pass ended for {idle_s:.0f} s, expected one in {config.stall_s:g} "
+            "(alerts.stall_s)",
+        )
+    if free_bytes < config.min_free_bytes:
+        yield (
+            "disk",
+            f"{free_bytes} bytes are free, expected {config.min_free_bytes} "
+            "(alerts.min_free_bytes)",
+        )
+    if config.max_serving_lag_s and unserved_s > config.max_serving_lag_s:
+        yield (
+            "serving_lag",
+            f"publish.file lacks a pass that ended {unserved_s:.0f} s ago, expected at most "
+            f"{config.max_serving_lag_s:g} (alerts.max_serving_lag_s)",
+        )
+
+
+def _measured(line: Mapping[str, Any], name: str) -> float:
+    """NaN, which no bound catches, where there is none."""
+    return float((line.get("before") or line.get("metrics") or {}).get(name, math.nan))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

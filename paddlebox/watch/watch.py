@@ -1,0 +1,222 @@
+"""Beside a run: its alerts, RUN_DIR/status.json, and its figures for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config.alerts import AlertsConfig
+from paddlebox.watch import rules
+from paddlebox.watch.page import Page, text_of
+
+log = logging.getLogger("paddlebox")
+
+_PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
+
+
+class Watch:
+    """Looks at a run while it goes on. A context manager; a run that fails is an alert too.
+
+    An alert fires when what its rule says begins to be so, and is resolved when it is no more:
+    both are logged, and told to alerts.command, once. Neither can stop the run.
+
+    Args:
+        lines: of metrics.jsonl that are there already. publishes: whether passes are served.
+    """
+
+    def __init__(
+        self,
+        config: AlertsConfig,
+        run_dir: Path,
+        lines: Sequence[Mapping[str, Any]] = (),
+        *,
+        publishes: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._run_dir, self._clock = config, run_dir, clock
+        self._before = deque(lines, maxlen=config.window_passes)
+        self._publishes = publishes
+        self._lock = threading.Lock()
+        self._alerts: dict[str, str] = {}
+        self._idle_since = time.monotonic()
+        self._unserved: deque[tuple[int, float]] = deque()  # pass, monotonic time of its end
+        # Of the logs of passes that are not served, by pass.
+        self._written_at = {
+            line["pass"]: line["written_at"] for line in self._before if "written_at" in line
+        }
+        self._figures: dict[str, Any] = {"passes": 0, "instances": 0, "commands_failed": 0}
+        self._doing = ("starts", "")
+        self._told: deque[dict[str, Any]] = deque()
+        self._wake, self._end = threading.Event(), False
+        self._page: Page | None = None
+        self._thread = threading.Thread(target=self._run, name="paddlebox-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        if self._config.metrics_port:
+            self._page = Page(self._config.metrics_port, self.text)
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        if kind is None:
+            self._doing = ("ended", "")
+        elif issubclass(kind, KeyboardInterrupt):
+            self._doing = ("stopped", str(error))
+        else:
+            self._doing = ("failed", str(error))
+            self._set(["failed"], {"failed": f"{kind.__name__}: {error}"}, self._figures)
+        self._end = True
+        self._wake.set()
+        self._thread.join()
+        if self._page is not None:
+            self._page.close()
+
+    # ---- what the run tells
+
+    def doing(self, state: str, text: str = "") -> None:
+        """starts, trains, waits."""
+        self._doing = (state, text)
+
+    def passed(self, line: Mapping[str, Any]) -> None:
+        """A pass has ended."""
+        found = dict(rules.of_pass(self._config, line, [*self._before]))
+        with self._lock:
+            self._before.append(line)
+            self._idle_since = time.monotonic()
+            self._figures["passes"] += 1
+            self._figures["instances"] += line["samples"]
+            self._figures["last"] = {name: line[name] for name in _PASS if name in line}
+            self._figures["metrics"] = line.get("before") or line.get("metrics") or {}
+            self._figures["ended_at"] = line.get("ended_at", self._clock())
+            if self._publishes:
+                self._unserved.append((line["pass"], time.monotonic()))
+                since = line.get("written_at") or self._figures["ended_at"]
+                self._written_at[line["pass"]] = since
+        self._set(rules.OF_A_PASS, found, line)
+        self._wake.set()
+
+    def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:
+        """A save came into publish.file, or its gate refused it. Returns how old the log of its
+        pass is, in seconds, where that is known."""
+        with self._lock:
+            since = self._written_at.get(pass_number)
+            lag = at - since if since is not None else None
+            if not refused:
+                while self._unserved and self._unserved[0][0] <= pass_number:
+                    self._unserved.popleft()
+                for number in [n for n in self._written_at if n <= pass_number]:
+                    del self._written_at[number]
+                self._figures["served"] = {"name": name, "pass": pass_number, "lag_s": lag}
+        self._set(["publish"], {"publish": f"{name}: {refused}"} if refused else {}, {})
+        self._wake.set()
+        return lag
+
+    # ---- what it tells
+
+    def status(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "at": round(self._clock(), 3),
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "state": self._doing[0],
+                "text": self._doing[1],
+                "live": "stall" not in self._alerts and self._doing[0] != "failed",
+                "alerts": dict(self._alerts),
+                **{name: self._figures.get(name) for name in ("last", "ended_at", "served")},
+            }
+
+    def text(self) -> str:
+        """The figures, in Prometheus' text format."""
+        with self._lock:
+            return text_of(dict(self._figures), dict(self._alerts), self._doing[0])
+
+    def _run(self) -> None:
+        while True:
+            ending = self._end
+            self._write()
+            while self._told:
+                self._command(self._told.popleft())
+            if ending:
+                return
+            self._wake.wait(self._config.every_s)
+            self._wake.clear()
+
+    def _write(self) -> None:
+        """status.json, after a look at the clock and the disk."""
+        try:
+            self._look()
+            _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
+        except OSError as error:  # a full disk: the run says so, and ends by itself
+            log.error("%s: cannot be watched: %s", self._run_dir, error.strerror)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            idle = now - self._idle_since
+            unserved = now - self._unserved[0][1] if self._unserved else 0.0
+        free = shutil.disk_usage(self._run_dir).free
+        self._figures["free_bytes"] = free
+        ended = self._doing[0] in ("ended", "stopped", "failed")
+        found = {} if ended else dict(rules.of_clock(self._config, idle, free, unserved))
+        self._set(rules.OF_THE_CLOCK, found, {})
+
+    def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
+        """Of these alerts, those that are found fire, the others do not."""
+        at = f"pass {line['pass']}: " if "pass" in line else ""
+        changed = []
+        with self._lock:
+            for name in names:
+                held, now = self._alerts.pop(name, None), found.get(name)
+                if now is not None:
+                    self._alerts[name] = at + now
+                if (held is None) != (now is None):
+                    changed.append((name, now is not None, self._alerts.get(name, held)))
+        for name, fires, message in changed:
+            state, level = ("firing", logging.WARNING) if fires else ("resolved", logging.INFO)
+            log.log(level, "alert %s, %s: %s (docs/runbook.md)", name, state, message)
+            self._told.append(
+                {
+                    "alert": name,
+                    "state": state,
+                    "message": message,
+                    "run_dir": str(self._run_dir),
+                    "hour": line.get("hour"),
+                    "at": round(self._clock(), 3),
+                }
+            )
+
+    def _command(self, alert: Mapping[str, Any]) -> None:
+        if not self._config.command:
+            return
+        try:
+            subprocess.run(
+                self._config.command,
+                shell=True,
+                input=json.dumps(alert).encode(),
+                timeout=self._config.command_timeout_s,
+                check=True,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is the run's
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            with self._lock:
+                self._figures["commands_failed"] += 1
+            log.error("alerts.command, of alert %s: %s", alert["alert"], error)
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.rename(path)

@@ -1,0 +1,218 @@
+"""The drills of docs/runbook.md: what it tells whoever is on call to type, typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.serving.file import ExportFile
+from tests.conftest import ROOT, make_synthetic, tool
+from tests.faults.crash_images import build_preloaded
+from tests.faults.runs import feasigns_of, predictions
+
+pytestmark = pytest.mark.slow
+
+HOURS, BAD = 7, 5
+
+
+@pytest.fixture(scope="module")
+def hours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train-000.txt, one an hour; poisoned.txt is the bad one's with its labels flipped."""
+    folder = make_synthetic(tmp_path_factory.mktemp("data"), passes=HOURS, rows=2000)
+    flipped = []
+    for line in (folder / f"train-{BAD:03}.txt").read_text().splitlines(keepends=True):
+        assert line[:4] in ("1 0 ", "1 1 ")
+        flipped.append(f"1 {1 - int(line[2])} {line[4:]}")
+    (folder / "poisoned.txt").write_text("".join(flipped))
+    return folder
+
+
+class Site:
+    """A folder of logs, and the run over them."""
+
+    def __init__(self, folder: Path, hours: Path, *more: str) -> None:
+        self.folder, self.run_dir, self._hours = folder, folder / "run", hours
+        self.logs, self.more = folder / "logs", more
+        for hour in range(HOURS):
+            self.deliver(hour)
+
+    def deliver(self, hour: int, name: str = "") -> None:
+        into = self.logs / "20240101" / f"{hour:02}"
+        into.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self._hours / (name or f"train-{hour:03}.txt"), into / "part-0.txt")
+
+    def arguments(self, *words: str) -> list[str]:
+        return [
+            "-c", "configs/deepfm_synthetic.yaml", "--run-dir", str(self.run_dir), *words,
+            "-o", "data.train_files=[]", "data.files_per_pass=0",
+            f"data.path_template={self.logs}/{{date}}/{{hour}}", "data.from_hour=20240101",
+            f"data.until_hour='20240101{HOURS - 1:02}'",
+            "data.missing_hour=skip", "data.late_s=0.0",
+            "model.hidden=[16]", "trainer.dense_threads=1", "data.batch_size=128",
+            "optimizer.learning_rate=0.01", "table.embedx_threshold=0.5",
+            "checkpoint.keep_versions=48", f"save.out={self.folder}/saves", *self.more,
+        ]  # fmt: skip
+
+    def train(self, *words: str, env: dict[str, str] | None = None) -> Any:
+        return tool("train", *self.arguments(*words), env=env)
+
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.run_dir / "summary.json").read_text()))
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads((self.run_dir / "status.json").read_text()))
+
+    def outcome(self) -> list[Any]:
+        """What passes measured, and the dense state. (What rows count since a save is not there: a
+        base counts anew what a delta does not.)"""
+        lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+        measured = [(line["hour"], line["metrics"]) for line in map(json.loads, lines)]
+        return [measured, self.summary()["dense_digest"]]
+
+    def digests(self) -> tuple[str, str]:
+        return self.summary()["sparse_digest"], self.summary()["dense_digest"]
+
+
+@pytest.fixture(scope="module")
+def without(hours: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The run that never saw the bad hour."""
+    site = Site(tmp_path_factory.mktemp("without"), hours)
+    shutil.rmtree(site.logs / "20240101" / f"{BAD:02}")
+    done = site.train()
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(hours, without, tmp_path):
+    told = tmp_path / "told"
+    site = Site(
+        tmp_path, hours, "checkpoint.guard.max_auc_drop=0.1", "security.allow_commands=true",
+        f"alerts.command=\"cat >> '{told}'\"",
+    )  # fmt: skip
+    site.deliver(BAD, "poisoned.txt")
+    done = site.train()
+    assert done.returncode == 7, done.stderr
+    assert f"pass {BAD + 1}: AUC " in done.stderr
+    status = site.status()
+    assert (status["state"], status["live"]) == ("failed", False)
+    assert status["alerts"]["failed"].startswith("GuardError: ")
+    assert status["last"]["hour"] == f"2024-01-01T{BAD - 1:02}:00+00:00"  # so the next one is bad
+    assert json.loads(told.read_text())["alert"] == "failed"
+    done = site.train("--skip-files", f"20240101/{BAD:02}/*")
+    assert done.returncode == 0, done.stderr
+    assert site.digests() == without.digests()
+
+
+def test_a_bad_hour_is_gone_back_over_and_serving_follows(hours, without, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    export = tmp_path / "model.export"
+    site = Site(
+        tmp_path, hours, f"publish.file={export}", "trainer.evaluate_before_pass=true",
+        "alerts.max_auc_drop=0.1",
+        "table.life.delta_threshold=0.0",  # so that deltas leave nothing out
+    )  # fmt: skip
+    site.deliver(BAD, "poisoned.txt")
+    done = site.train()  # no guard: the alert tells, and training goes on
+    assert done.returncode == 0, done.stderr
+    assert f"alert auc_drop, firing: pass {BAD + 1}: " in done.stderr
+    # Serving first: what it showed before the bad hour.
+    shown = json.loads(tool("export", export, "--show").stdout)
+    good = next(g for g in shown["generations"] if g["pass_number"] == BAD)
+    assert tool("export", export, "--pin", good["version"]).returncode == 0
+    done = site.train("--from", f"20240101/{BAD}", "--skip-files", f"20240101/{BAD:02}/*")
+    assert done.returncode == 0, done.stderr
+    assert site.outcome() == without.outcome()
+    assert tool("export", export, "--unpin").returncode == 0
+    fresh = tmp_path / "fresh"
+    assert tool("export", site.run_dir, "--out", fresh).returncode == 0
+    feasigns = feasigns_of(site.run_dir)
+    assert predictions(export, feasigns) == predictions(fresh, feasigns)
+    served = [json.loads(text) for text in (site.run_dir / "served.jsonl").read_text().splitlines()]
+    names = [line["name"] for line in served]
+    # Where it went back to is served at once, as a base; then goes on with deltas. The names
+    # without -2 are the bad hour's.
+    assert names[-2:] == ["20240101/base-2", f"20240101/delta-{BAD + 1}-2"]
+    assert all(line["lag_s"] > 0 and not line["refused"] for line in served)
+
+
+def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(hours, tmp_path):
+    undisturbed = Site(tmp_path / "u", hours)
+    assert undisturbed.train().returncode == 0
+    site, full = Site(tmp_path / "f", hours), str(build_preloaded(tmp_path, "full"))
+    done = site.train(
+        env={"LD_PRELOAD": full, "PBX_FULL_ON": "/saves/", "PBX_FULL_AFTER": "200000"}
+    )
+    assert done.returncode == 4, done.stderr
+    assert "o space" in done.stderr.splitlines()[-1]
+    assert site.status()["state"] == "failed"
+    done = site.train()
+    assert done.returncode == 0, done.stderr
+    assert site.digests() == undisturbed.digests()
+    assert site.status()["alerts"] == {}
+
+
+def test_the_disk_rule_fires_before_the_disk_is_full(hours, tmp_path):
+    done = Site(tmp_path, hours, "alerts.min_free_bytes=1024TiB").train()
+    assert done.returncode == 0
+    assert "alert disk, firing: " in done.stderr
+
+
+def test_a_gate_keeps_a_poisoned_save_from_being_served(hours, tmp_path):
+    export = tmp_path / "model.export"
+    site = Site(
+        tmp_path, hours, f"publish.file={export}", f"publish.gate_files=[{hours}/train-000.txt]",
+        "publish.max_copc_drift=0.4",
+    )  # fmt: skip
+    site.deliver(BAD, "poisoned.txt")
+    done = site.train()
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(text) for text in (site.run_dir / "served.jsonl").read_text().splitlines()]
+    refused = [line["pass_number"] for line in lines if line["refused"]]
+    assert BAD + 1 in refused
+    assert f"alert publish, firing: 20240101/delta-{BAD + 1}: " in done.stderr
+    with ExportFile(export) as file, file.read() as txn:
+        served = [generation.pass_number for generation in file.generations(txn)]
+    assert served
+    assert not {*refused} & {*served}
+
+
+def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(hours, tmp_path):
+    site = Site(tmp_path, hours, "data.missing_hour=wait", "data.poll_s=0.05")
+    for hour in (3, 4, 5, 6):
+        shutil.rmtree(site.logs / "20240101" / f"{hour:02}")
+    process = subprocess.Popen(
+        [sys.executable, "tools/train.py", *site.arguments()],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not (site.run_dir / "status.json").exists() or site.status()["state"] != "waits":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    while (found := site.status()).get("last") is None or found["last"]["pass"] < 3:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 143, log
+    assert site.status()["state"] == "stopped"
+    site.deliver(3)
+    site.deliver(4)
+    done = site.train("--backfill", "2024010105..2024010106")
+    assert done.returncode == 2
+    assert "expected to go on with 2024-01-01T03:00+00:00" in done.stderr
+    done = site.train("--backfill", "2024010103..2024010106")
+    assert done.returncode == 3
+    assert "hour 2024-01-01T05:00+00:00 is missing" in done.stderr
+    site.deliver(5)
+    site.deliver(6)
+    assert site.train("--backfill", "2024010105..2024010106").returncode == 0
+    assert site.summary()["passes"] == HOURS

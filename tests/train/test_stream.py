@@ -1,0 +1,340 @@
+"""Hours that come late, twice, never or from the future, by clocks that the test moves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config import Config, Slots
+from paddlebox.config.hours import moment, zone_of
+from paddlebox.errors import ConfigError, DataError
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+from paddlebox.train import resume
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.stream import Hourly
+
+SLOTS = Slots.model_validate(
+    {"slots": [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]}
+)
+
+
+class World:
+    """A folder of logs, and clocks that only sleep and the test move."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs, self.run_dir = folder / "logs", folder / "run"
+        self.logs.mkdir()
+        self.now = moment("2024010100", zone_of("UTC")).timestamp()
+        self.steady = 1000.0
+        self.events: list[tuple[float, Callable[[], None]]] = []  # at a steady time
+
+    def config(self, **fields: Any) -> Config:
+        data = {
+            "format": "multislot",
+            "slots": "s.yaml",
+            "path_template": f"{self.logs}/{{date}}/{{hour}}",
+            "from_hour": "2024010100",
+            "late_s": 600.0,
+            "poll_s": 60.0,
+            **fields,
+        }
+        data = {name: value for name, value in data.items() if value is not None}
+        return Config.model_validate({"name": "r", "model": {"type": "dnn"}, "data": data})
+
+    def hourly(self, **fields: Any) -> Hourly:
+        return Hourly(
+            self.config(**fields),
+            clock=lambda: self.now,
+            steady=lambda: self.steady,
+            sleep=self.sleep,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.steady += seconds
+        due = [event for event in self.events if event[0] <= self.steady]
+        self.events = [event for event in self.events if event[0] > self.steady]
+        for _, happens in due:
+            happens()
+
+    def write(self, hour: str, text: str = "1 1\n", name: str = "part-0.txt") -> Path:
+        path = self.logs / hour / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def at_hour(self, text: str) -> None:
+        self.now = moment(text, zone_of("UTC")).timestamp()
+
+    def commit(self, planned: PlannedPass, plan: str) -> None:
+        line = {
+            "pass": planned.number, "epoch": 1, "date": planned.date, "hour": planned.hour,
+            "files": list(planned.files), "metrics": {},
+        }  # fmt: skip
+        with Manifest.open_writer(self.run_dir / "store") as manifest:
+            manifest.commit(
+                VersionRecord(
+                    version=planned.number,
+                    parent=planned.number - 1,
+                    segments=[],
+                    layout={},
+                    pass_number=planned.number,
+                    cursor=resume.cursor(plan, line),
+                    config=resume.description(self.config(), SLOTS),
+                )
+            )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def files(planned: PlannedPass | None) -> list[str]:
+    return ["/".join(Path(file).parts[-3:-1]) for file in planned.files] if planned else []
+
+
+def test_an_hour_is_taken_once_it_is_over_and_not_before(world):
+    world.write("20240101/00")
+    hourly = world.hourly()
+    assert hourly.ready() is None  # its files are there, but it goes on
+    waited: list[str] = []
+    hourly.told = waited.append
+    planned = hourly.wait()
+    assert files(planned) == ["20240101/00"]
+    assert (planned.number, planned.date, planned.hour) == (1, "20240101", "2024-01-01T00:00+00:00")
+    assert world.now == moment("2024010101", zone_of("UTC")).timestamp()
+    assert waited[0].endswith("it is over in 3600 s by this clock")
+
+
+def test_without_its_marker_an_hour_is_not_complete(world):
+    world.write("20240101/00")
+    world.at_hour("2024010101")
+    hourly = world.hourly(ready_marker=f"{world.logs}/{{date}}/{{hour}}/_SUCCESS")
+    assert hourly.ready() is None
+    marker = world.write("20240101/00", "", "_SUCCESS")
+    planned = hourly.ready()
+    assert files(planned) == ["20240101/00"]  # the marker is none of its files
+    assert planned.written_at == marker.stat().st_mtime
+
+
+def test_a_late_hour_is_waited_for_and_comes_in_its_turn(world):
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    world.events = [(1300.0, lambda: world.write("20240101/00"))]
+    hourly = world.hourly(missing_hour="skip")
+    assert files(hourly.wait()) == ["20240101/00"]
+    assert world.steady == 1300.0
+    assert files(hourly.ready()) == ["20240101/01"]
+
+
+def test_a_missing_hour_is_skipped_after_late_s_and_the_next_pass_says_so(world, caplog):
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    hourly = world.hourly(missing_hour="skip")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        planned = hourly.wait()
+    assert world.steady == 1600.0  # late_s, though its end was an hour ago
+    assert planned.missing == ["2024-01-01T00:00+00:00"]
+    assert planned.number == 1
+    assert "hour 2024-01-01T00:00+00:00 is missing, 600 s late" in caplog.text
+
+
+def test_a_missing_hour_that_comes_after_all_is_named(world, caplog):
+    world.write("20240101/01")
+    world.write("20240101/02")
+    world.at_hour("2024010103")
+    hourly = world.hourly(missing_hour="skip")
+    assert files(hourly.wait()) == ["20240101/01"]
+    world.write("20240101/00")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert files(hourly.wait()) == ["20240101/02"]
+    assert "hour 2024-01-01T00:00+00:00 came after it was left out" in caplog.text
+
+
+def test_stop_ends_the_run_and_wait_goes_on_waiting(world):
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    with pytest.raises(DataError, match=r"00:00 is missing, 600 s late: .*missing_hour is stop"):
+        world.hourly(missing_hour="stop").wait()
+    world.events = [(90000.0, lambda: world.write("20240101/00"))]
+    assert files(world.hourly(missing_hour="wait").wait()) == ["20240101/00"]
+
+
+def test_a_marker_without_data_is_an_hour_that_is_not_there(world):
+    world.write("20240101/00", "", "_SUCCESS")
+    world.write("20240101/01", "", "_SUCCESS")
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    marker = f"{world.logs}/{{date}}/{{hour}}/_SUCCESS"
+    with pytest.raises(DataError, match=r"no file in this folder.*, though .*_SUCCESS says that"):
+        world.hourly(missing_hour="stop", ready_marker=marker).wait()
+    planned = world.hourly(missing_hour="skip", ready_marker=marker).wait()
+    assert planned.missing == ["2024-01-01T00:00+00:00"]
+
+
+@pytest.mark.parametrize("policy", ["wait", "skip", "stop"])
+def test_a_template_that_matches_nothing_is_said_under_every_policy(world, policy):
+    world.at_hour("2024010105")
+    with pytest.raises(DataError, match=r"no hour from .* on is there") as error:
+        world.hourly(missing_hour=policy).wait()
+    assert f"{world.logs}/20240101/00: no such file" in str(error.value)
+
+
+def test_hours_of_the_future_are_not_taken_before_their_time(world):
+    for day in ("20240101", "20250101"):
+        world.write(f"{day}/00")
+    world.at_hour("2024010101")
+    hourly = world.hourly(from_hour="2024010100")
+    assert files(hourly.ready()) == ["20240101/00"]
+    assert hourly.ready() is None
+    assert world.hourly(from_hour="2025010100").ready() is None
+
+
+def test_a_clock_that_jumps_ahead_skips_no_hour_that_is_not_waited_for(world):
+    world.write("20240101/00")
+    world.at_hour("2024010101")
+    hourly = world.hourly(missing_hour="skip", max_missing_hours=2)
+    assert hourly.ready() is not None
+    world.at_hour("2030010100")  # six years of hours seem to be missing
+    began = world.steady
+    with pytest.raises(DataError, match=r"so are the 2 before it.*this machine's clock"):
+        hourly.wait()
+    assert world.steady - began == 3 * 600.0  # each was waited for
+    world.events = [(world.steady + 60, lambda: world.write("20240101/03"))]
+    hourly = world.hourly(from_hour="2024010103", missing_hour="skip")
+    assert files(hourly.wait()) == ["20240101/03"]
+
+
+def test_a_clock_that_is_set_back_waits_and_loses_nothing(world):
+    world.write("20240101/00")
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    hourly = world.hourly(missing_hour="skip")
+    assert files(hourly.ready()) == ["20240101/00"]
+    world.at_hour("2023123100")
+    assert hourly.ready() is None
+    assert files(hourly.wait()) == ["20240101/01"]
+    assert world.now >= moment("2024010102", zone_of("UTC")).timestamp()
+
+
+def test_an_hour_that_is_written_again_is_named_and_not_read_again(world, caplog):
+    path = world.write("20240101/00")
+    world.write("20240101/01")
+    world.at_hour("2024010102")
+    hourly = world.hourly()
+    assert hourly.ready() is not None
+    path.write_text("1 0\n1 1\n")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert files(hourly.wait()) == ["20240101/01"]
+    assert f"{path} had 4 bytes when it was trained, and has 8 now" in caplog.text
+
+
+def test_until_ends_the_stream_with_that_hour_or_the_whole_day(world):
+    for hour in range(24):
+        world.write(f"20240101/{hour:02}")
+    world.write("20240102/00")
+    world.at_hour("2024010300")
+    hourly = world.hourly(until_hour="2024010101")
+    assert [files(hourly.wait()), files(hourly.wait()), hourly.wait()] == [
+        ["20240101/00"], ["20240101/01"], None,
+    ]  # fmt: skip
+    assert hourly.are_done()
+    whole = world.hourly(until_hour="20240101")
+    assert len([*iter(whole.wait, None)]) == 24
+
+
+def test_a_uri_is_looked_at_like_a_folder(world):
+    world.write("20240101/00")
+    world.write("20240101/00", "", "_SUCCESS")
+    world.at_hour("2024010102")
+    template = f"file://{world.logs}/{{date}}/{{hour}}"
+    hourly = world.hourly(path_template=template, ready_marker=template + "/_SUCCESS")
+    planned = hourly.ready()
+    assert list(planned.files) == [f"file://{world.logs}/20240101/00/part-0.txt"]
+    assert planned.written_at > 0
+    assert hourly.ready() is None
+
+
+class TestTakenUp:
+    def trained(self, world: World, count: int) -> None:
+        """Hours 0 to 3 are there; so many of them were trained."""
+        for hour in range(4):
+            world.write(f"20240101/{hour:02}")
+        world.at_hour("2024010104")
+        hourly = world.hourly()
+        for _ in range(count):
+            planned = hourly.ready()
+            world.commit(planned, hourly.hash_of(planned))
+
+    def take_up(self, world: World, *skip: str, back_to: str = "", **fields: Any) -> Hourly:
+        hourly = world.hourly(**fields)
+        self.begun = hourly.take_up(world.run_dir, world.config(**fields), SLOTS, back_to, skip)
+        return hourly
+
+    def test_a_run_goes_on_with_the_hour_after_its_newest_commit(self, world):
+        self.trained(world, 2)
+        hourly = self.take_up(world)
+        assert self.begun.passes == 2
+        planned = hourly.ready()
+        assert (planned.number, files(planned)) == (3, ["20240101/02"])
+
+    def test_logs_that_were_trained_may_be_gone(self, world):
+        self.trained(world, 3)
+        for hour in range(3):
+            (world.logs / f"20240101/{hour:02}/part-0.txt").unlink()
+        assert files(self.take_up(world).ready()) == ["20240101/03"]
+
+    def test_the_hashes_are_those_of_one_run(self, world):
+        self.trained(world, 4)
+        with Manifest.open_reader(world.run_dir / "store") as manifest:
+            plans = [manifest.version(number).cursor["plan"] for number in manifest.versions()]
+        hourly = self.take_up(world, back_to="2")
+        assert [hourly.hash_of(hourly.ready()) for _ in range(2)] == plans[-2:]
+
+    def test_a_skipped_hour_is_no_pass_and_those_after_it_get_its_number(self, world):
+        self.trained(world, 3)
+        hourly = self.take_up(world, "20240101/01/*", back_to="1")
+        planned = hourly.ready()
+        assert (planned.number, files(planned)) == (2, ["20240101/02"])
+        again = self.take_up(world)  # without saying it again
+        assert files(again.ready()) == ["20240101/02"]
+
+    def test_of_an_hour_single_files_may_be_skipped(self, world):
+        world.write("20240101/02", name="part-1.txt")
+        self.trained(world, 2)
+        planned = self.take_up(world, "20240101/02/part-0.txt").ready()
+        assert [Path(file).name for file in planned.files] == ["part-1.txt"]
+
+    def test_files_that_are_trained_or_not_there_cannot_be_skipped(self, world):
+        self.trained(world, 2)
+        with pytest.raises(ConfigError, match=r"matches none of the 2 files that are left"):
+            self.take_up(world, "20240101/00/*")
+
+    def test_hours_in_between_are_not_left_out_unnoticed(self, world):
+        self.trained(world, 2)
+        with pytest.raises(ConfigError, match=r"to go on with 2024-01-01T02.*at 2024-01-01T03"):
+            self.take_up(world, from_hour="2024010103")
+        assert files(self.take_up(world, from_hour="2024010102").ready()) == ["20240101/02"]
+
+    def test_a_run_over_a_list_of_files_does_not_go_on_by_hours(self, world):
+        self.trained(world, 1)
+        with Manifest.open_writer(world.run_dir / "store") as manifest:
+            record = manifest.head()
+            line = {"pass": 1, "epoch": 1, "date": "", "files": []}
+            manifest.commit(record.following("pass", cursor=resume.cursor("", line)))
+        with pytest.raises(ConfigError, match=r"trained on data.train_files, expected hours"):
+            self.take_up(world)
+
+    def test_the_template_may_change_and_the_zone_too(self, world):
+        self.trained(world, 2)
+        world.logs.rename(world.logs.with_name("moved"))
+        world.logs = world.logs.with_name("moved")
+        assert files(self.take_up(world).ready()) == ["20240101/02"]
+        hourly = self.take_up(world, time_zone="Asia/Shanghai", missing_hour="skip")
+        assert hourly.ready() is None  # the third hour is 10 o'clock there

@@ -1,0 +1,190 @@
+"""Alerts: when they fire, once; what hears of them; and that none of it stops a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config.alerts import AlertsConfig
+from paddlebox.errors import ConfigError
+from paddlebox.watch import rules
+from paddlebox.watch.watch import Watch
+
+
+def line(number: int = 1, **changes: Any) -> dict[str, Any]:
+    metrics = {name: changes.pop(name) for name in ("auc", "copc") if name in changes}
+    return {
+        "pass": number, "samples": 100, "lines": 100, "bad_lines": 0, "loss": 0.1,
+        "metrics": {"auc": 0.7, "copc": 1.0, **metrics}, **changes,
+    }  # fmt: skip
+
+
+def fired(config: AlertsConfig, of: dict[str, Any], *before: dict[str, Any]) -> list[str]:
+    return [name for name, _ in rules.of_pass(config, of, before)]
+
+
+def config(**fields: Any) -> AlertsConfig:
+    return AlertsConfig.model_validate({"every_s": 0.02, **fields})
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def status(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "status.json").read_text()))
+
+
+def test_auc_is_held_against_the_mean_of_the_passes_before():
+    rule = config(max_auc_drop=0.05)
+    before = [line(auc=0.70), line(auc=0.74)]
+    assert fired(rule, line(auc=0.671), *before) == []
+    assert fired(rule, line(auc=0.669), *before) == ["auc_drop"]
+    assert fired(rule, line(auc=0.1)) == []  # of the first pass there is no mean
+    assert fired(rule, line(auc=-1.0), *before) == []  # one class only
+    assert fired(config(), line(auc=0.1), *before) == []
+
+
+def test_what_was_predicted_before_training_counts_where_it_is_there():
+    rule = config(max_auc_drop=0.05)
+    before = [line(before={"auc": 0.7, "copc": 1.0})]
+    assert fired(rule, line(auc=0.7, before={"auc": 0.6, "copc": 1.0}), *before) == ["auc_drop"]
+
+
+def test_copc_has_two_bounds():
+    rule = config(min_copc=0.8, max_copc=1.2)
+    assert [fired(rule, line(copc=c)) for c in (0.79, 0.8, 1.2, 1.21)] == [
+        ["copc"],
+        [],
+        [],
+        ["copc"],
+    ]
+    assert fired(rule, line(copc=math.nan)) == []
+
+
+def test_an_empty_pass_always_fires_and_a_short_one_by_share():
+    assert fired(config(), line(samples=0)) == ["short_pass"]
+    rule = config(min_instances_share=0.5)
+    assert fired(rule, line(samples=50), line(), line()) == []
+    assert fired(rule, line(samples=49), line(), line()) == ["short_pass"]
+    assert fired(rule, line(samples=49)) == []
+
+
+def test_bad_lines_and_missing_hours():
+    rule = config(max_bad_line_ratio=0.02)
+    assert fired(rule, line(bad_lines=2)) == []
+    assert fired(rule, line(bad_lines=3)) == ["bad_lines"]
+    assert fired(rule, line(missing_hours=["2024-01-01T05:00+00:00"])) == ["missing_hours"]
+
+
+def test_rules_of_the_clock():
+    rule = config(stall_s=60.0, min_free_bytes="1MiB", max_serving_lag_s=30.0)
+    assert dict(rules.of_clock(rule, 60, 1 << 20, 30)) == {}
+    assert list(dict(rules.of_clock(rule, 61, 0, 31))) == ["stall", "disk", "serving_lag"]
+    assert dict(rules.of_clock(config(), 1e9, 0, 1e9)) == {}
+
+
+def test_an_alert_is_told_once_as_it_fires_and_once_as_it_ends(run_dir):
+    told = run_dir / "told"
+    rule = config(min_copc=0.9, command=f"cat >> '{told}'; echo >> '{told}'")
+    with Watch(rule, run_dir) as watch:
+        for number, copc in enumerate((1.0, 0.5, 0.4, 1.0), 1):
+            watch.passed(line(number, copc=copc))
+    alerts = [json.loads(text) for text in told.read_text().splitlines()]
+    assert [(alert["alert"], alert["state"]) for alert in alerts] == [
+        ("copc", "firing"), ("copc", "resolved"),
+    ]  # fmt: skip
+    assert alerts[0]["message"].startswith("pass 2: COPC 0.5")
+    assert alerts[0]["run_dir"] == str(run_dir)
+
+
+def test_a_command_that_fails_or_hangs_is_logged_and_training_goes_on(run_dir, caplog):
+    for command in ("exit 3", "sleep 60"):
+        with Watch(config(command=command, command_timeout_s=0.2), run_dir) as watch:
+            watch.passed(line(samples=0))
+            eventually(lambda watch=watch: "commands_failed_total 1" in watch.text())
+    assert "exit status 3" in caplog.text
+    assert "timed out" in caplog.text
+
+
+def test_status_json_is_always_whole_and_says_whether_the_run_lives(run_dir):
+    with Watch(config(stall_s=0.3, every_s=0.005), run_dir) as watch:
+        watch.doing("waits", "hour x")
+        watch.passed(line(7))
+        eventually(lambda: status(run_dir)["last"] == {
+            "pass": 7, "samples": 100, "loss": 0.1, "bad_lines": 0, "lines": 100,
+        })  # fmt: skip
+        assert (status(run_dir)["state"], status(run_dir)["text"]) == ("waits", "hour x")
+        eventually(lambda: not status(run_dir)["live"])  # each of these reads a whole file
+        assert list(status(run_dir)["alerts"]) == ["stall"]
+        watch.passed(line(8))
+        eventually(lambda: status(run_dir)["live"])
+    assert status(run_dir)["state"] == "ended"
+
+
+def test_a_run_that_fails_is_an_alert_and_one_that_is_stopped_is_none(run_dir):
+    with pytest.raises(ValueError, match="no"), Watch(config(), run_dir):
+        raise ValueError("no")
+    found = status(run_dir)
+    assert (found["state"], found["live"]) == ("failed", False)
+    assert found["alerts"] == {"failed": "ValueError: no"}
+    with pytest.raises(KeyboardInterrupt), Watch(config(), run_dir):
+        raise KeyboardInterrupt
+    assert (status(run_dir)["state"], status(run_dir)["alerts"]) == ("stopped", {})
+
+
+def test_serving_lag_is_of_the_oldest_pass_that_is_not_served(run_dir):
+    with Watch(config(max_serving_lag_s=0.2), run_dir, publishes=True) as watch:
+        watch.passed(line(1, written_at=100.0))
+        watch.passed(line(2, written_at=200.0))
+        eventually(lambda: "serving_lag" in status(run_dir)["alerts"])
+        assert watch.served(1, "d/delta-1", 103.0) == 3.0
+        watch.served(2, "d/delta-2", 209.0, refused="AUC")
+        eventually(lambda: "publish" in status(run_dir)["alerts"])
+        assert "serving_lag" in status(run_dir)["alerts"]
+        assert watch.served(2, "d/delta-2", 210.0) == 10.0
+        eventually(lambda: status(run_dir)["alerts"] == {})
+        assert status(run_dir)["served"] == {"name": "d/delta-2", "pass": 2, "lag_s": 10.0}
+
+
+def test_figures_for_prometheus_on_the_loopback_interface(run_dir):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    rule = config(metrics_port=port, min_copc=0.9)
+    with Watch(rule, run_dir) as watch:
+        watch.passed(line(3, copc=0.5))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(ConfigError, match=f"metrics_port {port}: cannot listen"):
+            Watch(rule, run_dir).__enter__()
+    values = dict(text.rsplit(" ", 1) for text in text.splitlines() if not text.startswith("#"))
+    assert values["paddlebox_train_pass"] == "3"
+    assert values["paddlebox_train_copc"] == "0.5"
+    assert values['paddlebox_train_alert{alert="copc"}'] == "1"
+    assert values['paddlebox_train_alert{alert="stall"}'] == "0"
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_every_alert_has_its_section_in_the_runbook():
+    page = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
+    for name in rules.ALERTS:
+        assert f"\n### `{name}`\n" in page
