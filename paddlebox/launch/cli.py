@@ -95,6 +95,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def run() -> None:
+        if heartbeat.supervised():
+            _check_may_start_again(arguments)
         overrides = [*itertools.chain(*arguments.override)]
         if arguments.trace is not None:
             overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
@@ -125,6 +127,20 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         )
 
     return _guarded(run)
+
+
+def _check_may_start_again(arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError for what each start of a supervised job would do again, or elsewhere."""
+    given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
+    if given:
+        raise ConfigError(
+            f"{given} under tools/supervise.py: each start of the job would give up what the one "
+            "before has trained; do it without the supervisor, once, and go on with it"
+        )
+    if arguments.run_dir is None:
+        raise ConfigError(
+            "no --run-dir under tools/supervise.py: each start of the job would make another one"
+        )
 
 
 @heartbeat.told

@@ -151,10 +151,11 @@ def train(
             all_written = on_ranks.is_true_of_all(not begun.line_missing, world)
             if begun.line_missing:
                 write_line()
-            elif tests and not all_written:
-                evaluated_now()  # with the rank whose line is missing
-            elif saves is not None and begun.passes:
-                saves.due()  # what a run that was killed had not written yet
+            else:  # what other ranks do whose line is missing, in the same order
+                if saves is not None and begun.passes:
+                    saves.due()  # what a run that was killed had not written yet
+                if tests and not all_written:
+                    evaluated_now()
             if left:
                 _preload(dataset, left[0], world)
             for planned, following in zip_longest(left, left[1:]):

@@ -50,6 +50,11 @@ def test_another_number_of_ranks_may_train_on_but_not_evaluate_and_is_told_the_r
     assert "--nproc_per_node 2" in done.stderr
 
 
+def _passes(run_dir: Path) -> int:
+    lines = run_dir / "metrics.jsonl"
+    return len(lines.read_text().splitlines()) if lines.exists() else 0
+
+
 @pytest.mark.slow
 def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     undisturbed: Path, data: Path, tmp_path: Path
@@ -65,9 +70,10 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
             stderr=subprocess.DEVNULL,
         )
         if attempt < 4:
-            while not _children(job.pid) and job.poll() is None:
-                time.sleep(0.1)
-            time.sleep(4 + 6 * random.random())
+            # The first while its ranks start or train, each later one some passes further.
+            while job.poll() is None and not (_children(job.pid) and _passes(run_dir) >= attempt):
+                time.sleep(0.02)
+            time.sleep(random.random() / (1 + attempt))
             workers = _children(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
