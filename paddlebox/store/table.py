@@ -196,7 +196,7 @@ class Table(OneRank, Closing):
     def set_counted(self, slots: Sequence[bool]) -> None:
         """Whether pushes to rows of slot 0, 1, ... count shows and clicks from now on; empty: all
         do. The others learn alone. Not while a program runs."""
-        if self._native is not None:  # batches of a pass that failed are let go of when it is closed
+        if self._native is not None:  # batches of a pass that failed may outlive the table
             self._native.set_counted([int(counted) for counted in slots])
 
     def stage(

@@ -325,9 +325,8 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
-        **pass_line.exchanged(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
-        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
+        **pass_line.exchanged(table, begin, after, outcome, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]
