@@ -72,7 +72,7 @@ test: setup core-test ## quick tests: the core's (strict build) and Python's
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
 test-slow: setup ## the tests that `test` leaves out
-	$(BIN)/python -m pytest -q -m slow -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -m slow -n $$(( ($(JOBS) + 2) / 2 )) --dist worksteal
 
 test-all: test test-slow sanitize ## every test, and the core under the sanitizers
 

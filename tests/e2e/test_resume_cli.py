@@ -178,7 +178,7 @@ def wait_for_versions(trainer: subprocess.Popen[str], run_dir: Path, count: int)
 @pytest.mark.parametrize(
     ("number", "more"),
     [
-        (signal.SIGTERM, []),
+        pytest.param(signal.SIGTERM, [], marks=pytest.mark.slow),
         (signal.SIGINT, ["trainer.grace_s=0"]),
         (signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
     ],

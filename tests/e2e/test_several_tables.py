@@ -75,6 +75,7 @@ def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir, data):
         assert line["rows_pushed"] == sum(pushed)
 
 
+@pytest.mark.slow
 def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
     """To the bit: no feasign is in two of these slots, and the order of slots is the same."""
     one, lines_of_one = trained(tmp_path / "one", overrides(data, wide=None))
@@ -113,6 +114,7 @@ def test_a_model_of_one_width_refuses(data, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_config_without_a_table_of_the_store_or_the_slots_says_so(run_dir, data, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)

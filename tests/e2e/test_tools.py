@@ -71,6 +71,7 @@ def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
     assert run_dir.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_days_of_a_run_end_by_themselves(data, tmp_path):
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
@@ -120,6 +121,7 @@ def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir, data):
     assert contents(run_dir / "store") == before
 
 
+@pytest.mark.slow
 def test_evaluate_after_each_pass_gives_what_evaluate_gives(run_dir, data, tmp_path):
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",

@@ -133,6 +133,7 @@ def crash_everywhere(recording: Recording, points: int, seed: int) -> None:
     assert not wrong, "\n".join(wrong[:20])
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_loses_no_commit(recording: Recording) -> None:
     assert len(recording.states) >= 12
     crash_everywhere(recording, 40, seed=1)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 SCRIPT = (Path(__file__).parent / "any_network.py").read_text()
 
 
+@pytest.mark.slow
 def test_cnn_rnn_attention_transformer_and_a_vector_slot_learn(in_new_process, tmp_path):
     found = in_new_process(SCRIPT, str(tmp_path))
     assert set(found) == {"cnn", "rnn", "attention", "transformer", "vector_slot"}

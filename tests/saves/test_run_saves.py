@@ -75,6 +75,7 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     assert (tmp_path / "a" / "store" / "parity").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_store_made_of_its_saves(data: Path, tmp_path: Path) -> None:
     out, again = tmp_path / "out", tmp_path / "b"
     train(data, tmp_path / "a", f"save.out={out}")

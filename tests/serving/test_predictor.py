@@ -71,7 +71,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=[pytest.mark.slow] * (m != "dnn")) for m in MODELS]
+)
 def test_predictions_equal_the_training_programs_over_the_saved_rows(
     model: str, train: Callable[..., Path], data: Path, tmp_path: Path, in_new_process: Any
 ) -> None:

@@ -238,7 +238,7 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32 - 1))
 def test_rows_live_as_the_model_says_however_they_are_disturbed(seed: int) -> None:

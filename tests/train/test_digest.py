@@ -42,6 +42,7 @@ def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_threads_memory_and_runs_do_not_show(train):
     first = train("store.threads=1", "data.threads=1")
     # Else the smallest budget would prove nothing. How many hits each tier has depends on whether
@@ -62,6 +63,7 @@ def test_threads_memory_and_runs_do_not_show(train):
     assert train("seed=2")["sparse"] != first["sparse"]
 
 
+@pytest.mark.slow
 def test_vector_paths_do_not_show(train):
     flags = Path("/proc/cpuinfo").read_text()
     paths = ["plain", *(["avx2"] if " avx2 " in flags else [])]

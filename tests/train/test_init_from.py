@@ -212,6 +212,7 @@ def write_slots_of_tables(path: Path, tables: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_tables_are_carried_by_name(runs, tmp_path):
     """To the same bits where nothing differs; a new table begins empty, one that is gone stays
     behind, and one whose width differs keeps what it can."""
@@ -281,6 +282,7 @@ def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(runs, t
         assert again["dense_digest"] == expected["dense_digest"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_path):
     old = str(tmp_path / "old")
     files = runs.files[:1]

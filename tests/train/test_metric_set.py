@@ -160,7 +160,7 @@ def same_state(a: MetricSet, b: MetricSet) -> None:
         assert array.dtype.kind in "iuf"  # plain numbers, as a commit keeps them
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 60))
 def test_order_batches_and_parts_do_not_show(rows, random, cut):
     cut = min(cut, len(rows))
@@ -178,7 +178,7 @@ def test_order_batches_and_parts_do_not_show(rows, random, cut):
     assert first.compute() == merged.compute() == whole.compute()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(ROWS, st.integers(0, 60))
 def test_a_state_goes_on_where_it_was_taken(rows, cut):
     cut = min(cut, len(rows))

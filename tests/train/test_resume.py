@@ -52,9 +52,7 @@ def _slow(name: str, *overrides: str) -> Any:
     "overrides",
     [
         pytest.param(["trainer.program=pir", *ALL, *DATES], id="pir with all of it"),
-        pytest.param(
-            [*ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"], id="parts, every 2"
-        ),
+        _slow("parts, every 2", *ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
         _slow("old IR", "trainer.program=old_ir", *ALL),
         _slow("dygraph", "trainer.program=dygraph", *ALL, *DATES),
         _slow("every date", *ALL, *DATES, "checkpoint.every=date"),

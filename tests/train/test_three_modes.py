@@ -10,7 +10,8 @@ import pytest
 SCRIPT = (Path(__file__).parent / "three_modes.py").read_text()
 
 
-@pytest.mark.parametrize("model", [pytest.param("dnn", marks=pytest.mark.slow), "deepfm"])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["dnn", "deepfm"])
 def test_the_same_loss_over_100_steps_on_the_same_feed(in_new_process, model):
     losses = {
         mode: np.array(in_new_process(SCRIPT, mode, model, "100")[0])
