@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from paddlebox.store.manifest import Manifest
 from tests.conftest import ROOT
 from tests.ranks.launched import (
     CONFIG,
@@ -39,6 +41,22 @@ def test_two_ranks_share_the_files_and_evaluate_as_one(undisturbed: Path, data: 
     assert list(undisturbed.glob("evaluate-*.json")), done.stdout
     found = json.loads(next(undisturbed.glob("evaluate-*.json")).read_text())
     assert found["size"] == 2000
+
+
+@pytest.mark.slow
+def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_have(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(undisturbed, run_dir)
+    with Manifest.open_writer(run_dir / "ranks/1/store") as manifest:
+        manifest.rewind(manifest.versions()[-2])
+    done = launch("evaluate", run_dir, data)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    found = json.loads(max(run_dir.glob("evaluate-*.json"), key=os.path.getmtime).read_text())
+    assert found["auc"] == pytest.approx(lines[2]["test"]["auc"], abs=1e-6)
+    assert abs(lines[3]["test"]["auc"] - lines[2]["test"]["auc"]) > 1e-4
 
 
 @pytest.mark.slow
