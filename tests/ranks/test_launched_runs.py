@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -89,10 +90,10 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
         )
         if attempt < 4:
             # The first while its ranks start or train, each later one some passes further.
-            while job.poll() is None and not (_children(job.pid) and _passes(run_dir) >= attempt):
+            while job.poll() is None and not (_workers(job.pid) and _passes(run_dir) >= attempt):
                 time.sleep(0.02)
             time.sleep(random.random() / (1 + attempt))
-            workers = _children(job.pid)
+            workers = _workers(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
                 struck += 1
@@ -126,7 +127,12 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
         re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
         for pid in _children(job.pid)
     }
+    job.send_signal(signal.SIGSTOP)  # or the launcher's SIGTERM may come first
     os.kill(workers["1"], signal.SIGKILL)
+    while Path(f"/proc/{workers['0']}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    job.send_signal(signal.SIGCONT)
     assert job.wait(PATIENCE_S) != 0
     said = (tmp_path / "log/workerlog.0").read_text()
     assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
@@ -162,6 +168,16 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
 
 def _dirs(run_dir: Path) -> list[Path]:
     return [run_dir, run_dir / "ranks/1"]
+
+
+def _workers(launcher: int) -> list[int]:
+    """Its ranks; it starts other processes, too."""
+    found = []
+    for pid in _children(launcher):
+        with contextlib.suppress(OSError):
+            if b"tools/train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _children(pid: int) -> list[int]:
