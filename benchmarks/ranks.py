@@ -22,6 +22,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +78,25 @@ def samples_per_s(run_dir: Path) -> float:
     return samples / sum(float(line["seconds"]) for line in lines[1:])
 
 
-def exchanged(run_dir: Path, batch: int) -> dict[str, float]:
-    """Of the first rank, in passes after the first: the share of time that its trainer spent in
-    exchanges, waiting for others included and alone, and what it sent."""
+def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
+    """Of passes after the first: the share of time that the first rank's trainer spent in
+    exchanges, waiting for others included and alone, and what a rank sent."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     seconds = sum(float(line["seconds"]) for line in lines[1:])
-    sums = {
-        name: sum(line["exchange"][name] for line in lines[1:]) for name in lines[-1]["exchange"]
-    }
-    steps = sum(int(line["batches"]) for line in lines[1:])
+    steps = ranks * sum(int(line["batches"]) for line in lines[1:])
+
+    def total(what: str, names: Sequence[str]) -> float:
+        return sum(float(line["ranks"][what].get(name, 0)) for line in lines[1:] for name in names)
+
     in_steps = ("step", "dense")
-    sent = {lane: sums.get(f"sent_bytes_{lane}", 0) / steps for lane in ("ask", *in_steps)}
+    sent = {
+        what: total("sent_bytes", [what]) / steps for what in ("ids", "rows", "gradients", "dense")
+    }
     return {
-        "time_share": sum(sums.get(f"seconds_{lane}", 0) for lane in in_steps) / seconds,
-        "waiting_share": sum(sums.get(f"waiting_seconds_{lane}", 0) for lane in in_steps) / seconds,
+        "time_share": total("seconds", in_steps) / seconds,
+        "waiting_share": total("waiting_seconds", in_steps) / seconds,
         "bytes_a_sample": sum(sent.values()) / batch,
-        **{f"bytes_a_step_{lane}": count for lane, count in sent.items()},
+        **{f"bytes_a_step_{what}": count for what, count in sent.items()},
     }
 
 
@@ -182,7 +186,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
             "share": share,
         }
         if ranks > 1:  # of the last turn, before another run takes its folder
-            figures[str(ranks)]["exchange"] = exchanged(folder / "together", options.batch)
+            figures[str(ranks)]["exchange"] = exchanged(folder / "together", ranks, options.batch)
         figures[str(ranks)]["strong_samples_per_s"] = together(
             folder, ranks, options.batch // ranks, cores, share=max(sizes) // ranks
         )

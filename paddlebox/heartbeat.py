@@ -65,6 +65,18 @@ def steps(feeds: Iterable[_Feed]) -> Iterator[_Feed]:
         stage("load", f"after step {number}")
 
 
+def rows(what: str) -> Callable[[int], None]:
+    """Of a stage that goes through many rows before the first pass: gets how many have been
+    read."""
+    stage("load", what)
+    return lambda read: stage("load", f"{what}: {read}")
+
+
+def supervised() -> bool:
+    """Whether a supervisor starts this program, and may do so again."""
+    return FOLDER in os.environ
+
+
 def committed(passes: int) -> None:
     """So many passes are committed by every rank: a start that has come further was not in vain."""
     global _passes

@@ -104,6 +104,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def run() -> None:
+        if heartbeat.supervised():
+            _check_may_start_again(arguments)
         overrides = [*itertools.chain(*arguments.override), *_of_hours(arguments)]
         if arguments.trace is not None:
             overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
@@ -150,6 +152,20 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
     config = load_config(arguments.config, [*itertools.chain(*arguments.override), *overrides])
     waits = config.data.missing_hour == "wait"
     return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits]
+
+
+def _check_may_start_again(arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError for what each start of a supervised job would do again, or elsewhere."""
+    given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
+    if given:
+        raise ConfigError(
+            f"{given} under tools/supervise.py: each start of the job would give up what the one "
+            "before has trained; do it without the supervisor, once, and go on with it"
+        )
+    if arguments.run_dir is None:
+        raise ConfigError(
+            "no --run-dir under tools/supervise.py: each start of the job would make another one"
+        )
 
 
 @heartbeat.told
@@ -272,7 +288,10 @@ def _guarded(run: Any) -> int:
     try:
         run()
     except PaddleBoxError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        kinds = [
+            kind for kind in type(error).__mro__ if kind.__module__ == PaddleBoxError.__module__
+        ]
+        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that docs have
         return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
         if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them

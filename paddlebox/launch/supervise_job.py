@@ -148,7 +148,7 @@ class Job:
             self._leave(1)
 
     def _run(self) -> None:
-        if self._signal() or any(rank.code in STOPPED for rank in self._ranks()):
+        if self._signal() or self._was_stopped():
             self.say("a signal: every rank ends its pass, and is not started again")
             self._enter("stop")
             return
@@ -225,9 +225,20 @@ class Job:
         codes = [*(rank.code for rank in self._ranks()), *unbegun]
         return next((code for code in codes if code in FINAL), 0) or 0
 
+    def _was_stopped(self) -> bool:
+        """Whether a signal has come to a rank, and not from the launcher, which ends the others
+        when one was killed or has failed. 1 may be that of a rank which misses the one that
+        ended."""
+        codes = {rank.code for rank in self._ranks() if rank.code is not None}
+        return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
+
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]
-        if not any(rank.idle_s > self._limit_s(rank) for rank in alive):
+        # Outside of a step a rank may wait for another as long as that one comes forward.
+        judged = [
+            rank for rank in alive if not rank.waits or rank.stage == "step" or rank.state in _HELD
+        ] or alive
+        if not any(rank.idle_s > self._limit_s(rank) for rank in judged):
             return []
         return [f"{rank}: no progress in {rank.doing}" for rank in suspects(alive)]
 

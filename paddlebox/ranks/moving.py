@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox import heartbeat
 from paddlebox.config import TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.files import table_folder
@@ -104,10 +105,11 @@ def _write_table(
             )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = {"mem_budget_bytes": _MEM_BYTES, "compaction": None, **arguments}
+    progress = heartbeat.rows(f"rows of {len(sources)} ranks")
     with ExitStack() as opened, Table(config, folder=folder, **settings) as table:
         old = [opened.enter_context(open_source(*source)) for source in sources]
         imported = import_rows(
-            old, table, slots=[], keyed_by_slot=False, progress=lambda _: None, key_range=own
+            old, table, slots=[], keyed_by_slot=False, progress=progress, key_range=own
         )
         counts = [found for one in old if (found := one.admission_counts()) is not None]
         table.commit_moved(

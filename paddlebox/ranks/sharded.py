@@ -553,7 +553,11 @@ class ShardedTable(Table):
         return [theirs.tobytes() for theirs in found]
 
     def counters(self) -> dict[str, Any]:
-        exchanged = {f"exchange_{name}": value for name, value in self.world.counters().items()}
+        exchanged = {  # bytes are counted by what they are, not by lane (traffic.py)
+            f"exchange_{name}": value
+            for name, value in self.world.counters().items()
+            if not name.startswith("sent_bytes")
+        }
         return {**super().counters(), **exchanged}
 
     def close(self) -> None:

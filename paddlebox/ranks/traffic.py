@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,20 +22,27 @@ class Traffic:
 
     def __init__(self, rank: int, per_node: int) -> None:
         self._rank, self._per_node = rank, per_node
+        self._lock = threading.Lock()  # each lane has a thread
         self.sent: Counter[str] = Counter()
         self.between_nodes: Counter[str] = Counter()
 
     def add(self, what: str, out: Sequence[np.ndarray]) -> None:
         """out: (R) what goes to each rank."""
+        sent = between = 0
         for rank, array in enumerate(out):
             if rank == self._rank:
                 continue
-            self.sent[what] += array.nbytes
+            sent += array.nbytes
             if rank // self._per_node != self._rank // self._per_node:
-                self.between_nodes[what] += array.nbytes
+                between += array.nbytes
+        with self._lock:
+            self.sent[what] += sent
+            if between:
+                self.between_nodes[what] += between
 
     def now(self) -> Sent:
-        return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
+        with self._lock:
+            return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
 
 
 def of_pass(
@@ -42,7 +51,7 @@ def of_pass(
     gather: Callable[[bytes], list[bytes]],
     steps: int,
     samples: int,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """What all ranks have sent in a pass; every rank calls it.
 
     Args:

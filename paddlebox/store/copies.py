@@ -24,6 +24,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
@@ -158,6 +159,7 @@ def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> No
     source, base = of
     for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
         local = os.path.join(folder, path)
+        heartbeat.stage("load", f"a copy: {name}")
         files.make_folder(os.path.dirname(local))
         with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
             shutil.copyfileobj(stream, to, _BLOCK_BYTES)

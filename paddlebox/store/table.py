@@ -203,7 +203,7 @@ class Table(OneRank, Closing):
     def set_counted(self, slots: Sequence[bool]) -> None:
         """Whether pushes to rows of slot 0, 1, ... count shows and clicks from now on; empty: all
         do. The others learn alone. Not while a program runs."""
-        if self._native is not None:  # batches of a failed pass may be let go of after `close`
+        if self._native is not None:  # batches of a pass that failed may outlive the table
             self._native.set_counted([int(counted) for counted in slots])
 
     def stage(

@@ -86,13 +86,17 @@ def opened(
     world: World = _ALONE,
     phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[Tables, Runner, int]]:
-    """The newest commit of a run to evaluate with, and its version.
+    """The newest commit of a run, of a pass that all ranks have, to evaluate with, and its version.
 
     Raises: StoreError where there is none; ConfigError for another model or slots than it has.
     """
     if not (run_dir / "store").is_dir():
         raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
-    with open_table(config, run_dir / "store", slots=slots, read_only=True, world=world) as table:
+    store = run_dir / "store"
+    common = on_ranks.common_version(store, world)
+    with open_table(
+        config, store, slots=slots, read_only=True, version=common, world=world
+    ) as table:
         assert table.head is not None
         on_ranks.check_same_ranks(run_dir, table.head, world)
         resume.check_evaluated(run_dir, table.head, config, slots)

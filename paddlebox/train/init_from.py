@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox import heartbeat
 from paddlebox.config import Config, Slot, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
@@ -471,10 +472,11 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 def _progress(rows: int) -> Any:
     step = max(1 << 20, rows // 20)
-    said = 0
+    said, beat = 0, heartbeat.rows("rows of another run")
 
     def tell(done: int) -> None:
         nonlocal said
+        beat(done)
         if done - said >= step:
             said = done
             log.info("init: %d of %d rows", done, rows)

@@ -124,6 +124,27 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
     return agreed
 
 
+def common_version(store: Path, world: World) -> int | None:
+    """To read: this rank's version after the newest pass that every rank has; None: the newest, of
+    one rank.
+
+    Raises: StoreError where there is no such pass.
+    """
+    if world.alone:
+        return None
+    with Manifest.open_reader(store) as manifest:
+        records = [manifest.version(number) for number in manifest.versions()]
+    own = {int(record.cursor.get("pass", 0)): record.version for record in records}
+    found = world.gather("kept", json.dumps(sorted(own)).encode())
+    common = set.intersection(*(set(json.loads(text)) for text in found))
+    if not common:
+        raise StoreError(
+            f"{store}: has versions after passes {sorted(own)}, and there is none of a pass that "
+            f"all {world.size} ranks have: start training again, so that they meet"
+        )
+    return own[max(common)]
+
+
 def is_true_of_all(mine: bool, world: World) -> bool:
     """Whether it is of every rank: what they must do alike depends on it."""
     return all(world.gather("true of all", b"1" if mine else b""))

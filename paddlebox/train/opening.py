@@ -65,10 +65,12 @@ def open_table(
     *,
     slots: Slots | None = None,
     read_only: bool = False,
+    version: int | None = None,
     world: World | None = None,
 ) -> Tables:
     """The table that the config describes, or all of them where it has `extra_tables`, over the
-    store in folder; with several ranks in world this rank's part of it.
+    store in folder; with several ranks in world this rank's part of it. version: to read instead of
+    the newest.
 
     Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
         table; when a slot's table is not there; when the store has tables that the config lacks.
@@ -82,6 +84,7 @@ def open_table(
         "max_segment_bytes": config.ssd.max_segment_bytes,
         "threads": threads_of(config.store.threads),
         "read_only": read_only,
+        **({} if version is None else {"version": version}),
         "keep_versions": config.checkpoint.keep_versions,
         "keep_daily": config.checkpoint.keep_daily,
         "compaction": Policy(

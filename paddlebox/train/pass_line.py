@@ -43,20 +43,29 @@ def sent_now(table: Tables) -> Sent:
     return table.traffic.now() if isinstance(table, ShardedTable) else {}
 
 
-def sent(table: Tables, begin: Started, result: PassResult, dense_bytes: int) -> dict[str, Any]:
-    """What all ranks have sent in a pass; nothing on one rank. Every rank calls it.
+def exchanged(
+    table: Tables, begin: Started, after: dict[str, Any], line: dict[str, Any], dense_bytes: int
+) -> dict[str, Any]:
+    """What all ranks have sent in a pass, and the seconds that exchanges took this one, by lane;
+    nothing on one rank. Every rank calls it.
 
     Args:
-        dense_bytes: of dense parameters, by this rank since it was started.
+        after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
+            since it was started.
     """
     if not isinstance(table, ShardedTable):
         return {}
     table.traffic.sent["dense"] = dense_bytes
-    return {
-        "ranks": of_pass(
-            begin.traffic, sent_now(table), table.gather, result.batches, result.samples
-        )
-    }
+    steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]
+    sent = of_pass(begin.traffic, sent_now(table), table.gather, steps, line["samples"])
+    for what in ("seconds", "waiting_seconds"):
+        first = f"exchange_{what}_"
+        sent[what] = {
+            name.removeprefix(first): after[name] - begin.counters[name]
+            for name in after
+            if name.startswith(first)
+        }
+    return {"ranks": sent}
 
 
 def by_table(
@@ -88,13 +97,6 @@ def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         },
         "bad_grads": {str(slot): count for slot, count in bad.items() if count},
     }
-
-
-def exchanged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Of several ranks: what this one sent to the others, and the seconds that took, by lane."""
-    names = [name for name in after if name.startswith("exchange_")]
-    spent = {name.removeprefix("exchange_"): after[name] - before[name] for name in names}
-    return {"exchange": spent} if spent else {}
 
 
 def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:

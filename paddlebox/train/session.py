@@ -174,10 +174,11 @@ def train(
             all_written = on_ranks.is_true_of_all(not begun.line_missing, world)
             if begun.line_missing:
                 write_line()
-            elif tests and not all_written:
-                evaluated_now()  # with the rank whose line is missing
-            elif saves is not None and begun.passes:
-                saves.due()  # what a run that was killed had not written yet
+            else:  # what other ranks do whose line is missing, in the same order
+                if saves is not None and begun.passes:
+                    saves.due()  # what a run that was killed had not written yet
+                if tests and not all_written:
+                    evaluated_now()
             if planned is not None:
                 _preload(dataset, planned, world)
             while True:
@@ -359,9 +360,8 @@ def _train_pass(
         "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
-        **pass_line.exchanged(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
-        **pass_line.sent(table, begin, result, runner.dense_sent_bytes),
+        **pass_line.exchanged(table, begin, after, outcome, runner.dense_sent_bytes),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]

@@ -17,6 +17,7 @@ import pytest
 
 from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
+from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import launch_options, narrowed
 from paddlebox.launch.supervise import main, passed_on
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
@@ -344,3 +345,54 @@ def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
     assert done.returncode == 0, done.stderr
     assert re.search(r"rank 0 \(process \d+ on .*\): no progress in step 3 for 2 s", done.stderr)
     assert "attempt 2 begins" in done.stderr
+
+
+def test_a_kill_that_is_seen_together_with_the_launchers_signals_is_no_stop() -> None:
+    killed, asked = rank(1, code=-9), rank(0, code=143)
+    assert Told().begun().tell(report(asked), report(killed)).do == "end"
+    # Who misses a rank that a signal has ended says 1.
+    assert Told().begun().tell(report(asked), report(rank(1, code=1))).do == "stop"
+
+
+def test_who_waits_for_a_rank_that_comes_forward_does_not_stand_still() -> None:
+    told = Told().begun()
+    waiting = rank(0, stage="load", idle_s=4000.0, waits="1 moved")
+    moving = rank(1, stage="load", idle_s=1.0)
+    assert told.tell(report(waiting), report(moving)).do == "run"
+    held = dataclasses.replace(waiting, state="T")
+    assert Told().begun().tell(report(held), report(moving)).do == "end"
+    # Where all wait, none comes forward.
+    both = dataclasses.replace(rank(1, stage="load", idle_s=4000.0), waits="0 opened")
+    assert told.tell(report(waiting), report(both)).do == "end"
+
+
+def test_a_stage_that_reads_rows_beats_as_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_file", os.open(tmp_path / "beat", os.O_RDWR | os.O_CREAT))
+    read = heartbeat.rows("rows of 2 ranks")
+    counts = []
+    for number in (131072, 262144):
+        read(number)
+        counts.append(int((tmp_path / "beat").read_text().split()[0]))
+    assert counts[1] == counts[0] + 1
+    assert "load" in (tmp_path / "beat").read_text()
+    os.close(heartbeat._file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--fresh"], "--fresh"), (["--from", "20240105"], "--from"), ([], "no --run-dir")],
+)
+def test_what_each_start_would_do_again_is_refused_under_a_supervisor(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(heartbeat.FOLDER, str(tmp_path))
+    monkeypatch.setattr(heartbeat, "_begin", lambda: None)
+    run_dir = ["--run-dir", str(tmp_path / "run")] if arguments else []
+    assert train_main(["-c", "configs/dnn_synthetic.yaml", *run_dir, *arguments]) == 2
+    assert f"{said} under tools/supervise.py" in capsys.readouterr().err

@@ -153,3 +153,24 @@ def test_two_ranks_go_on_with_the_pass_of_one_as_one_would_have(tmp_path: Path) 
             for of in values
         )
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rank_without_its_last_line_and_one_with_it_write_the_save_that_is_due(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    """Killed between the two lines, and before the save was made."""
+    run_dir, out = tmp_path / "run", tmp_path / "out"
+    for folder in ("run", "copies", "out"):
+        shutil.copytree(undisturbed.parent / folder, tmp_path / folder)
+    for rank_dir in (run_dir, run_dir / "ranks/1"):
+        (rank_dir / "summary.json").unlink()
+    own = run_dir / "ranks/1/metrics.jsonl"
+    own.write_text("".join(own.read_text().splitlines(True)[:-1]))
+    shutil.rmtree(out / "00000000/delta-4")
+    listed = out / donefile.NAMES["delta"]
+    listed.write_text("".join(listed.read_text().splitlines(True)[:-1]))
+    done = launch("train", run_dir, data, "trainer.evaluate_after_pass=true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(own.read_text().splitlines()) == 4
+    check_saves(out, run_dir)

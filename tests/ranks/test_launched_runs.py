@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from paddlebox.store.manifest import Manifest
 from tests.conftest import ROOT
 from tests.ranks.launched import (
     CONFIG,
@@ -42,12 +45,33 @@ def test_two_ranks_share_the_files_and_evaluate_as_one(undisturbed: Path, data: 
 
 
 @pytest.mark.slow
+def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_have(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(undisturbed, run_dir)
+    with Manifest.open_writer(run_dir / "ranks/1/store") as manifest:
+        manifest.rewind(manifest.versions()[-2])
+    done = launch("evaluate", run_dir, data)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    found = json.loads(max(run_dir.glob("evaluate-*.json"), key=os.path.getmtime).read_text())
+    assert found["auc"] == pytest.approx(lines[2]["test"]["auc"], abs=1e-6)
+    assert abs(lines[3]["test"]["auc"] - lines[2]["test"]["auc"]) > 1e-4
+
+
+@pytest.mark.slow
 def test_another_number_of_ranks_may_train_on_but_not_evaluate_and_is_told_the_right_one(
     undisturbed: Path, data: Path
 ) -> None:
     done = launch("evaluate", undisturbed, data, ranks=1)
     assert done.returncode == 2, done.stderr
     assert "--nproc_per_node 2" in done.stderr
+
+
+def _passes(run_dir: Path) -> int:
+    lines = run_dir / "metrics.jsonl"
+    return len(lines.read_text().splitlines()) if lines.exists() else 0
 
 
 @pytest.mark.slow
@@ -65,10 +89,11 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
             stderr=subprocess.DEVNULL,
         )
         if attempt < 4:
-            while not _children(job.pid) and job.poll() is None:
-                time.sleep(0.1)
-            time.sleep(4 + 6 * random.random())
-            workers = _children(job.pid)
+            # The first while its ranks start or train, each later one some passes further.
+            while job.poll() is None and not (_workers(job.pid) and _passes(run_dir) >= attempt):
+                time.sleep(0.02)
+            time.sleep(random.random() / (1 + attempt))
+            workers = _workers(job.pid)
             if workers:
                 os.kill(random.choice(workers), signal.SIGKILL)
                 struck += 1
@@ -102,7 +127,12 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
         re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
         for pid in _children(job.pid)
     }
+    job.send_signal(signal.SIGSTOP)  # or the launcher's SIGTERM may come first
     os.kill(workers["1"], signal.SIGKILL)
+    while Path(f"/proc/{workers['0']}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    job.send_signal(signal.SIGCONT)
     assert job.wait(PATIENCE_S) != 0
     said = (tmp_path / "log/workerlog.0").read_text()
     assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
@@ -138,6 +168,16 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
 
 def _dirs(run_dir: Path) -> list[Path]:
     return [run_dir, run_dir / "ranks/1"]
+
+
+def _workers(launcher: int) -> list[int]:
+    """Its ranks; it starts other processes, too."""
+    found = []
+    for pid in _children(launcher):
+        with contextlib.suppress(OSError):
+            if b"tools/train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _children(pid: int) -> list[int]:

@@ -392,3 +392,6 @@ def test_two_ranks_end_both_phases_as_one_does(tmp_path: Path, pages: Path) -> N
         one, two = other["phases"][phase], line["phases"][phase]
         assert one["samples"] == two["samples"] == 3 * 720
         assert two["loss"] == pytest.approx(one["loss"], rel=0.02)  # other batches, as many of them
+    sent, steps = line["ranks"], sum(of["batches"] for of in line["phases"].values())
+    assert sent["bytes_per_step"] == sum(sent["sent_bytes"].values()) / steps
+    assert set(sent["seconds"]) == set(sent["waiting_seconds"]) >= {"ask", "step", "dense"}
