@@ -182,8 +182,8 @@ class Job:
             self._leave(128 + self._signal())
         elif final:
             self.say(
-                f"exit code {final} ({FINAL[final]}): another try would only repeat it; why "
-                "is in workerlog.<rank> of the launcher's --log_dir (log, where none is given)"
+                f"exit code {final} ({FINAL[final]}): another try would only repeat it; "
+                "why is above, or in workerlog.<rank> of the launcher's --log_dir (default: log)"
             )
             self._leave(final)
         elif self.used > self.tries:
