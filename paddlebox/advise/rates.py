@@ -48,7 +48,7 @@ class Rates:
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}; {again}") from error
         except ValueError as error:
-            raise ConfigError(f"{path}: expected JSON, found {error}; {again}") from error
+            raise ConfigError(f"{path}: is not JSON: {error}; {again}") from error
         names = {field.name for field in fields(Rates)}
         if not isinstance(found, dict) or found.keys() != names:
             differing = names.symmetric_difference(found) if isinstance(found, dict) else names

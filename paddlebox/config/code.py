@@ -3,6 +3,7 @@ that is given here stands behind `security.allow_commands`."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -28,7 +29,9 @@ def load_named(named: str, key: str) -> Any:
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
         if not hasattr(module, name):
-            raise ConfigError(f"{where} has no attribute {name!r}")
+            near = difflib.get_close_matches(name, vars(module), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{where} has no attribute {name!r}{hint}")
         return getattr(module, name)
     except (ConfigError, ImportError, OSError) as error:
         raise ConfigError(f"{key} {named!r}: {error}") from error

@@ -240,7 +240,8 @@ def _local_files(pattern: str) -> list[str]:
         return _kept(pattern, [(str(p), p.relative_to(path).parts) for p in below])
     if not glob.has_magic(pattern):
         raise NothingThereError(
-            f"{pattern}: no such file; expected a file, a folder or a glob of files"
+            f"{pattern}: no such file; expected a file, a folder or a glob of files, seen from "
+            f"{Path.cwd()}; for a config of configs/, its first lines say how its data is made"
         )
     matches = sorted(glob.glob(pattern, recursive=True, include_hidden=True))
     return _kept(pattern, [(m, (Path(m).name,)) for m in matches if Path(m).is_file()])

@@ -79,7 +79,7 @@ def as_text(told: dict[str, Any]) -> str:
     lines = [
         f"Python {'.'.join(map(str, facts['python']))}, {facts['paddle'] or 'no Paddle'}",
         f"{facts['cores']} cores, {facts['cpu_vendor'] or 'unknown maker'}, vector path "
-        f"{facts['vector_path'] or 'unknown'}, {facts['numa_nodes']} memory nodes, huge pages "
+        f"{facts['vector_path'] or 'unknown'}, memory nodes {facts['numa_nodes']}, huge pages "
         f"{facts['huge_pages'] or 'unknown'}, governor {facts['governor'] or 'unknown'}",
         f"memory: {facts['memory_bytes'] / 2**30:.1f} GiB, a run may take "
         f"{facts['usable_bytes'] / 2**30:.1f} now",

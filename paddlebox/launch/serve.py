@@ -78,7 +78,7 @@ def _seconds(text: str) -> float:
 
 def _run(arguments: Any) -> int:
     if importlib.util.find_spec("aiohttp") is None:
-        raise ConfigError("tools/serve.py needs aiohttp: pip install 'paddlebox[serve]'")
+        raise ConfigError("tools/serve.py needs aiohttp: pip install 'aiohttp>=3.11'")
     if not arguments.path.is_file():
         raise StoreError(f"{arguments.path}: there is no export file; tools/export.py makes one")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

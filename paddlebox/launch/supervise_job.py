@@ -181,7 +181,10 @@ class Job:
         if self._signal():
             self._leave(128 + self._signal())
         elif final:
-            self.say(f"exit code {final} ({FINAL[final]}): another try would only repeat it")
+            self.say(
+                f"exit code {final} ({FINAL[final]}): another try would only repeat it; "
+                "why is above, or in workerlog.<rank> of the launcher's --log_dir (default: log)"
+            )
             self._leave(final)
         elif self.used > self.tries:
             codes = [rank.code for rank in self._ranks() if rank.code is not None and rank.code > 0]

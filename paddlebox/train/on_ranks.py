@@ -89,6 +89,24 @@ def share_files(files: Sequence[str], world: World) -> list[str]:
     return [file for file in files if owner[file] == world.rank]
 
 
+def warn_of_idle(passes: Sequence[Sequence[str]], world: World) -> None:
+    """Says, on the first rank, that passes have too few files for every rank to train.
+
+    Args:
+        passes: the files of each.
+    """
+    few = [files for files in passes if len(files) < world.size]
+    if few and world.rank == 0:
+        log.warning(
+            "%d of %d passes have fewer files than the %d ranks, %d at least: a rank without a "
+            "file trains nothing and only serves its rows; raise data.files_per_pass, or cut the files",
+            len(few),
+            len(passes),
+            world.size,
+            min(len(files) for files in few),
+        )
+
+
 def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: World) -> None:
     """Raises: ConfigError where a run was trained by another number of ranks."""
     ranks = int(record.cursor.get("ranks", 1)) if record is not None else world.size

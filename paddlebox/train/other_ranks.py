@@ -233,7 +233,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
             f"{_passes_text(stores, copied)}"
         )
     at = max(agreed)
-    log.info("%s: pass %d of %d ranks becomes that of %d ranks", root, at, size, world.size)
+    log.info("%s: pass %d, of %d rank(s), becomes one of %d", root, at, size, world.size)
     folder = own_dir(root, world)
     sources = []
     for rank in overlapping(own, size):

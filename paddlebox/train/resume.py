@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,7 @@ def _check(
     if not same_passes:
         wrong += [d for d in differing if d[0] in PASSES]
     if wrong or not same_passes:
-        lines = [f"{key}: was {_show(old)}, now {_show(new)}" for key, old, new in wrong]
+        lines = _as_lines(wrong)
         if not same_passes:
             lines.append(
                 f"the {passes} passes that were trained are no longer the first {passes} of the "
@@ -301,12 +301,12 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
                 continue
         elif not _within(key, ("model", "data.key_space")) or _within(key, TUNED):
             continue
-        wrong.append(f"{key}: was {_show(old)}, now {_show(new)}")
+        wrong.append((key, old, new))
     if wrong:
         raise ConfigError(
             f"{run_dir}: version {record.version} was trained with another configuration and "
-            "cannot be evaluated with this one:\n  " + "\n  ".join(wrong) + "\nput these values "
-            f"back; {run_dir / 'config.json'} has those of the run's last start"
+            "cannot be evaluated with this one:\n  " + "\n  ".join(_as_lines(wrong)) + "\nput "
+            f"these values back; {run_dir / 'config.json'} has those of the run's last start"
         )
 
 
@@ -358,6 +358,25 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
 def _within(key: str, keys: Sequence[str]) -> bool:
     key = _PHASE.sub("", _EXTRA.sub("table.", key))
     return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
+    """A line a value; slots that are there on one side only are listed, for a config of other data
+    has none in common with the run's."""
+    lines, gone, added = [], [], []
+    for key, old, new in wrong:
+        slot = key.removeprefix("slots.yaml ")
+        if slot != key and isinstance(old, dict) and new is None:
+            gone.append(slot)
+        elif slot != key and isinstance(new, dict) and old is None:
+            added.append(slot)
+        else:
+            lines.append(f"{key}: was {_show(old)}, now {_show(new)}")
+    if gone:
+        lines.append(f"slots.yaml {', '.join(gone)}: no longer there")
+    if added:
+        lines.append(f"slots.yaml {', '.join(added)}: new")
+    return lines
 
 
 def _show(value: Any) -> str:

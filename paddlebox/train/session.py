@@ -104,6 +104,7 @@ def train(
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     repeated = repeats.repeats(begun.plan)
     repeats.warn(begun.plan, repeated, begun.passes)
+    on_ranks.warn_of_idle([planned.files for planned in begun.plan[begun.passes :]], world)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()
     with (

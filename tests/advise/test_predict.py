@@ -160,7 +160,7 @@ def test_rates_are_kept_and_others_are_refused(tmp_path):
     assert Rates.load(path) == FREE
     text = path.read_text()
     for wrong, words in (
-        ("nonsense", "expected JSON"),
+        ("nonsense", "is not JSON"),
         ("[]", "keys of this version"),
         (text.replace("pull_id_s", "pull"), "these differ: pull, pull_id_s"),
         (text.replace('"cores": 4.0', '"cores": "4"'), "cores is '4', expected a number"),

@@ -91,6 +91,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
         ("no_colon", "expected module:name"),
         ("absent.py:Net", "no such file"),
         ("{}/net.py:Absent", "net.py has no attribute 'Absent'"),
+        ("{}/net.py:nubmer", "net.py has no attribute 'nubmer'; did you mean 'number'?"),
         ("{}/net.py:number", "expected a class of paddle.nn.Layer, found int"),
         ("{}/broken.py:Net", "ZeroDivisionError"),
     ],

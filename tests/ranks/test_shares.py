@@ -11,7 +11,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.ranks.lane import rounds
 from paddlebox.ranks.sharded import range_starts
 from paddlebox.ranks.world import World
-from paddlebox.train.on_ranks import share_files
+from paddlebox.train.on_ranks import share_files, warn_of_idle
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
@@ -55,6 +55,20 @@ def test_files_are_shared_by_size_each_to_one_rank_and_in_their_order(tmp_path: 
     assert all(share == sorted(share) for share in shares)
     assert shares[1] == files[1:4]  # 50 bytes, as the other has in one file; an empty one is left
     assert share_files(files, World()) == files
+
+
+def test_passes_that_leave_a_rank_without_a_file_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    passes = [["a", "b"], ["c"], ["d", "e", "f"]]
+    for world in (World(1, 2), World()):
+        warn_of_idle(passes, world)
+    warn_of_idle(passes[:1], World(0, 2))
+    assert not caplog.records
+    warn_of_idle(passes, World(0, 2))
+    (said,) = caplog.messages
+    assert said.startswith("1 of 3 passes have fewer files than the 2 ranks, 1 at least")
+    assert "data.files_per_pass" in said
 
 
 def test_a_rank_alone_waits_for_nobody() -> None:

@@ -668,7 +668,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
         [sys.executable, "-c", code, str(csv_run[1])], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'paddlebox[serve]'" in done.stderr
+    assert "pip install 'aiohttp>=3.11'" in done.stderr
 
 
 def test_workers_end_when_the_process_that_keeps_them_is_killed(csv_run: tuple[Path, Path]) -> None:

@@ -161,6 +161,17 @@ def test_other_slots_are_refused_by_name(run_dir, listed, said):
         take_up(run_dir, to=slots(*listed))
 
 
+def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(run_dir):
+    listed = [{**SLOTS[0], "name": "clicked"}, *({"name": n, "type": "sparse"} for n in "xy")]
+    with pytest.raises(ConfigError) as raised:
+        take_up(run_dir, to=slots(*listed))
+    lines = str(raised.value).splitlines()
+    there = ", ".join(slot["name"] for slot in SLOTS)
+    assert f"  slots.yaml {there}: no longer there" in lines
+    assert "  slots.yaml clicked, x, y: new" in lines
+    assert len([line for line in lines if "slots.yaml" in line]) == 3  # and their order
+
+
 @pytest.mark.parametrize(
     ("files", "goes_on"),
     [
