@@ -99,7 +99,7 @@ def warn_of_idle(passes: Sequence[Sequence[str]], world: World) -> None:
     if few and world.rank == 0:
         log.warning(
             "%d of %d passes have fewer files than the %d ranks, %d at least: a rank without a "
-            "file trains nothing and only serves its rows; raise data.files_per_pass, or cut the files",
+            "file trains nothing and only serves its rows; raise data.files_per_pass, or cut files",
             len(few),
             len(passes),
             world.size,
