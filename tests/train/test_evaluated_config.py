@@ -51,7 +51,7 @@ def test_other_files_formats_and_settings_of_training_are_fine() -> None:
         ({"model": {"hidden": [8]}}, SLOTS, r"model.hidden: was \[16\], now \[8\]"),
         ({}, [*SLOTS[:2], SLOTS[2] | {"hash": False}], "slots.yaml user: was .*now .*"),
         ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age: was "),
-        ({}, [*SLOTS, {"name": "item", "type": "sparse"}], "slots.yaml item: was null"),
+        ({}, [*SLOTS, {"name": "item", "type": "sparse"}], "slots.yaml item: new"),
     ],
 )
 def test_what_makes_other_feasigns_or_another_model_is_refused(
