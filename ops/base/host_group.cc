@@ -174,7 +174,9 @@ HostGroup::Bell* HostGroup::BellOf(int lane, int member) const {
 
 HostGroup::Ring* HostGroup::RingOf(int lane, int from, int to) const {
   auto* rings = reinterpret_cast<unsigned char*>(BellOf(lanes_, 0));
-  const auto at = static_cast<size_t>((lane * members() + from) * members() + to);
+  const auto m = static_cast<size_t>(members());
+  const size_t at =
+      (static_cast<size_t>(lane) * m + static_cast<size_t>(from)) * m + static_cast<size_t>(to);
   return reinterpret_cast<Ring*>(rings + at * (sizeof(Ring) + window_));
 }
 

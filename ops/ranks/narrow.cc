@@ -187,7 +187,7 @@ Status PackWithResidual(Wire wire, const float* rows, size_t n, size_t columns,
     kept[0] = rows[0];
     for (size_t c = 0; c < values; ++c) {
       const float lost = sum[c] - sent[c];
-      kept[1 + c] = lost - lost == 0.0f ? lost : 0.0f;  // of what is not finite it is NaN
+      kept[1 + c] = lost * 0.0f == 0.0f ? lost : 0.0f;  // of what is not finite it is NaN
     }
   }
   return Status::Ok();
