@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,8 +11,7 @@ import pytest
 
 from paddlebox.store.averages import averaged
 from paddlebox.train.averaging import START, Averaged
-
-ROOT = Path(__file__).parents[2]
+from tests.conftest import tool
 
 
 class Counting:
@@ -119,21 +115,15 @@ optimizer: {{learning_rate: 0.05}}
     def logloss(program: str, averaging: float) -> float:
         run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / f"{program}-{averaging}")
         options = ("-o", f"trainer.program={program}", f"optimizer.averaging={averaging}")
-        tool("train", *run, *options)
-        return float(json.loads(tool("evaluate", *run, *options))["logloss"])
+        said("train", *run, *options)
+        return float(json.loads(said("evaluate", *run, *options))["logloss"])
 
     static = logloss("pir", 0.9)
     assert logloss("dygraph", 0.9) == pytest.approx(static, rel=1e-4)
     assert logloss("pir", 0.0) != pytest.approx(static, rel=1e-4)
 
 
-def tool(name: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def said(*arguments: object) -> str:
+    done = tool(*arguments)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
