@@ -75,6 +75,7 @@ class Trainer(common.Trainer):
         planned = self.planned[self.done]
         self.done += 1
         line = {"pass": self.done, "epoch": 1, "date": "", "files": list(planned.files)}
+        line |= {"samples": self.work.samples, "metrics": {}}
         self.dataset.cursor = resume.cursor(self.hashes[self.done - 1], line)
         self.end_pass(commit=every)
 
@@ -171,7 +172,7 @@ def take_up(path: Path) -> int:
     config = load_config(path)
     cpu.apply(config.trainer.program, config.trainer.dense_threads)
     imported = time.time()
-    from paddlebox.train import session
+    from paddlebox.train import phases, session
 
     imported = time.time() - imported
 
@@ -180,9 +181,9 @@ def take_up(path: Path) -> int:
         print(json.dumps({"at": time.time(), "import_s": imported}), flush=True)
         os._exit(0)  # as if it were killed
 
-    module: Any = session
+    module: Any = phases
     module.run_pass = first_batch
-    module.train(config, path.parent)
+    session.train(config, path.parent)
     raise AssertionError("there was no pass to train")
 
 
