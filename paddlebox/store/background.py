@@ -38,6 +38,12 @@ class Background:
             running.result()
         return time.perf_counter() - started
 
+    def raise_error(self) -> None:
+        """Raises what went wrong in the call that was started last, if it is over; waits for
+        nothing."""
+        if self._running is not None and self._running.done():
+            self.wait()
+
     def settle(self) -> None:
         """As `wait`, and for a call that a signal kept `start` from noting."""
         self.wait()

@@ -26,6 +26,12 @@ class EndedPasses:
         self._unnamed: list[dict[str, Any]] = []  # parts of a pass that no version names yet
         self._kept: list[dict[str, Any]] = []  # of passes that `keep` took, and what the last said
         self._kept_fields: dict[str, Any] | None = None
+        self._last_day: int | None = None  # of the pass that was taken last, written or not
+
+    @property
+    def last_day(self) -> int:
+        """Of the training pass that ended last, though it may still be being committed."""
+        return self._history.day if self._last_day is None else self._last_day
 
     @property
     def has_parts(self) -> bool:
@@ -50,6 +56,7 @@ class EndedPasses:
     def keep_later(self, **fields: Any) -> Callable[[], None]:
         """Writes the pass that has ended now, when it is called."""
         parts = self._take_parts()
+        self._last_day = int(fields.get("day", 0))
         return lambda: self._keep(parts, fields)
 
     def commit_later(
@@ -62,6 +69,7 @@ class EndedPasses:
         """Writes and names the pass that has ended now, and those that were kept, when it is
         called. Returns the version; 0 without a folder."""
         parts, fields = self._take_parts(), {"day": 0, "pass_number": 0, **fields}
+        self._last_day = int(fields["day"])
         return lambda: self._commit(parts, dense or {}, counted, fields)
 
     def commit_kept(self) -> int:

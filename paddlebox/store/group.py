@@ -406,8 +406,11 @@ class TableGroup(OneRank, Closing):
 
     def begin_day(self, day: int) -> bool:
         """As `Table.begin_day`, of each table by its own `life`."""
-        self.wait_commit()  # a commit moves their days
-        return self._end_day([t for t in self._tables if t.config.life.auto and 0 < t.day < day])
+        self._background.raise_error()
+        ending = [table for table in self._tables if table.ends_day(day)]
+        if ending:
+            self.wait_commit()  # before any of them changes
+        return self._end_day(ending)
 
     def shrink_table(self) -> bool:
         """As `Table.shrink_table`, of each table by its own `life`."""

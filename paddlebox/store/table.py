@@ -542,10 +542,15 @@ class Table(OneRank, Closing):
         """Says that training goes on with this day: where it is a later one than before, the day
         before ends (`shrink_table`), if ``table.life.auto`` is set. True where it did.
 
-        Raises: as `append_events`; what went wrong in the commit in the background.
+        Raises: as `append_events`; what went wrong in the commit in the background, if that is over:
+        it is waited for only where a day ends.
         """
-        self.wait_commit()
-        return self.config.life.auto and 0 < self.day < day and self.shrink_table()
+        self._background.raise_error()
+        return self.ends_day(day) and self.shrink_table()
+
+    def ends_day(self, day: int) -> bool:
+        """Whether `begin_day` of this one ends the day before."""
+        return self.config.life.auto and 0 < self._ended.last_day < day
 
     def shrink_table(self) -> bool:
         """Ends the day that was trained last: rows decay, then those of a low score or long unseen

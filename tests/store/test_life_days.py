@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from paddlebox import ops
 from paddlebox.config import LifeConfig, TableConfig
-from paddlebox.errors import PassError, StoreError
+from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
@@ -302,6 +303,45 @@ def test_a_day_ends_when_a_later_one_begins(tmp_path: Path, in_memory: bool) -> 
         train(table, work_of(FIRST_DAY + 1, MANY[:2], 10), 6)
         train(table, work_of(FIRST_DAY + 2, MANY[:2], 10), 7)
         assert len(table.events) == 4
+
+
+def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_table(tmp_path / "s") as table:
+        staged = stage(table, work_of(FIRST_DAY, MANY))
+        table.begin(staged)
+        push(work_of(FIRST_DAY, MANY, 10), 1)
+        table.end(1)
+        write, go_on = table._ended._commit, Event()
+        monkeypatch.setattr(table._ended, "_commit", lambda *a: go_on.wait() and write(*a))
+        committing = table.commit_in_background(pass_number=1, day=FIRST_DAY)
+        assert not table.begin_day(FIRST_DAY)
+        table.begin(table.stage(MANY.astype(np.uint64), train=False))
+        table.abandon(evaluation=True)
+        assert not committing.done()
+        Timer(0.2, go_on.set).start()
+        assert table.begin_day(FIRST_DAY + 1)
+        assert committing.done()
+        assert [event["day"] for event in table.events] == [FIRST_DAY, FIRST_DAY]
+        assert shows(table) == [7]
+
+
+def test_a_commit_that_failed_is_heard_when_the_next_pass_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OutOfSpaceError("no room")
+
+    with open_table(tmp_path / "s") as table:
+        table.begin(stage(table, work_of(FIRST_DAY, MANY)))
+        table.end(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(table._ended, "_commit", full)
+            committing = table.commit_in_background(pass_number=1, day=FIRST_DAY)
+            assert isinstance(committing.exception(), OutOfSpaceError)
+        with pytest.raises(OutOfSpaceError, match="no room"):
+            table.begin_day(FIRST_DAY)
 
 
 def test_a_day_ends_once_whatever_is_killed_and_called_again(tmp_path: Path) -> None:
