@@ -542,8 +542,8 @@ class Table(OneRank, Closing):
         """Says that training goes on with this day: where it is a later one than before, the day
         before ends (`shrink_table`), if ``table.life.auto`` is set. True where it did.
 
-        Raises: as `append_events`; what went wrong in the commit in the background, if that is over:
-        it is waited for only where a day ends.
+        Raises: as `append_events`; what went wrong in the commit in the background, if that is
+        over: it is waited for only where a day ends.
         """
         self._background.raise_error()
         return self.ends_day(day) and self.shrink_table()
