@@ -20,4 +20,16 @@ int Call(const pbx_hbm* hbm, const F& f) {
   return Told(here.status().ok() ? f() : here.status());
 }
 
+// The same, timed from the begin of what f puts into the stream to its end.
+template <class F>
+int TimedCall(const pbx_hbm* hbm, CallClock* clock, void* stream, const F& f) {
+  return Call(hbm, [&]() -> Status {
+    Result<CallClock::Span> span = clock->Begin(static_cast<Stream>(stream));
+    if (!span.ok()) return span.status();
+    const Status status = f();
+    const Status ended = clock->End(std::move(span.value()), static_cast<Stream>(stream));
+    return status.ok() ? ended : status;
+  });
+}
+
 }  // namespace pbx::hbm

@@ -35,6 +35,9 @@ Status Open(const pbx_hbm_config& from, int device, std::unique_ptr<pbx_hbm>* ou
   if (from.embedx_dim < 1 || from.embedx_dim > 253) {
     return Error(Code::kInvalidArgument, "embedx_dim %d: expected 1 to 253", from.embedx_dim);
   }
+  if (from.expand_dim < 0 || from.expand_dim > 253) {
+    return Error(Code::kInvalidArgument, "expand_dim %d: expected 0 to 253", from.expand_dim);
+  }
   PBX_RETURN_IF_ERROR(CheckDevice(device));
   auto hbm = std::make_unique<pbx_hbm>();
   hbm->device = device;
@@ -49,6 +52,11 @@ Status Open(const pbx_hbm_config& from, int device, std::unique_ptr<pbx_hbm>* ou
   to.layout.embedx_dim = from.embedx_dim;
   to.layout.embed_state = rule::StateSize(to.embed.kind, 1);
   to.layout.embedx_state = rule::StateSize(to.embedx.kind, from.embedx_dim);
+  if (from.expand_dim != 0) {
+    PBX_RETURN_IF_ERROR(RuleOf("expand", from.expand, &to.expand));
+    to.layout.expand_dim = from.expand_dim;
+    to.layout.expand_state = rule::StateSize(to.expand.kind, from.expand_dim);
+  }
   const OnDevice here(device);
   PBX_RETURN_IF_ERROR(here.status());
   PBX_RETURN_IF_ERROR(hbm->copies.Open());
@@ -104,6 +112,17 @@ void pbx_hbm_close(pbx_hbm* hbm) {
   if (hbm == nullptr) return;
   const OnDevice here(hbm->device);
   delete hbm;
+}
+
+int pbx_hbm_take_times(pbx_hbm* hbm, pbx_hbm_times* out) {
+  return Call(hbm, [&]() -> Status {
+    pbx_hbm_times times{};
+    PBX_RETURN_IF_ERROR(hbm->pulls.Take(&times.pull_ns));
+    PBX_RETURN_IF_ERROR(hbm->pushes.Take(&times.push_ns));
+    PBX_RETURN_IF_ERROR(hbm->plans.Take(&times.plan_ns));
+    *out = times;
+    return Status::Ok();
+  });
 }
 
 int32_t pbx_hbm_row_words(const pbx_hbm* hbm) { return static_cast<int32_t>(hbm->words()); }

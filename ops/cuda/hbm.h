@@ -16,7 +16,7 @@
  * counted (pbx_hbm_report), for the host cannot look without waiting for the device.
  *
  * Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...] of a pull, W = words
- * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots.
+ * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots, E = expand_dim.
  */
 #ifndef PBX_CUDA_HBM_H_
 #define PBX_CUDA_HBM_H_
@@ -48,10 +48,11 @@ typedef struct {
 typedef struct {
   uint64_t seed;
   int32_t embedx_dim; /* 1 to 253 */
+  int32_t expand_dim; /* 0 to 253 */
   int32_t show_scale; /* 0 or 1 */
   float nonclk_coeff, click_coeff, embedx_threshold;
-  pbx_hbm_rule embed, embedx;
-  const float* slot_rates; /* host (65536), or null: 1 all */
+  pbx_hbm_rule embed, embedx, expand; /* expand: with expand_dim */
+  const float* slot_rates;            /* host (65536), or null: 1 all */
 } pbx_hbm_config;
 
 typedef struct {
@@ -67,9 +68,10 @@ typedef struct {
   int64_t show_click_stride;
   int64_t instances, slots; /* segments: instances * slots */
   float scale;              /* the batch size: from the gradient of a mean to that of a sum */
-  int32_t clip; /* what becomes of a row whose sums are not finite: 0 it is left, 1 mended */
-  float bound;  /* with clip: what an infinity becomes; NaN becomes 0 */
-  uint32_t day; /* days since 1970-01-01, written into the rows */
+  int32_t clip;        /* what becomes of a row whose sums are not finite: 0 it is left, 1 mended */
+  float bound;         /* with clip: what an infinity becomes; NaN becomes 0 */
+  uint32_t day;        /* days since 1970-01-01, written into the rows */
+  int32_t with_expand; /* 1: behind embedx are E columns of expand, which is updated too */
 } pbx_hbm_gradient;
 
 /* The ids that a pooled pull sums. Segment s has those of list s, or of list list_of[s]. */
@@ -92,6 +94,14 @@ typedef struct {
   uint64_t absent;                  /* feasigns that pbx_hbm_expect makes a mistake */
   uint64_t an_absent;               /* the highest of them */
 } pbx_hbm_report;
+
+/* How long the device was at calls of a kind, from their begin in the stream to their end. */
+typedef struct {
+  uint64_t pull_ns, push_ns, plan_ns; /* pull: the pooled and the extended one too */
+} pbx_hbm_times;
+
+/* What 16 bits a value is rounded to; the numbers of row/codec.h. */
+enum pbx_hbm_precision { PBX_HBM_FLOAT16 = 1, PBX_HBM_BFLOAT16 = 2 };
 
 typedef struct pbx_hbm pbx_hbm;             /* a device, and how its rows are */
 typedef struct pbx_hbm_table pbx_hbm_table; /* the rows of one pass */
@@ -132,6 +142,9 @@ PBX_HBM_API int pbx_hbm_peek(const pbx_hbm_table* table, pbx_hbm_report* pinned,
 /* The report after pbx_hbm_wait. bad_by_slot: host (65536), or null. */
 PBX_HBM_API int pbx_hbm_report_of(const pbx_hbm_table* table, pbx_hbm_report* out,
                                   uint64_t* bad_by_slot);
+/* The times of the calls that have ended and were not told before; after pbx_hbm_wait all. Does not
+ * wait. */
+PBX_HBM_API int pbx_hbm_take_times(pbx_hbm* hbm, pbx_hbm_times* out);
 PBX_HBM_API void pbx_hbm_drop(pbx_hbm_table* table);
 PBX_HBM_API int pbx_hbm_sizes_of(const pbx_hbm_table* table, pbx_hbm_sizes* out);
 
@@ -148,6 +161,13 @@ PBX_HBM_API int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint
 /* Reads rows into host (m, W). ids: host (m), or null: [first, first + m). */
 PBX_HBM_API int pbx_hbm_get_rows(const pbx_hbm_table* table, const int32_t* ids, uint64_t first,
                                  uint64_t m, float* rows);
+/* Rounds the embedx of the rows that a push has changed to 16 bits, as RowCodec::Round: up or down
+ * by a chance that seed, key, pass and column choose. A row that was rounded stays as it is.
+ * precision: pbx_hbm_precision. */
+PBX_HBM_API int pbx_hbm_round(pbx_hbm_table* table, int32_t precision, uint64_t pass);
+/* Which pushes from here on count shows and clicks, by the slot of their row. counted: host (65536)
+ * of 1 and 0, or null: all. Waits for the device. */
+PBX_HBM_API int pbx_hbm_count(pbx_hbm_table* table, const float* counted);
 /* The ids of rows that a push has changed, ascending. ids: host, room for n. */
 PBX_HBM_API int pbx_hbm_changed(const pbx_hbm_table* table, int32_t* ids, uint64_t* count);
 
@@ -157,6 +177,9 @@ PBX_HBM_API int pbx_hbm_find(const pbx_hbm_table* table, const uint64_t* feasign
 /* out: device (m, P). ids: device (m), in [-1, n); -1 gives zeros. */
 PBX_HBM_API int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
                              void* stream);
+/* The same with the expand part behind. out: device (m, P + E). */
+PBX_HBM_API int pbx_hbm_pull_extended(const pbx_hbm_table* table, const int32_t* ids, uint64_t m,
+                                      float* out, void* stream);
 /* Sums the rows of each segment, in order, and applies CVM. out: device, a segment's P floats
  * (without use_cvm P - 2: no counts) behind each other. */
 PBX_HBM_API int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segments,

@@ -111,4 +111,10 @@ Status Launch(const char* what, const Body& body, uint64_t tiles, size_t shared_
 // Tiles of `size` that hold n.
 inline uint64_t TilesOf(uint64_t n, uint64_t size) { return (n + size - 1) / size; }
 
+// How many of n a tile of `size` that begins with `first` holds.
+PBX_HOST_DEVICE inline int CountOf(uint64_t n, uint64_t first, int size) {
+  const uint64_t left = n - first;
+  return left < static_cast<uint64_t>(size) ? static_cast<int>(left) : size;
+}
+
 }  // namespace pbx::hbm

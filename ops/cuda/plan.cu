@@ -22,8 +22,8 @@ struct Expand {
   int32_t* segment_of;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = segments - first;
-    block.ForEach(static_cast<int>(left < kTile ? left : kTile), [&](int i) {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    block.ForEach(CountOf(segments, first, kTile), [&](int i) {
       const uint64_t segment = first + static_cast<uint64_t>(i);
       if (offsets == nullptr) {
         segment_of[segment] = static_cast<int32_t>(segment);
@@ -47,8 +47,8 @@ struct MarkHeads {
   int32_t* heads;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = nnz - first;
-    block.ForEach(static_cast<int>(left < kTile ? left : kTile), [&](int i) {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    block.ForEach(CountOf(nnz, first, kTile), [&](int i) {
       const int64_t at = static_cast<int64_t>(first) + i;
       heads[at] = Begins(rows, at) ? 1 : 0;
     });
@@ -69,8 +69,8 @@ struct Write {
     int32_t* const ids = plan + 3;
     int32_t* const starts = plan + 3 + unique;
     int32_t* const segments = plan + 3 + 2 * unique + 1;
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = nnz - first;
-    block.ForEach(static_cast<int>(left < kTile ? left : kTile), [&](int i) {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    block.ForEach(CountOf(nnz, first, kTile), [&](int i) {
       const int64_t at = static_cast<int64_t>(first) + i;
       const bool is_last = static_cast<uint64_t>(at) + 1 == nnz || rows[at + 1] == UINT32_MAX;
       if (rows[at] != UINT32_MAX) {
@@ -171,7 +171,7 @@ uint64_t pbx_hbm_plan_room(uint64_t nnz) { return 4 + 3 * nnz; }
 
 int pbx_hbm_plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t segments,
                  uint64_t nnz, int32_t stamp, int32_t* plan, void* stream) {
-  return Call(hbm, [&] {
+  return TimedCall(hbm, &hbm->plans, stream, [&] {
     return Plan(hbm, ids, offsets, segments, nnz, stamp, plan, static_cast<Stream>(stream));
   });
 }

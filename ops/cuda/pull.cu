@@ -21,7 +21,8 @@ PBX_HOST_DEVICE inline int WordOf(int embedx_at, int c) {
   return c < 2 ? RowLayout::kShow + c : (c == 2 ? RowLayout::kEmbed : embedx_at + c - 3);
 }
 
-template <int kDim>
+// kExpand: with the columns of expand behind.
+template <int kDim, bool kExpand>
 struct Pull {
   TableView table;
   const int32_t* ids;
@@ -29,15 +30,19 @@ struct Pull {
   float* out;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
-    const int columns = 3 + DimOf<kDim>(table), embedx_at = table.config.layout.embedx_at();
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = m - first;
-    const int count = static_cast<int>(left < kTile ? left : kTile);
+    const RowLayout& layout = table.config.layout;
+    const int plain = 3 + DimOf<kDim>(table), embedx_at = layout.embedx_at();
+    const int columns = plain + (kExpand ? layout.expand_dim : 0);
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    const int count = CountOf(m, first, kTile);
     const int32_t* __restrict__ const here = ids + first;
     float* __restrict__ const to = out + first * static_cast<uint64_t>(columns);
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns, c = i - r * columns;
       const int32_t id = here[r];
-      to[i] = table.Has(id) ? table.row(id)[WordOf(embedx_at, c)] : 0.0f;
+      const int word =
+          kExpand && c >= plain ? layout.expand_at() + c - plain : WordOf(embedx_at, c);
+      to[i] = table.Has(id) ? table.row(id)[word] : 0.0f;
       if (c == 0 && id != -1 && !table.Has(id)) AddTo(&table.report->out_of_range, 1);
     });
   }
@@ -83,8 +88,8 @@ struct PullPooled {
     constexpr int kCounts = kCvm ? 2 : 0;
     const int columns = kCounts + 1 + DimOf<kDim>(table);
     const int embedx_at = table.config.layout.embedx_at();
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = segments.segments - first;
-    const int count = static_cast<int>(left < kTile ? left : kTile);
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    const int count = CountOf(segments.segments, first, kTile);
     block.ForEach(count * columns, [&](int i) {
       const int t = i / columns, c = i - t * columns;
       const uint64_t segment = first + static_cast<uint64_t>(t);
@@ -107,7 +112,7 @@ struct PullPooled {
 template <int kDim>
 Status LaunchPull(const TableView& table, const int32_t* ids, uint64_t m, float* out,
                   Stream stream) {
-  return Launch("pull", Pull<kDim>{table, ids, m, out}, TilesOf(m, kTile), 0, stream);
+  return Launch("pull", Pull<kDim, false>{table, ids, m, out}, TilesOf(m, kTile), 0, stream);
 }
 
 template <int kDim>
@@ -140,14 +145,26 @@ using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 
 int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
                  void* stream) {
-  return Call(table->hbm, [&]() -> Status {
+  return TimedCall(table->hbm, &table->hbm->pulls, stream, [&]() -> Status {
     PBX_FOR_DIM(LaunchPull, table->view, ids, m, out, static_cast<Stream>(stream))
+  });
+}
+
+int pbx_hbm_pull_extended(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
+                          void* stream) {
+  return TimedCall(table->hbm, &table->hbm->pulls, stream, [&]() -> Status {
+    if (table->view.config.layout.expand_dim == 0) {
+      return Error(Code::kInvalidArgument,
+                   "pull_extended: expand_dim is 0, rows have no such part");
+    }
+    return Launch("pull_extended", Pull<0, true>{table->view, ids, m, out}, TilesOf(m, kTile), 0,
+                  static_cast<Stream>(stream));
   });
 }
 
 int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segments, float* out,
                         void* stream) {
-  return Call(table->hbm, [&]() -> Status {
+  return TimedCall(table->hbm, &table->hbm->pulls, stream, [&]() -> Status {
     if (segments->slots == 0 || segments->segments % segments->slots != 0) {
       return Error(Code::kInvalidArgument,
                    "pull_pooled: %llu segments of %llu slots: expected a multiple",

@@ -19,8 +19,9 @@ PBX_HOST_DEVICE inline float Mended(float x, float bound) {
 constexpr int kAnyRule = -1;
 
 // kKind: the rule of embed and embedx, where it is the same. Code for one rule takes half of the
-// registers of code for all, so that twice as many blocks share a multiprocessor.
-template <int kKind>
+// registers of code for all, so that twice as many blocks share a multiprocessor. kExpand: the
+// gradient has columns for expand.
+template <int kKind, bool kExpand>
 struct Push {
   TableView table;
   const int32_t* plan;
@@ -31,7 +32,7 @@ struct Push {
   // each use different banks.
   int row_room, sum_room;
 
-  // Column c of [show, click, embed_w, embedx...], summed over segments in their order.
+  // Column c of [show, click, embed_w, embedx..., expand...], summed over segments in their order.
   PBX_HOST_DEVICE float Sum(const int32_t* segments, int32_t begin, int32_t end, int c) const {
     float sum = 0.0f;
 #ifdef __CUDA_ARCH__
@@ -56,12 +57,16 @@ struct Push {
     bool good = true;
     for (int c = 0; c < columns; ++c) good = good && Finite(sums[c]);
     if (good) return true;
-    AddTo(&table.report->bad_rows, 1);
-    AddTo(table.bad_by_slot + SlotOf(row), 1);
+    CountBad(row);
     if (gradient.clip == 0) return false;
     for (int c = 0; c < 2; ++c) sums[c] = Finite(sums[c]) ? sums[c] : 0.0f;
     for (int c = 2; c < columns; ++c) sums[c] = Mended(sums[c], gradient.bound);
     return true;
+  }
+
+  PBX_HOST_DEVICE void CountBad(const float* row) const {
+    AddTo(&table.report->bad_rows, 1);
+    AddTo(table.bad_by_slot + SlotOf(row), 1);
   }
 
   // Whether the plan is of these rows, and as long as it says.
@@ -83,9 +88,10 @@ struct Push {
     const int64_t unique = plan[1], first = tile * rows_of_tile;
     const int32_t occurrences = plan[2];
     if (first >= unique) return;  // tiles were counted before the plan's size was known
-    const int64_t left = unique - first;
-    const int count = static_cast<int>(left < rows_of_tile ? left : rows_of_tile);
-    const int words = table.config.layout.words(), columns = 3 + table.config.layout.embedx_dim;
+    const int count =
+        CountOf(static_cast<uint64_t>(unique), static_cast<uint64_t>(first), rows_of_tile);
+    const int words = table.config.layout.words(), plain = 3 + table.config.layout.embedx_dim;
+    const int columns = plain + (kExpand ? table.config.layout.expand_dim : 0);
     const int32_t* const ids = plan + 3 + first;
     const int32_t* const starts = plan + 3 + unique + first;
     const int32_t* const segments = plan + 3 + 2 * unique + 1;
@@ -115,7 +121,10 @@ struct Push {
       if (places[r] < 0) return;
       float* const row = rows + r * row_room;
       float* const sum = sums + r * sum_room;
-      if (!Check(row, sum, columns)) return;
+      if constexpr (kExpand) {  // whatever becomes of the other part, as in the host's tier
+        if (!accessor::PushExpand(config, sum[0], sum + plain, row)) CountBad(row);
+      }
+      if (!Check(row, sum, plain)) return;
       SetFlag(row, kTouched);
       accessor::Push(config, table.keys[places[r]], sum[0], sum[1], sum + 2, gradient.day, row);
     });
@@ -126,17 +135,18 @@ struct Push {
   }
 };
 
-template <int kKind>
+template <int kKind, bool kExpand = false>
 Status LaunchPush(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
                   const pbx_hbm_gradient& gradient, Stream stream) {
   const RowLayout& layout = table.view.config.layout;
-  const int row_room = layout.words() | 1, sum_room = (3 + layout.embedx_dim) | 1;
+  const int columns = 3 + layout.embedx_dim + (kExpand ? layout.expand_dim : 0);
+  const int row_room = layout.words() | 1, sum_room = columns | 1;
   const size_t of_row = static_cast<size_t>(row_room + sum_room + 1) * 4;
   int tile = kMostTile;
   while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
   // 3 + U + (U + 1) + M values, and no row without an occurrence.
   const uint64_t most_rows = (plan_size - 4) / 3;
-  const Push<kKind> body{table.view, plan, plan_size, gradient, tile, row_room, sum_room};
+  const Push<kKind, kExpand> body{table.view, plan, plan_size, gradient, tile, row_room, sum_room};
   return Launch("push", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
                 static_cast<size_t>(tile) * of_row, stream);
 }
@@ -153,6 +163,13 @@ Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t 
                  static_cast<long long>(gradient.instances));
   }
   const AccessorConfig& config = table.view.config;
+  if (gradient.with_expand != 0) {
+    if (config.layout.expand_dim == 0) {
+      return Error(Code::kInvalidArgument,
+                   "push: a gradient for expand, expand_dim is 0: rows have no such part");
+    }
+    return LaunchPush<kAnyRule, true>(table, plan, plan_size, gradient, stream);
+  }
   auto launch = LaunchPush<kAnyRule>;
   if (config.embed.kind == config.embedx.kind) {
     switch (config.embed.kind) {
@@ -173,7 +190,7 @@ using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 
 int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                  const pbx_hbm_gradient* gradient, void* stream) {
-  return Call(table->hbm, [&] {
+  return TimedCall(table->hbm, &table->hbm->pushes, stream, [&] {
     return CheckAndLaunch(*table, plan, plan_size, *gradient, static_cast<Stream>(stream));
   });
 }

@@ -26,8 +26,8 @@ struct MakeFences {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
-    const uint64_t left = table.n + 1 - first;  // one more than keys: the end closes the rest
-    block.ForEach(static_cast<int>(left < kTileKeys ? left : kTileKeys), [&](int i) {
+    // One more than keys: the end closes the rest.
+    block.ForEach(CountOf(table.n + 1, first, kTileKeys), [&](int i) {
       const uint64_t at = first + static_cast<uint64_t>(i);
       const uint64_t begin = at == 0 ? 0 : (table.keys[at - 1] >> table.shift) + 1;
       const uint64_t end = at == table.n ? buckets : table.keys[at] >> table.shift;
@@ -44,8 +44,7 @@ struct FindKeys {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
-    const uint64_t left = m - first;
-    block.ForEach(static_cast<int>(left < kTileKeys ? left : kTileKeys), [&](int i) {
+    block.ForEach(CountOf(m, first, kTileKeys), [&](int i) {
       const uint64_t at = first + static_cast<uint64_t>(i), key = Mix(feasigns[at]);
       ids[at] = table.Find(key);
       if (!table.expects || ids[at] >= 0 || feasigns[at] == 0 || IsRefused(key)) return;
@@ -79,8 +78,7 @@ struct MoveRows {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
-    const uint64_t left = m - begin;
-    const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+    const int count = CountOf(m, begin, kTileRows);
     block.ForEach(count * static_cast<int>(words), [&](int i) {
       const uint64_t at = begin + static_cast<uint64_t>(i) / words;
       const uint32_t word = static_cast<uint32_t>(i) % words;
@@ -104,8 +102,7 @@ struct CreateRows {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
-    const uint64_t left = m - begin;
-    block.ForEach(static_cast<int>(left < kTileRows ? left : kTileRows), [&](int i) {
+    block.ForEach(CountOf(m, begin, kTileRows), [&](int i) {
       const uint64_t at = begin + static_cast<uint64_t>(i);
       accessor::Create(table.config, table.keys[ids[at]], slots[at], table.row(ids[at]));
     });
@@ -120,8 +117,7 @@ struct CarryRows {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
-    const uint64_t left = to.n - begin;
-    const int count = static_cast<int>(left < kTileRows ? left : kTileRows);
+    const int count = CountOf(to.n, begin, kTileRows);
     int32_t* const places = block.shared<int32_t>();
     block.ForEach(count, [&](int i) {
       places[i] = from.Find(to.keys[begin + static_cast<uint64_t>(i)]);
@@ -143,8 +139,24 @@ struct CarryRows {
 
 struct IsChanged {
   TableView table;
-  PBX_HOST_DEVICE bool operator()(int32_t id) const {
-    return ((GetWord(table.row(id), 0) >> 16) & kTouched) != 0;
+  PBX_HOST_DEVICE bool operator()(int32_t id) const { return table.Changed(id); }
+};
+
+struct RoundRows {
+  TableView table;
+  Precision precision;
+  uint64_t pass;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t begin = static_cast<uint64_t>(tile) * kTileRows;
+    const int dim = table.config.layout.embedx_dim, at = table.config.layout.embedx_at();
+    block.ForEach(CountOf(table.n, begin, kTileRows) * dim, [&](int i) {
+      const int64_t id = static_cast<int64_t>(begin) + i / dim;
+      if (!table.Changed(id)) return;
+      const uint64_t base = rounding::BaseOf(table.config.seed, table.keys[id], pass);
+      float* const value = table.row(id) + at + i % dim;
+      *value = rounding::Rounded(precision, base, i % dim, *value);
+    });
   }
 };
 
@@ -427,6 +439,34 @@ int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied
 
 int pbx_hbm_changed(const pbx_hbm_table* table, int32_t* ids, uint64_t* count) {
   return Call(table->hbm, [&] { return Changed(*table, ids, count); });
+}
+
+int pbx_hbm_round(pbx_hbm_table* table, int32_t precision, uint64_t pass) {
+  return Call(table->hbm, [&]() -> Status {
+    if (precision != PBX_HBM_FLOAT16 && precision != PBX_HBM_BFLOAT16) {
+      return Error(Code::kInvalidArgument, "round: precision %d, expected %d or %d", precision,
+                   PBX_HBM_FLOAT16, PBX_HBM_BFLOAT16);
+    }
+    const Stream stream = table->hbm->copies.get();
+    const RoundRows body{table->view, static_cast<Precision>(precision), pass};
+    PBX_RETURN_IF_ERROR(Launch("round", body, TilesOf(table->view.n, kTileRows), 0, stream));
+    return Synchronize(stream);
+  });
+}
+
+int pbx_hbm_count(pbx_hbm_table* table, const float* counted) {
+  return Call(table->hbm, [&]() -> Status {
+    PBX_RETURN_IF_ERROR(SynchronizeAll());  // pushes under way read what was before
+    table->view.config.counted = nullptr;
+    if (counted == nullptr) return Status::Ok();
+    const Stream stream = table->hbm->copies.get();
+    Result<Memory> filled = Filled("counted slots", counted, kSlots * sizeof(float), stream);
+    if (!filled.ok()) return filled.status();
+    PBX_RETURN_IF_ERROR(Synchronize(stream));
+    table->counted = std::move(filled.value());
+    table->view.config.counted = table->counted.as<float>();
+    return Status::Ok();
+  });
 }
 
 int pbx_hbm_find(const pbx_hbm_table* table, const uint64_t* feasigns, uint64_t m, int32_t* ids,

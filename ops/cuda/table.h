@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cuda/call_clock.h"
 #include "cuda/hbm.h"
 #include "cuda/memory.h"
+#include "row/round.h"
 #include "rule/accessor.h"
 
 namespace pbx::hbm {
@@ -41,6 +43,11 @@ struct TableView {
     return id >= 0 && static_cast<uint64_t>(static_cast<uint32_t>(id)) < n;
   }
 
+  // Whether a push has changed the row.
+  PBX_HOST_DEVICE bool Changed(int64_t id) const {
+    return ((GetWord(row(id), 0) >> 16) & kTouched) != 0;
+  }
+
   // The row of a mixed key, or -1. A bucket has four keys on average: one sector.
   PBX_HOST_DEVICE int32_t Find(uint64_t key) const {
     const uint64_t bucket = key >> shift;
@@ -64,6 +71,7 @@ struct pbx_hbm {
   pbx::hbm::Memory pinned[2], landing[2];  // what travels, on each side
   pbx::hbm::Event moved[2];                // the buffer may be used again
   std::mutex copying;                      // guards the four above
+  pbx::hbm::CallClock pulls, pushes, plans;
 
   size_t words() const { return static_cast<size_t>(config.layout.words()); }
   int columns() const { return 3 + config.layout.embedx_dim; }
@@ -73,6 +81,6 @@ struct pbx_hbm_table {
   pbx_hbm* hbm = nullptr;
   pbx::hbm::Memory keys, rows, fences;
   pbx::hbm::Memory report;  // and behind it the counters of slots
-  pbx::hbm::Memory refused;
+  pbx::hbm::Memory refused, counted;
   pbx::hbm::TableView view;
 };

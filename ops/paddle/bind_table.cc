@@ -189,7 +189,8 @@ void BindTable(py::module_& module) {
            })
       .def("set_counted",
            [](Table& t, const std::vector<uint8_t>& slots) {
-             t.SetCounted(slots.data(), slots.size());
+             const py::gil_scoped_release released;
+             ThrowIfError(t.SetCounted(slots.data(), slots.size()));
            })
       .def("cancel_merges", &Table::CancelMerges, release)
       .def("append_events",

@@ -96,18 +96,21 @@ Shape PooledShape(const RowAccess& table, const DeviceBatch& batch) {
 }  // namespace
 
 Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
-                    const Shape& out_shape, Tensor* out) {
+                    const Shape& out_shape, bool extended, Tensor* out) {
   DeviceRows* const device = table.device();
+  if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("pull_box_extended_sparse"));
   PBX_RETURN_IF_ERROR(ExpectThere(*device, anchor, "W", DataType::FLOAT32));
   Tensor rows;
   PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
   *out = NewOutput(out_shape, ids.place());
-  return device->Pull(rows.data<int32_t>(), Count(ids), out->data<float>(), StreamOf(ids));
+  const auto pull = extended ? &DeviceRows::PullExtended : &DeviceRows::Pull;
+  return (device->*pull)(rows.data<int32_t>(), Count(ids), out->data<float>(), StreamOf(ids));
 }
 
 Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,
-                    const Shape& grad_shape) {
+                    const Shape& grad_shape, bool extended) {
   DeviceRows* const device = table.device();
+  if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("push_box_extended_sparse"));
   PBX_RETURN_IF_ERROR(ExpectThere(*device, grad, "Out@GRAD", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", grad_shape));
   Tensor rows;
@@ -119,8 +122,9 @@ Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& gra
   Tensor plan = NewInts(room, ids);
   PBX_RETURN_IF_ERROR(device->Plan(batch, plan.data<int32_t>(), StreamOf(ids)));
   const float scale = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
-  return device->Push(plan.data<int32_t>(), room, batch.nnz, grad.data<float>(), scale,
-                      StreamOf(ids));
+  const auto push = extended ? &DeviceRows::PushExtended : &DeviceRows::Push;
+  return (device->*push)(plan.data<int32_t>(), room, batch.nnz, grad.data<float>(), scale,
+                         StreamOf(ids));
 }
 
 Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Tensor* out) {

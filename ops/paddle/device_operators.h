@@ -23,11 +23,11 @@ struct PooledInputs {
   bool use_cvm;
 };
 
-// out_shape: of the rows pulled for ids, (..., size).
+// out_shape: of the rows pulled for ids, (..., size). extended: with the expand part behind.
 Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
-                    const Shape& out_shape, Tensor* out);
+                    const Shape& out_shape, bool extended, Tensor* out);
 Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,
-                    const Shape& grad_shape);
+                    const Shape& grad_shape, bool extended);
 Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Tensor* out);
 Status PushPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, const Tensor& grad);
 

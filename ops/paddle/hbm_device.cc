@@ -54,25 +54,29 @@ class HbmDevice : public DeviceRows {
         name_(table.name),
         accessor_(table.accessor),
         slot_rates_(table.slot_rates),
-        rows_stay_(table.precision == Precision::kFloat32),
+        precision_(table.precision),
         on_bad_grad_(table.on_bad_grad),
         bad_grad_bound_(table.bad_grad_bound) {
     if (!slot_rates_.empty()) slot_rates_.resize(kSlots, 1.0f);
   }
 
   Status Begin(const PassTable& pass, size_t events) override;
-  Status End(PassTable* pass, AccessCounters* counters) override;
+  Status End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) override;
   void Abandon() override;
+  Status SetCounted(const std::vector<float>& counted) override;
   bool on_cpu() const override { return config_.host_is_device; }
 
   Status Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) override;
   Status Pull(const int32_t* ids, size_t n, float* out, void* stream) override;
+  Status PullExtended(const int32_t* ids, size_t n, float* out, void* stream) override;
   Status PullPooled(const DeviceBatch& batch, float* out, const float* dense,
                     void* stream) override;
   size_t PlanRoom(size_t nnz) const override { return pbx_hbm_plan_room(nnz); }
   Status Plan(const DeviceBatch& batch, int32_t* plan, void* stream) override;
   Status Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad, float scale,
               void* stream) override;
+  Status PushExtended(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                      float scale, void* stream) override;
   Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
                     const float* show_click, const float* grad, void* stream) override;
 
@@ -82,6 +86,9 @@ class HbmDevice : public DeviceRows {
   Status Carry(const PassTable& pass, pbx_hbm_table* to, std::vector<uint8_t>* carried) const;
   Status Put(const PassTable& pass, const std::vector<uint8_t>& carried, pbx_hbm_table* to) const;
   Status TakeChanged(PassTable* pass) const;
+  Status CountInto(pbx_hbm_table* table) const;
+  Status PushIds(const int32_t* plan, size_t plan_size, size_t n, const float* grad, float scale,
+                 bool with_expand, void* stream);
   Status CheckOpen(const char* what) const;
   Status CheckReport(const pbx_hbm_report& report) const;
   Status LookAtReport(void* stream);
@@ -93,9 +100,10 @@ class HbmDevice : public DeviceRows {
   const std::string name_;
   const AccessorConfig accessor_;
   std::vector<float> slot_rates_;
-  const bool rows_stay_;  // what End gives the host is what the device has: nothing is rounded
+  const Precision precision_;
   const OnBadGrad on_bad_grad_;
   const float bad_grad_bound_;
+  std::vector<float> counted_;  // empty: all slots
 
   // Tables go before what they are on.
   std::unique_ptr<pbx_hbm, Close> hbm_;
@@ -127,12 +135,14 @@ Status HbmDevice::OpenDevice() {
   pbx_hbm_config config{};
   config.seed = accessor_.seed;
   config.embedx_dim = accessor_.layout.embedx_dim;
+  config.expand_dim = accessor_.layout.expand_dim;
   config.show_scale = accessor_.show_scale ? 1 : 0;
   config.nonclk_coeff = accessor_.nonclk_coeff;
   config.click_coeff = accessor_.click_coeff;
   config.embedx_threshold = accessor_.embedx_threshold;
   config.embed = RuleOf(accessor_.embed);
   config.embedx = RuleOf(accessor_.embedx);
+  config.expand = RuleOf(accessor_.expand);
   config.slot_rates = slot_rates_.empty() ? nullptr : slot_rates_.data();
   pbx_hbm* opened = nullptr;
   PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_open(&config, config_.device, &opened), "the GPU"));
@@ -170,6 +180,7 @@ Status HbmDevice::Begin(const PassTable& pass, size_t events) {
   if (train) {
     PBX_RETURN_IF_ERROR(
         StatusOf(pbx_hbm_expect(table.get(), pass.refused.data(), pass.refused.size()), "refused"));
+    PBX_RETURN_IF_ERROR(CountInto(table.get()));
     last_ = nullptr;
   }
   *seen_ = pbx_hbm_report{};
@@ -236,13 +247,28 @@ Status HbmDevice::TakeChanged(PassTable* pass) const {
   return Status::Ok();
 }
 
-Status HbmDevice::End(PassTable* pass, AccessCounters* counters) {
+Status HbmDevice::CountInto(pbx_hbm_table* table) const {
+  const float* const counted = counted_.empty() ? nullptr : counted_.data();
+  return StatusOf(pbx_hbm_count(table, counted), "counted slots");
+}
+
+Status HbmDevice::SetCounted(const std::vector<float>& counted) {
+  counted_ = counted;
+  return open_ == nullptr ? Status::Ok() : CountInto(open_.get());
+}
+
+Status HbmDevice::End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) {
   PBX_RETURN_IF_ERROR(CheckOpen("end_pass"));
   PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_wait(hbm_.get()), "the GPU"));
   pbx_hbm_report report{};
   std::vector<uint64_t> bad(kSlots);
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_report_of(open_.get(), &report, bad.data()), "the GPU's counters"));
+  pbx_hbm_times times{};
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_take_times(hbm_.get(), &times), "the GPU's times"));
+  counters->pull_ns = times.pull_ns;
+  counters->push_ns = times.push_ns;
+  counters->plan_ns = times.plan_ns;
   counters->rows_pulled = std::exchange(rows_pulled_, 0);
   counters->rows_pushed = report.rows_pushed;
   counters->ids_pushed = report.ids_pushed;
@@ -254,18 +280,19 @@ Status HbmDevice::End(PassTable* pass, AccessCounters* counters) {
     open_ = nullptr;
     return Status::Ok();
   }
-  PBX_RETURN_IF_ERROR(TakeChanged(pass));
-  if (rows_stay_) {
-    last_keys_ = pass->table->keys();
-    last_exists_.resize(pass->rows());
-    for (size_t i = 0; i < pass->rows(); ++i) {
-      const float* const row = reinterpret_cast<const float*>(pass->table->row(i));
-      const bool touched = ((GetWord(row, 0) >> 16) & kTouched) != 0;
-      last_exists_[i] = touched || pass->Exists(i) ? 1 : 0;
-    }
-    last_ = std::move(open_);
+  if (precision_ != Precision::kFloat32) {
+    PBX_RETURN_IF_ERROR(StatusOf(
+        pbx_hbm_round(open_.get(), static_cast<int32_t>(precision_), pass_number), "16-bit rows"));
   }
-  open_ = nullptr;
+  PBX_RETURN_IF_ERROR(TakeChanged(pass));
+  last_keys_ = pass->table->keys();
+  last_exists_.resize(pass->rows());
+  for (size_t i = 0; i < pass->rows(); ++i) {
+    const float* const row = reinterpret_cast<const float*>(pass->table->row(i));
+    const bool touched = ((GetWord(row, 0) >> 16) & kTouched) != 0;
+    last_exists_[i] = touched || pass->Exists(i) ? 1 : 0;
+  }
+  last_ = std::move(open_);
   return Status::Ok();
 }
 
@@ -322,6 +349,14 @@ Status HbmDevice::Pull(const int32_t* ids, size_t n, float* out, void* stream) {
   return LookAtReport(stream);
 }
 
+Status HbmDevice::PullExtended(const int32_t* ids, size_t n, float* out, void* stream) {
+  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
+  rows_pulled_ += n;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_pull_extended(open_.get(), ids, n, out, stream), "pull_extended"));
+  return LookAtReport(stream);
+}
+
 Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* dense,
                              void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
@@ -350,9 +385,13 @@ Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* 
 Status HbmDevice::Plan(const DeviceBatch& batch, int32_t* plan, void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("push"));
   if (batch.shared.list_of != nullptr) {
-    return Error(Code::kInvalidArgument,
-                 "push: instances share lists, and no plan was fed: the GPU makes plans of batches "
-                 "with a list for each slot of each instance");
+    // A plan names each occurrence in each instance, since another order of sums is other bits. How
+    // many they are is the sum of the shared lists' lengths, which only the device has: making room
+    // for them would be a wait in each step. The feeder knows it.
+    return Error(
+        Code::kInvalidArgument,
+        "push: instances share lists, and no plan was fed: feed the feeder's, or give each "
+        "slot of each instance a list of its own, of which the GPU makes plans");
   }
   const size_t segments = batch.offsets == nullptr ? batch.nnz : batch.instances * batch.slots;
   return StatusOf(
@@ -385,9 +424,23 @@ Status HbmDevice::LookAtReport(void* stream) {
 
 Status HbmDevice::Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                        float scale, void* stream) {
+  return PushIds(plan, plan_size, n, grad, scale, false, stream);
+}
+
+Status HbmDevice::PushExtended(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                               float scale, void* stream) {
+  return PushIds(plan, plan_size, n, grad, scale, true, stream);
+}
+
+// Of ids that are segments of their own.
+Status HbmDevice::PushIds(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                          float scale, bool with_expand, void* stream) {
+  const RowLayout& layout = accessor_.layout;
   pbx_hbm_gradient gradient{};
   gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride = 3 + accessor_.layout.embedx_dim;
+  gradient.stride = gradient.show_click_stride =
+      3 + layout.embedx_dim + (with_expand ? layout.expand_dim : 0);
+  gradient.with_expand = with_expand ? 1 : 0;
   gradient.weights_at = 2;
   gradient.instances = static_cast<int64_t>(n);
   gradient.slots = 1;

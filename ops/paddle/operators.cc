@@ -55,8 +55,9 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
   Guard(op, [&]() -> Status {
     std::shared_ptr<RowAccess> table;
     PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
-    if (table->device() != nullptr && part == Part::kPlain) {
-      return PullOnDevice(*table, ids, anchor, PullShape(ids.shape(), size), &out);
+    if (table->device() != nullptr) {
+      return PullOnDevice(*table, ids, anchor, PullShape(ids.shape(), size),
+                          part == Part::kExtended, &out);
     }
     PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
     std::vector<int32_t> rows;
@@ -75,8 +76,8 @@ Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
   const Shape expected = PullShape(ids.shape(), static_cast<int>(size));
   std::shared_ptr<RowAccess> table;
   PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
-  if (table->device() != nullptr && part == Part::kPlain) {
-    return PushOnDevice(*table, ids, grad, expected);
+  if (table->device() != nullptr) {
+    return PushOnDevice(*table, ids, grad, expected, part == Part::kExtended);
   }
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   std::vector<int32_t> rows;

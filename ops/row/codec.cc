@@ -1,54 +1,15 @@
 #include "row/codec.h"
 
-#include <cmath>
 #include <cstring>
 
 namespace pbx {
 namespace {
 
-uint32_t Bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return bits;
-}
-float FromBits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-constexpr uint32_t kSign = 0x80000000u;
-constexpr uint32_t kInfinity = 0x7f800000u;
-constexpr float kMaxHalf = 65504.0f;
-constexpr uint32_t kMaxBfloat = 0x7f7f0000u;
-
-// chance: uniform 32 bits.
-float RoundToBfloat(float value, uint32_t chance) {
-  const uint32_t bits = Bits(value);
-  const uint32_t magnitude = bits & ~kSign;
-  if (magnitude >= kInfinity) return value;
-  const uint32_t rounded = (magnitude + (chance >> 16)) & 0xffff0000u;
-  return FromBits((bits & kSign) | (rounded >= kInfinity ? kMaxBfloat : rounded));
-}
-
-float RoundToHalf(float value, uint32_t chance) {
-  const uint32_t bits = Bits(value);
-  const uint32_t magnitude = bits & ~kSign;
-  if (magnitude >= kInfinity) return value;
-  const float size = FromBits(magnitude);
-  float rounded;
-  if (size >= kMaxHalf) {
-    rounded = kMaxHalf;
-  } else if (magnitude >= 0x38800000u) {  // 2^-14: from here on a half has ten bits of fraction
-    rounded = FromBits((magnitude + (chance >> 19)) & 0xffffe000u);
-  } else {  // multiples of 2^-24; both products are exact
-    const float units = size * 16777216.0f;
-    const float whole = std::floor(units);
-    const float u = static_cast<float>(chance >> 8) * (1.0f / 16777216.0f);
-    rounded = (u < units - whole ? whole + 1.0f : whole) * (1.0f / 16777216.0f);
-  }
-  return FromBits((bits & kSign) | Bits(rounded));
-}
+using rounding::Bits;
+using rounding::FromBits;
+using rounding::kInfinity;
+using rounding::kMaxHalf;
+using rounding::kSign;
 
 uint32_t Padded(int dim) { return (static_cast<uint32_t>(dim) * 2 + 3) / 4 * 4; }
 
@@ -136,12 +97,10 @@ void RowCodec::Unpack(const char* packed, float* row) const {
 
 void RowCodec::Round(uint64_t seed, uint64_t key, uint64_t pass, float* row) const {
   if (identity()) return;
-  const uint64_t base = Mix(Mix(seed ^ 0x726f756e64ULL) ^ Mix(key) ^ Mix(pass + 0x70617373ULL));
+  const uint64_t base = rounding::BaseOf(seed, key, pass);
   float* embedx = row + layout_.embedx_at();
   for (int i = 0; i < layout_.embedx_dim; ++i) {
-    const auto chance = static_cast<uint32_t>(Mix(base + static_cast<uint64_t>(i)) >> 32);
-    embedx[i] = precision_ == Precision::kFloat16 ? RoundToHalf(embedx[i], chance)
-                                                  : RoundToBfloat(embedx[i], chance);
+    embedx[i] = rounding::Rounded(precision_, base, i, embedx[i]);
   }
 }
 

@@ -7,10 +7,9 @@
 #include <cstdint>
 
 #include "row/layout.h"
+#include "row/round.h"
 
 namespace pbx {
-
-enum class Precision : uint8_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };  // stored in files
 
 class RowCodec {
  public:

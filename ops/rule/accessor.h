@@ -125,5 +125,22 @@ PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, flo
   }
 }
 
+// Updates the row's expand by its own rule. g: (E) merged gradient of the sum loss. Before the push
+// of embedx: the one that creates both parts only initialises them. A row whose gradient is 0 keeps
+// its bits: none of its slots asks for expand. False, and the row as it was: g is not finite.
+PBX_HOST_DEVICE inline bool PushExpand(const AccessorConfig& config, float show, const float* g,
+                                       float* row) {
+  const int dim = config.layout.expand_dim;
+  float size = 0.0f;
+  for (int i = 0; i < dim; ++i) size += g[i] < 0.0f ? -g[i] : g[i];
+  if (!(size * 0.0f == 0.0f)) return false;  // infinite, or NaN
+  if (size == 0.0f || !HasEmbedx(row)) return true;
+  float* const expand = row + config.layout.expand_at();
+  rule::Update(RuleFor(config.expand, RateOf(config, row)), dim, g, ScaleOf(config, show), expand,
+               expand + dim);
+  SetFlag(row, kTouched);
+  return true;
+}
+
 }  // namespace accessor
 }  // namespace pbx

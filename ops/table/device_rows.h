@@ -6,11 +6,12 @@
 // into it and do not wait; what the device meets there that is a mistake is told by a later call,
 // at the latest by End. FailedPrecondition where no pass is open.
 //
-// Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...].
+// Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...], E = expand_dim.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "row/lists.h"
@@ -41,10 +42,14 @@ class DeviceRows {
   // Brings the rows of a pass there. events: life events that have happened; rows that the device
   // has from the pass before are current only while no other has. OutOfSpace.
   virtual Status Begin(const PassTable& pass, size_t events) = 0;
-  // Waits for the device and writes the changed rows into pass, marked kTouched. Adds what was met
-  // to counters. An error leaves the pass open.
-  virtual Status End(PassTable* pass, AccessCounters* counters) = 0;
+  // Waits for the device and writes the changed rows into pass, marked kTouched; with 16-bit rows
+  // rounded, as RowCodec::Round does by pass_number. Adds what was met to counters. An error leaves
+  // the pass open.
+  virtual Status End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) = 0;
   virtual void Abandon() = 0;
+  // Which pushes count shows and clicks from now on: (65536) of 1 and 0, by the slot of their row;
+  // empty: all. Waits for the device.
+  virtual Status SetCounted(const std::vector<float>& counted) = 0;
 
   // Whether tensors are to be on the CPU: a device that is the host.
   virtual bool on_cpu() const = 0;
@@ -53,6 +58,8 @@ class DeviceRows {
   virtual Status Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) = 0;
   // out: (n, P).
   virtual Status Pull(const int32_t* ids, size_t n, float* out, void* stream) = 0;
+  // out: (n, P + E).
+  virtual Status PullExtended(const int32_t* ids, size_t n, float* out, void* stream) = 0;
   // out: (instances, slots * width + dense_width); dense: (instances, dense_width).
   virtual Status PullPooled(const DeviceBatch& batch, float* out, const float* dense,
                             void* stream) = 0;
@@ -64,6 +71,9 @@ class DeviceRows {
   // grad: (n, P), scale: the batch size. plan: of n ids by themselves.
   virtual Status Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                       float scale, void* stream) = 0;
+  // grad: (n, P + E).
+  virtual Status PushExtended(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                              float scale, void* stream) = 0;
   // grad: as out of PullPooled. show_click: (instances, 2).
   virtual Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
                             const float* show_click, const float* grad, void* stream) = 0;

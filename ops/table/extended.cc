@@ -13,29 +13,18 @@ namespace {
 constexpr size_t kRowsPerTask = 512;
 
 // Updates the expand of one row by its occurrences segments[begin, end), whose gradients are
-// grad + segment * stride; a row without one that is not 0 keeps its bits: none of its slots asks
-// for expand. False where the sum is not finite.
+// grad + segment * stride. False where the sum is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
                 const float* grad, size_t stride, size_t expand_column, float scale, float* row) {
-  const int dim = config.layout.expand_dim;
-  std::vector<float> merged(static_cast<size_t>(dim), 0.0f);
-  float show = 0.0f, size = 0.0f;
+  std::vector<float> merged(static_cast<size_t>(config.layout.expand_dim), 0.0f);
+  float show = 0.0f;
   for (int32_t i = begin; i < end; ++i) {
     const float* from = grad + static_cast<size_t>(segments[i] & INT32_MAX) * stride;
     show += from[0];
     for (size_t c = 0; c < merged.size(); ++c) merged[c] += from[expand_column + c];
   }
-  for (float& g : merged) {
-    g *= scale;
-    size += std::abs(g);
-  }
-  if (!(size < INFINITY)) return false;
-  if (size == 0.0f || !HasEmbedx(row)) return true;
-  float* const expand = row + config.layout.expand_at();
-  rule::Update(accessor::RuleFor(config.expand, accessor::RateOf(config, row)), dim, merged.data(),
-               accessor::ScaleOf(config, show), expand, expand + dim);
-  SetFlag(row, kTouched);
-  return true;
+  for (float& g : merged) g *= scale;
+  return accessor::PushExpand(config, show, merged.data(), row);
 }
 
 }  // namespace

@@ -68,6 +68,9 @@ void RowAccess::AddCounters(const AccessCounters& more) {
   rows_pulled_ += more.rows_pulled;
   rows_pushed_ += more.rows_pushed;
   ids_pushed_ += more.ids_pushed;
+  pull_ns_ += more.pull_ns;
+  push_ns_ += more.push_ns;
+  plan_ns_ += more.plan_ns;
   const std::lock_guard<std::mutex> lock(bad_mutex_);
   for (const auto& [slot, count] : more.bad_grads) bad_grads_[slot] += count;
 }

@@ -73,6 +73,8 @@ class RowAccess {
   Status PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                      float scale);
 
+  // FailedPrecondition, naming what was tried, where rows have no expand part.
+  Status CheckExtended(const char* what) const;
   // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows
   // have none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
@@ -113,7 +115,6 @@ class RowAccess {
  private:
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
-  Status CheckExtended(const char* what) const;
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient);

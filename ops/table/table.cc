@@ -36,13 +36,6 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
                  config.name.c_str(), config.accessor.layout.expand_dim);
   }
-  if (config.accessor.layout.expand_dim != 0 && device != nullptr) {
-    return Error(
-        Code::kInvalidArgument,
-        "table '%s': expand_dim is %d, and rows on a GPU have no expand part: set it to 0, "
-        "or hbm.place to host",
-        config.name.c_str(), config.accessor.layout.expand_dim);
-  }
   std::unique_ptr<Table> table(new Table(config));
   table->device_ = std::move(device);
   // The states' sizes follow from the rules: nobody else sets them.
@@ -149,7 +142,7 @@ Status Table::End(uint64_t pass_number) {
   }
   if (device_ != nullptr) {
     AccessCounters counters;
-    const Status brought = device_->End(training_.get(), &counters);
+    const Status brought = device_->End(training_.get(), pass_number, &counters);
     AddCounters(counters);
     PBX_RETURN_IF_ERROR(brought);
   }
@@ -170,8 +163,8 @@ Status Table::End(uint64_t pass_number) {
       if (ended->touched[i] == 0) continue;
       SetWord(row, 0, word & ~touched);
       // Once, and before anyone copies the rows: whatever tier a row comes back through, its bits
-      // are these.
-      if (codec_.identity()) continue;
+      // are these. A device has rounded its own.
+      if (codec_.identity() || device_ != nullptr) continue;
       codec_.Round(config_.accessor.seed, ended->table->keys()[i], pass_number, row);
     }
   });
@@ -355,10 +348,11 @@ void Table::CancelMerges() {
   if (ssd_ != nullptr) ssd_->CancelMerges();
 }
 
-void Table::SetCounted(const uint8_t* slots, size_t n) {
+Status Table::SetCounted(const uint8_t* slots, size_t n) {
   counted_.assign(n == 0 ? 0 : size_t{1} << 16, 1.0f);
   for (size_t i = 0; i < n && i < counted_.size(); ++i) counted_[i] = slots[i] != 0 ? 1.0f : 0.0f;
   config_.accessor.counted = n == 0 ? nullptr : counted_.data();
+  return device_ == nullptr ? Status::Ok() : device_->SetCounted(counted_);
 }
 
 bool Table::training() const {

@@ -156,7 +156,7 @@ class Table : public RowAccess {
 
   // Which pushes count shows and clicks from now on, by the slot of their row; slots from n on do,
   // and with n = 0 all. The others learn alone. Not while a push is under way.
-  void SetCounted(const uint8_t* slots, size_t n);
+  Status SetCounted(const uint8_t* slots, size_t n);
 
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;

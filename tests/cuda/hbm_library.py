@@ -1,18 +1,36 @@
-"""The C interface of ops/cuda/hbm.h by ctypes: nothing but numpy is needed."""
+"""The C interface of ops/cuda/hbm.h by ctypes: nothing but numpy is needed.
+
+    python tests/cuda/hbm_library.py gpu    builds the library for this machine's GPU, or host
+"""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
 import os
+import re
+import shutil
 import subprocess
-from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+import sys
+from ctypes import (
+    byref,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "ops/cuda/hbm.h"
 RULES = ("naive", "adagrad", "std_adagrad", "adagrad_v2", "adam", "shared_adam", "ftrl")
 
 
@@ -28,11 +46,9 @@ class Rule(ctypes.Structure):
 class Config(ctypes.Structure):
     _fields_ = [
         ("seed", c_uint64),
-        ("embedx_dim", c_int32),
-        ("show_scale", c_int32),
+        *((name, c_int32) for name in ("embedx_dim", "expand_dim", "show_scale")),
         *((name, c_float) for name in ("nonclk_coeff", "click_coeff", "embedx_threshold")),
-        ("embed", Rule),
-        ("embedx", Rule),
+        *((name, Rule) for name in ("embed", "embedx", "expand")),
         ("slot_rates", c_void_p),
     ]
 
@@ -51,6 +67,7 @@ class Gradient(ctypes.Structure):
         ("clip", c_int32),
         ("bound", c_float),
         ("day", c_uint32),
+        ("with_expand", c_int32),
     ]
 
 
@@ -73,6 +90,73 @@ class Report(ctypes.Structure):
             *("absent", "an_absent"),
         )
     ]
+
+
+class Times(ctypes.Structure):
+    _fields_ = [(name, c_uint64) for name in ("pull_ns", "push_ns", "plan_ns")]
+
+
+STRUCTURES = {
+    "pbx_hbm_rule": Rule,
+    "pbx_hbm_config": Config,
+    "pbx_hbm_sizes": Sizes,
+    "pbx_hbm_gradient": Gradient,
+    "pbx_hbm_segments": Segments,
+    "pbx_hbm_report": Report,
+    "pbx_hbm_times": Times,
+}
+SCALARS = {
+    "int": c_int,
+    "int32_t": c_int32,
+    "int64_t": c_int64,
+    "uint16_t": c_uint16,
+    "uint32_t": c_uint32,
+    "uint64_t": c_uint64,
+    "float": c_float,
+    "void": None,
+}
+
+
+def _type_of(words: str) -> Any:
+    """What ctypes has for a type of the header."""
+    name = words.replace("const", "").strip()
+    if "*" in name:
+        return c_char_p if name == "char*" else c_void_p
+    return STRUCTURES.get(name, SCALARS.get(name))
+
+
+def _declared(words: str) -> tuple[str, Any]:
+    """The name and the type of `const float* rows`."""
+    found = re.fullmatch(r"(.*?[\s*])(\w+)", words.strip())
+    assert found is not None, words
+    return found[2], _type_of(re.sub(r"\s*\*", "*", found[1]).strip())
+
+
+def _header() -> str:
+    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+
+
+def functions() -> dict[str, tuple[Any, list[Any]]]:
+    """Of each function of the header: what it returns, and its parameters."""
+    found = {}
+    for result, name, parameters in re.findall(
+        r"PBX_HBM_API\s+([\w\s*]+?[\s*])pbx_hbm_(\w+)\(([^)]*)\);", _header()
+    ):
+        own = [] if parameters == "void" else parameters.split(",")
+        found[name] = (_type_of(result.strip()), [_declared(one)[1] for one in own])
+    return found
+
+
+def structures() -> dict[str, list[tuple[str, Any]]]:
+    """Of each structure of the header: its fields, in order."""
+    found = {}
+    for fields, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", _header(), re.DOTALL):
+        found[name] = []
+        for line in filter(None, (line.strip() for line in fields.split(";"))):
+            first, *others = line.split(",")  # float l1, l2
+            of, kind = _declared(first)
+            found[name] += [(of, kind), *((other.strip(), kind) for other in others)]
+    return found
 
 
 def rule(kind: str, **changed: float) -> Rule:
@@ -101,6 +185,7 @@ def config(dim: int = 8, kind: str = "adagrad", **changed: Any) -> Config:
         "embedx_threshold": 0.0,
         "embed": rule(kind),
         "embedx": rule(kind),
+        "expand": rule(kind),
     } | changed
     return Config(embedx_dim=dim, **values)
 
@@ -114,21 +199,20 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self._native = ctypes.CDLL(str(path))
-        for name in ("error", "backend"):
-            self._function(name).restype = c_char_p
-        self._function("plan_room").restype = c_uint64
-        self._function("row_words").restype = c_int32
-
-    def _function(self, name: str) -> Any:
-        return getattr(self._native, f"pbx_hbm_{name}")
+        self._functions = {}
+        for name, (result, parameters) in functions().items():
+            function = self._functions[name] = getattr(self._native, f"pbx_hbm_{name}")
+            function.restype, function.argtypes = result, parameters
 
     def call(self, name: str, *arguments: Any) -> None:
-        code = self._function(name)(*arguments)
+        code = self.get(name, *arguments)
         if code != 0:
-            raise Error(code, self._function("error")().decode())
+            raise Error(code, self.get("error").decode())
 
     def get(self, name: str, *arguments: Any) -> Any:
-        return self._function(name)(*arguments)
+        function = self._functions[name]
+        assert len(arguments) == len(function.argtypes), name  # ctypes lets more of them through
+        return function(*arguments)
 
     @property
     def backend(self) -> str:
@@ -197,6 +281,12 @@ class Device:
         self.library.call("synchronize", None)
         return plan
 
+    def take_times(self) -> Times:
+        found = Times()
+        self.library.call("wait", self.handle)
+        self.library.call("take_times", self.handle, byref(found))
+        return found
+
     def close(self) -> None:
         self.library.get("close", self.handle)
         self.handle = c_void_p()
@@ -261,6 +351,12 @@ class Table:
         self.library.call("carry", source.handle, self.handle, byref(copied))
         return copied.value
 
+    def round(self, precision: int, number: int) -> None:
+        self.library.call("round", self.handle, precision, number)
+
+    def count(self, counted: np.ndarray | None) -> None:
+        self.library.call("count", self.handle, pointer(counted))
+
     def changed(self) -> np.ndarray:
         ids, count = np.empty(len(self.keys), np.int32), c_uint64()
         self.library.call("changed", self.handle, pointer(ids), byref(count))
@@ -279,6 +375,15 @@ class Table:
         shape = (len(ids), 3 + self.device.config.embedx_dim)
         out = self.device.put(np.full(shape, np.nan, np.float32))
         self.library.call("pull", self.handle, asked.pointer, c_uint64(len(ids)), out.pointer, None)
+        return out.get()
+
+    def pull_extended(self, ids: np.ndarray) -> np.ndarray:
+        asked, of = self.device.put(ids.astype(np.int32)), self.device.config
+        shape = (len(ids), 3 + of.embedx_dim + of.expand_dim)
+        out = self.device.put(np.full(shape, np.nan, np.float32))
+        self.library.call(
+            "pull_extended", self.handle, asked.pointer, len(ids), out.pointer, None
+        )
         return out.get()
 
     def pull_pooled(
@@ -338,6 +443,7 @@ class Push(NamedTuple):
     clip: bool = False
     bound: float = 10.0
     day: int = 0
+    with_expand: bool = False
 
     def gradient(self, grad: c_void_p, show_click: c_void_p) -> Gradient:
         return Gradient(
@@ -353,6 +459,7 @@ class Push(NamedTuple):
             clip=int(self.clip),
             bound=self.bound,
             day=self.day,
+            with_expand=int(self.with_expand),
         )
 
 
@@ -421,16 +528,29 @@ class Reference:
             byref(of), pointer(keys), pointer(rows), pointer(plan), byref(gradient)
         )
 
+    def round(
+        self, of: Config, keys: np.ndarray, rows: np.ndarray, precision: int, number: int
+    ) -> None:
+        """Changes rows."""
+        self._native.pbx_reference_round(
+            *(byref(of), pointer(keys), c_uint64(len(keys)), c_int32(precision)),
+            *(c_uint64(number), pointer(rows)),
+        )
+
 
 def build(device: str) -> Path:
     """Builds the libraries for `host` or `gpu`. Returns their folder."""
     folder = ROOT / "build/cuda"
     folder.mkdir(parents=True, exist_ok=True)
     nvcc = os.environ.get("NVCC") or "nvcc"
+    jobs = os.cpu_count() if device == "gpu" else 2
     with open(folder / "lock", "w") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(
-            ["make", "-C", str(ROOT / "tests/cuda"), "-j2", device, f"NVCC={nvcc}"],
+            [
+                *("make", "-C", str(ROOT / "tests/cuda"), f"-j{jobs}", device),
+                *(f"NVCC={nvcc}", *_architecture(device)),
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -438,3 +558,21 @@ def build(device: str) -> Path:
     if done.returncode != 0:
         raise RuntimeError(f"make {device} in tests/cuda:\n{done.stdout}{done.stderr}")
     return folder
+
+
+def _architecture(device: str) -> list[str]:
+    """ARCH=90 for an H100; nothing where the driver does not say, or the caller did."""
+    if device != "gpu" or "ARCH" in os.environ or shutil.which("nvidia-smi") is None:
+        return []
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = {line.strip().replace(".", "") for line in done.stdout.splitlines()}
+    return [f"ARCH={' '.join(sorted(found))}"] if found and all(map(str.isdigit, found)) else []
+
+
+if __name__ == "__main__":
+    print(build(sys.argv[1]))

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/hbm.h"
+#include "row/codec.h"
 #include "row/plan.h"
 #include "table/kernels.h"
 
@@ -39,12 +40,40 @@ pbx::AccessorConfig AccessorOf(const pbx_hbm_config& from) {
   to.layout.embedx_dim = from.embedx_dim;
   to.layout.embed_state = pbx::rule::StateSize(to.embed.kind, 1);
   to.layout.embedx_state = pbx::rule::StateSize(to.embedx.kind, from.embedx_dim);
+  if (from.expand_dim != 0) {
+    to.expand = RuleOf(from.expand);
+    to.layout.expand_dim = from.expand_dim;
+    to.layout.expand_state = pbx::rule::StateSize(to.expand.kind, from.expand_dim);
+  }
   to.slot_rates = from.slot_rates;
   return to;
 }
 
 pbx::RowBlock BlockOf(const pbx::AccessorConfig& config, const uint64_t* keys, float* rows) {
   return {reinterpret_cast<char*>(rows), keys, config.layout.bytes(), &config};
+}
+
+// The expand part of a push, as ops/table/extended.cc has it; one segment an instance.
+void PushExpand(const pbx::AccessorConfig& config, float* rows, const int32_t* plan,
+                const pbx_hbm_gradient& gradient) {
+  const int32_t* const starts = plan + 3 + plan[1];
+  const int32_t* const segments = starts + plan[1] + 1;
+  const auto dim = static_cast<size_t>(config.layout.expand_dim);
+  const auto at = static_cast<size_t>(3 + config.layout.embedx_dim);
+  for (int32_t u = 0; u < plan[1]; ++u) {
+    std::vector<float> merged(dim, 0.0f);
+    float show = 0.0f;
+    for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
+      const int64_t segment = segments[i] & INT32_MAX;
+      show += gradient.show_click[segment * gradient.show_click_stride];
+      for (size_t c = 0; c < dim; ++c) {
+        merged[c] += gradient.grad[static_cast<size_t>(segment * gradient.stride) + at + c];
+      }
+    }
+    for (float& g : merged) g *= gradient.scale;
+    pbx::accessor::PushExpand(config, show, merged.data(),
+                              rows + static_cast<int64_t>(plan[3 + u]) * config.layout.words());
+  }
 }
 
 }  // namespace
@@ -106,8 +135,19 @@ PBX_HBM_API void pbx_reference_push(const pbx_hbm_config* config, const uint64_t
   view.on_bad = gradient->clip != 0 ? pbx::BadGrad::kClip : pbx::BadGrad::kSkip;
   view.bound = gradient->bound;
   const auto unique = static_cast<size_t>(plan[1]);
+  if (gradient->with_expand != 0) PushExpand(accessor, rows, plan, *gradient);
   pbx::ActiveKernels().push(BlockOf(accessor, keys, rows), plan + 3, plan + 3 + unique,
                             plan + 3 + 2 * unique + 1, 0, unique, view, gradient->day);
+}
+
+// Rounds all rows.
+PBX_HBM_API void pbx_reference_round(const pbx_hbm_config* config, const uint64_t* keys, uint64_t n,
+                                     int32_t precision, uint64_t pass, float* rows) {
+  const pbx::RowLayout layout = AccessorOf(*config).layout;
+  const pbx::RowCodec codec(layout, static_cast<pbx::Precision>(precision));
+  for (uint64_t i = 0; i < n; ++i) {
+    codec.Round(config->seed, keys[i], pass, rows + i * static_cast<uint64_t>(layout.words()));
+  }
 }
 
 }  // extern "C"
