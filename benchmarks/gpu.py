@@ -1,6 +1,8 @@
 """The HBM tier on a GPU: what share of the device's own copy rate do pull, push and find reach?
 
     make bench-gpu        or   NVCC=/usr/local/cuda/bin/nvcc python benchmarks/gpu.py
+    python benchmarks/gpu.py --quick                  one table, in seconds
+    python benchmarks/gpu.py --quick --device host    a trial where there is no GPU
 
 Needs a GPU, nvcc and numpy; Paddle is not needed. PyTorch and CuPy are measured beside it where
 they are installed. Each figure is the median of --turns turns in which everything measured is
@@ -17,6 +19,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -180,6 +184,15 @@ def _unmix(keys: np.ndarray) -> np.ndarray:
     return x
 
 
+def device_name() -> str:
+    """The GPU and its driver, as nvidia-smi says."""
+    if shutil.which("nvidia-smi") is None:
+        return "unknown"
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0].strip() or "unknown"
+
+
 def peers(dim: int, rows: int, ids: np.ndarray) -> dict[str, Callable[[], Any]]:
     """Gathers of the same ids by what is installed: each of D floats a row, without the counts."""
     found: dict[str, Callable[[], Any]] = {}
@@ -257,9 +270,13 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a trial: D 64, 1 M rows, 2 turns")
     parser.add_argument("--device", choices=["gpu", "host"], default="gpu", help="host: a trial")
     parser.add_argument("--out", type=Path, default=Path("build/bench/gpu.json"))
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.dims, arguments.rows, arguments.batches = [64], [1_000_000], [65536]
+        arguments.turns, arguments.calls = 2, 2
     folder = build(arguments.device)
     library = Library(folder / f"libpbx_hbm_{arguments.device}.so")
     figures: list[dict[str, Any]] = []
@@ -286,7 +303,12 @@ def main() -> int:
     return report.write(
         arguments.out,
         {name: value for name, value in vars(arguments).items() if name != "out"},
-        {"measured": figures, "pinned_bytes_per_s": pinned, "peers_s": beside},
+        {
+            "device": device_name() if arguments.device == "gpu" else "the host, for a trial",
+            "measured": figures,
+            "pinned_bytes_per_s": pinned,
+            "peers_s": beside,
+        },
         goals,
     )
 

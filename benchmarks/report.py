@@ -46,13 +46,16 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:  # a machine for benchmarks may have no git
+        return "unknown"
     return found.stdout.strip() or "unknown"
 
 

@@ -1,6 +1,6 @@
 """The C interface of ops/cuda/hbm.h by ctypes: nothing but numpy is needed.
 
-    python tests/cuda/hbm_library.py gpu    builds the library for this machine's GPU, or host
+As a program, `hbm_library.py gpu` (or host) builds the library for this machine's GPU.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def functions() -> dict[str, tuple[Any, list[Any]]]:
 
 def structures() -> dict[str, list[tuple[str, Any]]]:
     """Of each structure of the header: its fields, in order."""
-    found = {}
+    found: dict[str, list[tuple[str, Any]]] = {}
     for fields, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", _header(), re.DOTALL):
         found[name] = []
         for line in filter(None, (line.strip() for line in fields.split(";"))):
@@ -381,9 +381,7 @@ class Table:
         asked, of = self.device.put(ids.astype(np.int32)), self.device.config
         shape = (len(ids), 3 + of.embedx_dim + of.expand_dim)
         out = self.device.put(np.full(shape, np.nan, np.float32))
-        self.library.call(
-            "pull_extended", self.handle, asked.pointer, len(ids), out.pointer, None
-        )
+        self.library.call("pull_extended", self.handle, asked.pointer, len(ids), out.pointer, None)
         return out.get()
 
     def pull_pooled(

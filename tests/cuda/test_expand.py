@@ -16,7 +16,7 @@ def extended(rng: np.random.Generator, dim: int, expand: int, ids: int, **change
     return of._replace(show_click=of.grad)
 
 
-@pytest.mark.parametrize("dim, expand", [(4, 2), (8, 8), (64, 17), (253, 253)])
+@pytest.mark.parametrize(("dim", "expand"), [(4, 2), (8, 8), (64, 17), (253, 253)])
 def test_a_pull_has_expand_behind_embedx(library, reference, dim, expand):
     of = config(dim, expand_dim=expand)
     case = filled(library, reference, of, 60)
@@ -34,7 +34,7 @@ def test_a_pull_has_expand_behind_embedx(library, reference, dim, expand):
 
 
 @pytest.mark.parametrize("kind", RULES)
-@pytest.mark.parametrize("dim, expand", [(4, 2), (16, 9), (200, 150)])
+@pytest.mark.parametrize(("dim", "expand"), [(4, 2), (16, 9), (200, 150)])
 def test_pushes_leave_the_rows_of_the_hosts_tier(library, reference, kind, dim, expand):
     of = config(dim, "adagrad", expand_dim=expand, expand=rule(kind), embedx_threshold=1.0)
     case = filled(library, reference, of, 90)

@@ -139,6 +139,83 @@ def test_days_that_end_and_evaluations_between_passes_do_not_show(both, tmp_path
     assert_same(both(passes(days=True, evaluate=True), fields, folder=tmp_path))
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_rows_of_16_bits_that_stay_on_the_device_do_not_show(both, precision, tmp_path):
+    fields = {"embedx_threshold": 1.0, "row_precision": precision}
+    assert_same(both(passes(evaluate=True), fields, folder=tmp_path))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_with_a_second_embedding_do_not_show(both, rule, precision):
+    def run(table):
+        random, seen = np.random.default_rng(8), []
+        for number in range(1, 4):
+            feasigns = random.choice(40, 30, replace=False) + 1
+            begin(table, feasigns)
+            for turn in range(3):
+                slots = [int64(random.choice(feasigns, (BATCH, 1))) for _ in range(SLOTS)]
+                plain, expand = ops.pull_box_extended_sparse(
+                    slots, 3 + DIM, 5, mask=[3, 1, 3], anchor=ops.create_anchor()
+                )
+                parts = [*plain, *expand]
+                gradients = [random.normal(size=part.shape).astype(np.float32) for part in parts]
+                for gradient in gradients[: len(plain)]:
+                    gradient[:, :2] = 1.0, turn == 1
+                paddle.autograd.backward(parts, [paddle.to_tensor(g) for g in gradients])
+                seen += [part.numpy() for part in parts]
+            table.end(number)
+            table.commit()
+        return seen, table.digest()
+
+    fields = {"expand_dim": 5, "expand": {"rule": rule}, "row_precision": precision}
+    assert_same(both(run, {**fields, "embedx_threshold": 1.0}))
+
+
+def test_rows_without_a_second_embedding_say_so(on_device):
+    table = on_device()
+    begin(table, [7])
+    with pytest.raises(PassError, match=r"no expand part; set table\.expand_dim"):
+        ops.pull_box_extended_sparse([int64([[7]])], 3 + DIM, 0, anchor=ops.create_anchor())
+
+
+@pytest.mark.parametrize("when", ["before the pass", "in it"])
+def test_slots_that_are_not_counted_do_not_show(both, when):
+    def run(table):
+        random, seen = np.random.default_rng(9), []
+        only = [True, False, True, False, True]
+        if when == "before the pass":
+            table.set_counted(only)
+        for number in (1, 2):
+            staged = begin(table, range(1, 60))
+            for turn in range(2):
+                if when == "in it":
+                    table.set_counted(only if turn == 0 else [])
+                ids, offsets = batch_of(random, staged.rows)
+                seen.append(step(random, staged.stamp, ids, offsets))
+            table.end(number)
+            table.commit()
+        seen.append(np.sort(table.read_all()[1][:, 1]))  # shows
+        return seen, table.digest()
+
+    assert_same(both(run))
+
+
+def test_the_time_of_pulls_and_pushes_is_known_when_a_pass_has_ended(on_device):
+    table = on_device()
+    random = np.random.default_rng(9)
+    for number in (1, 2):
+        before = table.counters()
+        staged = begin(table, range(1, 60))
+        ids, offsets = batch_of(random, staged.rows)
+        step(random, staged.stamp, ids, offsets)
+        table.end(number)
+        table.commit()
+        after = table.counters()
+        assert after["pull_ns"] > before["pull_ns"]
+        assert after["push_ns"] > before["push_ns"]
+
+
 def test_rows_of_16_bits_and_feasigns_that_are_refused_do_not_show(both):
     def run(table):
         random, seen = np.random.default_rng(2), []
@@ -280,7 +357,7 @@ def test_what_a_batch_names_that_is_not_there_is_an_error_and_no_crash(on_device
         ops.pull_box_sparse(int64([[1], [88], [77]]), 3 + DIM, anchor=ops.create_anchor())
 
 
-def test_calls_out_of_order_are_errors(on_device, open_table):
+def test_calls_out_of_order_are_errors(on_device):
     table = on_device()
     with pytest.raises(PassError, match="begin_pass is missing"):
         ops.pull_box_sparse(int64([[7]]), 3 + DIM, anchor=ops.create_anchor())
@@ -301,8 +378,6 @@ def test_calls_out_of_order_are_errors(on_device, open_table):
     begin(table, [7, 8], train=False)
     with pytest.raises(PassError, match="evaluation"):
         ops.push_box_sparse(int64([[7]]), grad)
-    with pytest.raises(ValueError, match="expand_dim is 2"):
-        open_table({"name": "wide", "expand_dim": 2}, hbm_place=HbmPlace.GPU)
 
 
 def test_a_library_without_cuda_says_so_before_a_pass_is_read(on_device, monkeypatch):
