@@ -83,16 +83,18 @@ core-test: ## the core alone: no Paddle, no Python
 # compile.
 CUDA_VENV := .venv-cuda
 CUDA_ROOT = $(firstword $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13))
-NVCC ?= $(or $(shell command -v nvcc),$(addsuffix /bin/nvcc,$(abspath $(CUDA_ROOT))))
-NVCC_FLAGS ?= $(if $(shell command -v nvcc),,-I$(abspath $(CUDA_ROOT))/include/cccl)
+NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),$(addsuffix /bin/nvcc,$(abspath $(CUDA_ROOT))))
+NVCC_FLAGS ?= $(if $(filter $(abspath $(CUDA_VENV))/%,$(NVCC)),-I$(abspath $(CUDA_ROOT))/include/cccl)
+
+WITH_NVCC = NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)"
 
 $(STAMPS)/cuda: requirements/cuda.txt
 	$(PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/cuda.txt
 	@mkdir -p $(@D) && touch $@
 
-cuda-setup: ## .venv-cuda: nvcc from PyPI, unless it is on PATH
-	@command -v nvcc > /dev/null || $(MAKE) --no-print-directory $(STAMPS)/cuda
+cuda-setup: ## .venv-cuda: nvcc from PyPI, unless there is one
+	@test -n "$(NVCC)" || $(MAKE) --no-print-directory $(STAMPS)/cuda
 
 cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda for GPUs (ARCH="80 90"), and the operators over it
 	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu glue NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
@@ -105,12 +107,12 @@ cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda for GPUs (ARCH="80 90"), and
 test-gpu: ## the tests of ops/cuda on this machine's GPU
 	@command -v nvidia-smi > /dev/null || { echo "make: no nvidia-smi on PATH: test-gpu needs an NVIDIA\
 	 GPU; make test runs the same tests without one" >&2; exit 1; }
-	NVCC="$(NVCC)" $(GPU_PYTHON) tests/cuda/hbm_library.py gpu
-	PADDLEBOX_HBM_DEVICE=gpu NVCC="$(NVCC)" $(if $(CHECK),compute-sanitizer --tool $(CHECK) --error-exitcode 1 \
+	$(WITH_NVCC) $(GPU_PYTHON) tests/cuda/hbm_library.py gpu
+	$(WITH_NVCC) PADDLEBOX_HBM_DEVICE=gpu $(if $(CHECK),compute-sanitizer --tool $(CHECK) --error-exitcode 1 \
 	  $(if $(filter memcheck,$(CHECK)),--report-api-errors no)) $(GPU_PYTHON) -m pytest -q tests/cuda
 
 bench-gpu: ## benchmarks/gpu.py on this machine's GPU
-	NVCC="$(NVCC)" $(GPU_PYTHON) benchmarks/gpu.py
+	$(WITH_NVCC) $(GPU_PYTHON) benchmarks/gpu.py
 
 sanitize: sanitize-asan sanitize-tsan ## the core's tests under address, undefined, thread sanitizers
 

@@ -547,7 +547,7 @@ def build(device: str) -> Path:
         done = subprocess.run(
             [
                 *("make", "-C", str(ROOT / "tests/cuda"), f"-j{jobs}", device),
-                *(f"NVCC={nvcc}", *_architecture(device)),
+                *(f"NVCC={nvcc}", *architecture(device)),
             ],
             capture_output=True,
             text=True,
@@ -558,7 +558,7 @@ def build(device: str) -> Path:
     return folder
 
 
-def _architecture(device: str) -> list[str]:
+def architecture(device: str) -> list[str]:
     """ARCH=90 for an H100; nothing where the driver does not say, or the caller did."""
     if device != "gpu" or "ARCH" in os.environ or shutil.which("nvidia-smi") is None:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import c_char_p, c_int, c_int32, c_uint64, c_void_p
 
 import pytest
-from hbm_library import HEADER, STRUCTURES, functions, structures
+from hbm_library import HEADER, STRUCTURES, architecture, functions, structures
 
 
 def test_structures_have_the_fields_of_the_header_in_their_order():
@@ -25,3 +25,21 @@ def test_every_function_of_the_header_is_in_the_library_and_called_as_declared(l
     # One that the library lacks would have been an error when it was opened.
     with pytest.raises(AssertionError, match="plan_room"):
         library.get("plan_room", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [("9.0\n9.0\n", ["ARCH=90"]), ("8.0\n9.0\n", ["ARCH=80 90"]), ("", []), ("[N/A]\n", [])],
+)
+def test_the_library_is_compiled_for_the_gpus_that_the_driver_names(
+    monkeypatch, tmp_path, says, expected
+):
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\nprintf '{says.encode('unicode_escape').decode()}'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("ARCH", raising=False)
+    assert architecture("gpu") == expected
+    assert architecture("host") == []
+    monkeypatch.setenv("ARCH", "75")  # make takes it from the environment
+    assert architecture("gpu") == []
