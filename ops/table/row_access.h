@@ -38,13 +38,13 @@ struct OpenRows {
 
 // Sums since it was made.
 struct AccessCounters {
-  uint64_t rows_pulled = 0;                        // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;                        // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;                         // occurrences merged into them
+  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
+  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
+  uint64_t ids_pushed = 0;   // occurrences merged into them
   // Of the calls, checks and waits included; of rows on a GPU how long it was at them, and known
   // when the pass has ended.
   uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;
-  std::map<uint16_t, uint64_t> bad_grads;          // rows met with a bad gradient, by slot
+  std::map<uint16_t, uint64_t> bad_grads;  // rows met with a bad gradient, by slot
 };
 
 class DeviceRows;
