@@ -16,7 +16,8 @@
  * counted (pbx_hbm_report), for the host cannot look without waiting for the device.
  *
  * Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...] of a pull, W = words
- * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots, E = expand_dim.
+ * of a row on the host (docs/formats/row.md), n = keys of a table, S = sparse slots, E =
+ * expand_dim.
  */
 #ifndef PBX_CUDA_HBM_H_
 #define PBX_CUDA_HBM_H_
