@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from paddlebox.config import Config
 from paddlebox.data.stages import AFTER, BEFORE, WORK
-from paddlebox.ranks import ShardedTable
+from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
 from paddlebox.train.loop import PassResult
@@ -40,7 +40,7 @@ def begun(table: Tables) -> Started:
 
 def sent_now(table: Tables) -> Sent:
     """Bytes that this rank has sent, where there are several."""
-    return table.traffic.now() if isinstance(table, ShardedTable) else {}
+    return table.traffic.now() if isinstance(table, ShardedTable | ShardedGroup) else {}
 
 
 def exchanged(
@@ -53,7 +53,7 @@ def exchanged(
         after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
             since it was started.
     """
-    if not isinstance(table, ShardedTable):
+    if not isinstance(table, ShardedTable | ShardedGroup):
         return {}
     table.traffic.sent["dense"] = dense_bytes
     steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]

@@ -54,24 +54,19 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
-    from paddlebox.ranks import sharded_table
-    from paddlebox.store.table import Table
     from paddlebox.train.loop import run_pass
+    from paddlebox.train.opening import open_table
     from paddlebox.train.program import build_runner
 
     folder = Path(settings["folder"])
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
     runner = build_runner(config, slots, world)
-    arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
-    arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
-    if world.alone:
-        table = Table(config.table, **arguments)
-    else:
-        table = sharded_table(config.table, world=world, options=config.ranks, **arguments)
+    store = folder / f"store-{world.size}-{world.rank}"
+    table = open_table(config, store, slots=slots, world=world)
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
-    if not world.alone:
+    if not (world.alone or config.extra_tables):
         table._fetch = _noting(order, "fetch", table._fetch)
         table._give = _noting(order, "give", table._give)
     with table:
@@ -93,12 +88,12 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
         traffic = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
-        feasigns, rows = table.read_all()
+        arrays = {}
+        for member in table.members:
+            arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()
         dense = {name: array.tolist() for name, array in runner.dense_state().items()}
         dataset.close()
-    np.savez(
-        folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
-    )
+    np.savez(folder / f"rows-{world.size}-{world.rank}.npz", **arrays)
     return {
         "passes": passes,
         "digest": digest,
