@@ -14,9 +14,11 @@ constexpr size_t kRowsPerTask = 512;
 
 // Updates the expand of one row by its occurrences segments[begin, end), whose gradients are
 // grad + segment * stride; a row without one that is not 0 keeps its bits: none of its slots asks
-// for expand. False where the sum is not finite.
+// for expand. sums: (E) where the gradient is added instead, for the row's owner; or null. False
+// where the sum is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
-                const float* grad, size_t stride, size_t expand_column, float scale, float* row) {
+                const float* grad, size_t stride, size_t expand_column, float scale, float* row,
+                float* sums) {
   const int dim = config.layout.expand_dim;
   std::vector<float> merged(static_cast<size_t>(dim), 0.0f);
   float show = 0.0f, size = 0.0f;
@@ -30,6 +32,10 @@ bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t b
     size += std::abs(g);
   }
   if (!(size < INFINITY)) return false;
+  if (sums != nullptr) {
+    for (size_t c = 0; c < merged.size(); ++c) sums[c] += merged[c];
+    return true;
+  }
   if (size == 0.0f || !HasEmbedx(row)) return true;
   float* const expand = row + config.layout.expand_at();
   rule::Update(accessor::RuleFor(config.expand, accessor::RateOf(config, row)), dim, merged.data(),
@@ -81,13 +87,23 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
   Result<OpenRows> opened = Open("push");
   if (!opened.ok()) return opened.status();
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(opened.value(), ids, n, &plan));
+  return PushExtendedPlanned(plan.data(), plan.size(), n, grad, scale);
+}
+
+Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n,
+                                      const float* grad, float scale) {
+  PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
+  Result<OpenRows> opened = Open("push");
+  if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   const RowLayout& layout = this->layout();
+  const auto expand_dim = static_cast<size_t>(layout.expand_dim);
   const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
-  const size_t stride = expand_column + static_cast<size_t>(layout.expand_dim);
-  std::vector<int32_t> plan;
-  PBX_RETURN_IF_ERROR(PlanOf(open, ids, n, &plan));
-  Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), open.rows, n);
+  const size_t stride = expand_column + expand_dim;
+  if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
+  Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, n);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   if (!open.read_only) {
@@ -98,8 +114,10 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
       for (size_t u = begin; u < end; ++u) {
         const auto id = static_cast<size_t>(view.rows[u]);
         auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
+        float* const sums =
+            open.merged_expand != nullptr ? open.merged_expand + id * expand_dim : nullptr;
         if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1], grad,
-                       stride, expand_column, scale, row)) {
+                       stride, expand_column, scale, row, sums)) {
           continue;
         }
         const std::lock_guard<std::mutex> lock(bad_mutex);
@@ -113,7 +131,7 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
   gradient.stride = gradient.show_click_stride = stride;
   gradient.weights_at = 2;
   gradient.scale = scale;
-  return PushView(open, plan.data(), plan.size(), n, gradient);
+  return PushView(open, plan, plan_size, n, gradient);
 }
 
 }  // namespace pbx

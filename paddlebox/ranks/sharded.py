@@ -11,7 +11,8 @@ so what a rank needs of an owner is one slice of them:
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
 
-Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch, P = 3 + D.
+Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch, P = 3 + D + E
+columns of a row, E those of its expand part.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
-from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.lane import Lane
@@ -38,7 +38,7 @@ from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import LANES, World
-from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.one_rank import BESIDE, key_ranges
 from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.table import StagedPass, Table
 
@@ -46,8 +46,8 @@ core = _native.core
 
 Feed = dict[str, Any]
 #: Of a feed: how the step is exchanged. Taken out before a program sees the feed.
-STEP = "ranks:step"
-_ROWS = "ranks:rows"  # of a feed: the future of what `_fetch` gives
+STEP = f"{BESIDE}step"
+_ROWS = f"{BESIDE}rows"  # of a feed: the future of what `_fetch` gives
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
@@ -104,8 +104,6 @@ class ShardedTable(Table):
 
     Every call that goes through all ranks (stage, count_keys, feeds, step) is made by all of them
     in the same order.
-
-    Raises: ConfigError for rows with an expand part.
     """
 
     def __init__(
@@ -117,11 +115,6 @@ class ShardedTable(Table):
         inputs: str = "",
         **arguments: Any,
     ) -> None:
-        if config.expand_dim:
-            raise ConfigError(
-                f"table '{config.name}': expand_dim {config.expand_dim} with {world.size} ranks: "
-                "rows with an expand part are of one rank today"
-            )
         super().__init__(config, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
@@ -134,11 +127,12 @@ class ShardedTable(Table):
         self._batch = core.BatchTable(
             config.name,
             config.embedx_dim,
+            config.expand_dim,
             int(arguments.get("threads", 1)),
             str(config.on_bad_grad),
             config.bad_grad_bound,
         )
-        self._columns = 3 + config.embedx_dim  # P
+        self._columns = 3 + config.embedx_dim + config.expand_dim  # P
         self.options = options = options or RanksConfig()
         self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))
         self._row_format = RowFormat(options.rows, self._columns)
@@ -252,14 +246,21 @@ class ShardedTable(Table):
         self._settle(0)
         residual, self._residual = self._residual, None
         # A step of Adam moves a row by its momentum, far more than what a rounding has left.
-        if residual is not None and not {*self._rules} & {*_WITH_MOMENTUM}:
+        if residual is not None and not {rule for rule, _ in self._rules} & {*_WITH_MOMENTUM}:
             self._stepping.meet("flush")
             self._stepping.do(self._flush, residual)
         super().end(pass_number)
 
     @property
-    def _rules(self) -> tuple[Rule, Rule]:
-        return self.config.embed.rule, self.config.embedx.rule
+    def _rules(self) -> list[tuple[Rule, int]]:
+        """Of embed_w, embedx and expand, with how many columns each has."""
+        config = self.config
+        found = [
+            (config.embed.rule, 1),
+            (config.embedx.rule, config.embedx_dim),
+            (config.expand.rule, config.expand_dim),
+        ]
+        return [(rule, columns) for rule, columns in found if columns]
 
     def _flush(self, residual: Residual) -> None:
         rows, left = residual.left()
@@ -269,8 +270,12 @@ class ShardedTable(Table):
             flat.reshape(-1, width)
             for flat in self._exchange(self._stepping, "left", [part.reshape(-1) for part in left])
         ]
-        embed, embedx = (self.config.show_scale and rule in _BY_SHOWS for rule in self._rules)
-        found, gradients = sum_of_left(ids, values, (embed, embedx))
+        scaled = [
+            self.config.show_scale and rule in _BY_SHOWS
+            for rule, columns in self._rules
+            for _ in range(columns)
+        ]
+        found, gradients = sum_of_left(ids, values, scaled)
         if len(found):
             offsets = np.arange(len(found) + 1, dtype=np.int32)
             plan = core.Table.build_plan(found, offsets, self._stamp)
@@ -376,10 +381,11 @@ class ShardedTable(Table):
         needs of it. On the lane's thread."""
         lane, feeds, rows = self._asking, [*own, *fill], []
         for feed in feeds:
-            ids, plan = (np.array(feed[name], np.int32) for name in (self._ids, self._plan))
+            names = [_name_in(feed, name) for name in (self._ids, self._plan)]
+            ids, plan = (np.array(feed[name], np.int32) for name in names)
             plan[0] = staged.stamp
             rows.append(core.compact_batch(ids, plan, len(staged.keys)))
-            feed[self._ids], feed[self._plan] = ids, plan
+            feed |= zip(names, (ids, plan), strict=True)
         cuts = [np.searchsorted(of_batch, staged.bounds) for of_batch in rows]
         wanted = [
             [staged.row_at_owner[of_batch[a:b]] for a, b in itertools.pairwise(cut.tolist())]
@@ -443,6 +449,8 @@ class ShardedTable(Table):
         """As `Table.step`: brings the rows of a batch, and takes what its push has merged to their
         owners when the program has run."""
         step: Step = feed.pop(self._step)
+        for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
+            del feed[name]
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
         try:
@@ -598,7 +606,12 @@ def with_rows(tables: Sequence[ShardedTable], feeds: Iterable[Feed], train: bool
 
 
 def _instances(feed: Feed) -> int:
-    return len(feed["box_show_click"])
+    return len(feed[_name_in(feed, "box_show_click")])
+
+
+def _name_in(feed: Feed, name: str) -> str:
+    """Of a packed input, which the program may not read."""
+    return name if name in feed else BESIDE + name
 
 
 def _shard(staged: StagedPass) -> StagedPass:

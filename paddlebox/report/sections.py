@@ -23,6 +23,7 @@ from paddlebox.report.figures import (
     table,
 )
 from paddlebox.report.page import Section, Tile
+from paddlebox.report.rank_figures import rank_figures
 from paddlebox.report.run import FINISHED, Line, Run, auc, number
 from paddlebox.report.settings import ABSENT, changed, flat
 
@@ -92,6 +93,7 @@ def sections(run: Run) -> list[Section]:
         ),
         Section("Rows", [_tiers(run), _bytes(run)]),
         Section("Pipeline", [_speed(run), _waits(run), _stages(run), _spans(run), _trace(run)]),
+        *([Section("Ranks", rank_figures(run))] if run.size > 1 else []),
         Section("Store", [_growth(run), _written(run), _store_figures(run), _data(run)]),
         Section("Commits and saves", [_commits(run), _saves(run)]),
         Section("Configuration", [_differences(run), _configuration(run)]),

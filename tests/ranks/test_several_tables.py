@@ -120,11 +120,9 @@ def _rows(run_dir: Path) -> dict[str, np.ndarray]:
     """Of each table, what a base of the newest commit has."""
     chunks: dict[str, list[np.ndarray]] = {}
     with RunSource(run_dir) as source:
-        for table in source.tables:
-            chunks[table] = []
-            source.tables[table].visit(
-                lambda _, rows, to=chunks[table]: to.append(rows.copy())  # type: ignore[misc]
-            )
+        for table, part in source.parts.items():
+            own = chunks.setdefault(table, [])
+            part.visit(lambda _, rows, own=own: own.append(rows.copy()))  # type: ignore[misc]
     return {name: np.concatenate(parts) for name, parts in chunks.items()}
 
 
