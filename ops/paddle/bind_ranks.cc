@@ -119,8 +119,8 @@ py::array_t<int32_t> Compact(Array<int32_t>& ids, Array<int32_t>& plan, size_t t
 void BindRanks(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<BatchTable, std::shared_ptr<BatchTable>>(module, "BatchTable")
-      .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"), py::arg("threads"),
-           py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
+      .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
+           py::arg("threads"), py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
       .def("unregister", [](const BatchTable& t) { UnregisterTable(t.name()); })
       .def("prepare",
            [](BatchTable& t, int32_t stamp, const Array<uint64_t>& keys, bool read_only) {

@@ -29,10 +29,10 @@ enum class OnBadGrad { kError, kSkip, kClip };
 struct OpenRows {
   RowBlock block;
   size_t rows = 0;
-  int32_t stamp = 0;        // names them; a batch's plan carries it
-  uint32_t day = 0;         // written into rows that a push changes
-  bool read_only = false;   // of an evaluation: a push is an error
-  float* merged = nullptr;  // see GradientView
+  int32_t stamp = 0;               // names them; a batch's plan carries it
+  uint32_t day = 0;                // written into rows that a push changes
+  bool read_only = false;          // of an evaluation: a push is an error
+  float* merged = nullptr;         // see GradientView
   float* merged_expand = nullptr;  // (rows, E) likewise of the expand part
   std::shared_ptr<const void> hold;
 };

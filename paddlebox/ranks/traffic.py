@@ -56,8 +56,8 @@ def of_pass(
     """What all ranks have sent in a pass; every rank calls it.
 
     Args:
-        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks. own: what else is
-            told of this rank under `by_rank`.
+        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks. own: what else
+            is told of this rank under `by_rank`.
     """
     mine = {name: dict(after[name] - before[name]) for name in after}
     sums: Sent = {name: Counter() for name in after}

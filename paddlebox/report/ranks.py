@@ -39,10 +39,11 @@ def read_run(folder: Path) -> Run:
         own = folder / "ranks" / str(rank)
         if (own / "config.json").is_file():
             ranks[rank] = read_one(own)
-    return _as_one(ranks)
+    return as_one(ranks)
 
 
-def _as_one(ranks: dict[int, Run]) -> Run:
+def as_one(ranks: dict[int, Run]) -> Run:
+    """ranks: those that are seen, the first one among them."""
     first = ranks[0]
     unseen = [str(rank) for rank in range(first.size) if rank not in ranks]
     missing = dict(first.missing)

@@ -25,7 +25,7 @@ model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
 store: {{threads: 2}}
 mem: {{budget_bytes: 32MiB}}
-table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}{table}}}
 ranks: {options}
 {more}
 """
@@ -43,11 +43,12 @@ def _train(
     options: str = "{}",
     slots: str = SLOTS,
     more: str = "",
+    table: str = "",
     launchers: int = 1,
     failing_rank: int | None = None,
 ) -> dict[str, Any]:
     """What the first rank wrote, and the rows of all: {feasign: row}; "tables" has those of each
-    table. more: lines of the config. Or what the first rank said,
+    table. more: lines of the config; table: keys of it. Or what the first rank said,
     under "log", where a rank is to fail."""
     folder.mkdir(exist_ok=True)
     (folder / "slots.yaml").write_text(slots)
@@ -61,6 +62,7 @@ def _train(
             dim=dim,
             options=options,
             more=more,
+            table=table,
         )
     )
     settings = folder / "settings.json"

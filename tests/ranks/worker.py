@@ -57,11 +57,14 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.train.loop import run_pass
     from paddlebox.train.opening import open_table
     from paddlebox.train.program import build_runner
+    from tests.ranks.expand_loop import VARIABLES, expand_step
 
     folder = Path(settings["folder"])
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
-    runner = build_runner(config, slots, world)
+    expanded = bool(config.table.expand_dim)
+    runner = None if expanded else build_runner(config, slots, world)
+    train_step = expand_step(config.table) if runner is None else runner.train_step
     store = folder / f"store-{world.size}-{world.rank}"
     table = open_table(config, store, slots=slots, world=world)
     passes = []
@@ -76,22 +79,26 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             data_format=config.data.format,
             batch_size=config.data.batch_size,
             thread_num=2,
+            use_var=VARIABLES if expanded else None,
         )
         for files in settings["passes"]:
             dataset.set_filelist(files[world.rank :: world.size])
             dataset.load_into_memory()
             dataset.begin_pass()
-            step = _failing if world.rank == settings.get("failing_rank") else runner.train_step
+            step = _failing if world.rank == settings.get("failing_rank") else train_step
             result = run_pass(dataset, step)
-            runner.finish_pass()
+            if runner is not None:
+                runner.finish_pass()
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
-        traffic = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
+        dense_bytes = 0 if runner is None else runner.dense_sent_bytes
+        traffic = {} if world.alone else table.traffic.now() | {"dense": dense_bytes}
         arrays = {}
         for member in table.members:
             arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()
-        dense = {name: array.tolist() for name, array in runner.dense_state().items()}
+        state = {} if runner is None else runner.dense_state()
+        dense = {name: array.tolist() for name, array in state.items()}
         dataset.close()
     np.savez(folder / f"rows-{world.size}-{world.rank}.npz", **arrays)
     return {
