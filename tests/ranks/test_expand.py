@@ -26,7 +26,7 @@ def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path:
     two = _train(tmp_path / "two", 2, _passes(tmp_path / "b", 2), table=_TABLE)
     _assert_same_model(one, two)
     moved = np.abs(_expand_of(two)).max(axis=1)
-    assert 10 < np.count_nonzero(moved > 0.11) < len(moved), "all beyond what they began with"
+    assert 5 < np.count_nonzero(moved > 0.11) < len(moved), "all beyond what they began with"
 
 
 @pytest.mark.slow
