@@ -16,11 +16,13 @@
 namespace pbx {
 namespace {
 
-std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int threads,
-                                           const std::string& on_bad_grad, float bad_grad_bound) {
+std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int expand_dim,
+                                           int threads, const std::string& on_bad_grad,
+                                           float bad_grad_bound) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;
+  config.expand_dim = expand_dim;
   config.threads = threads;
   config.on_bad_grad = OnBadGradFrom(on_bad_grad);
   config.bad_grad_bound = bad_grad_bound;
@@ -36,7 +38,7 @@ void ExpectRows(const char* what, size_t found, size_t rows, size_t columns) {
 }
 
 size_t ColumnsOf(const RowAccess& table) {
-  return 3 + static_cast<size_t>(table.layout().embedx_dim);
+  return 3 + static_cast<size_t>(table.layout().embedx_dim + table.layout().expand_dim);
 }
 
 void Fill(BatchTable& table, const std::optional<Array<int32_t>>& at, size_t first,
@@ -49,17 +51,18 @@ void Fill(BatchTable& table, const std::optional<Array<int32_t>>& at, size_t fir
   ThrowIfError(table.Fill(first, places, count, from));
 }
 
-// Rows of the open pass, to be sent. ids: (n). out: (n, P), written in place.
+// Rows of the open pass, to be sent. ids: (n). out: (n, P + E), written in place.
 void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
   ExpectRows("out", SizeOf(out), SizeOf(ids), ColumnsOf(table));
   const int32_t* id_data = ids.data();
   float* to = out.mutable_data();
   const size_t n = SizeOf(ids);
   const py::gil_scoped_release release;
-  ThrowIfError(table.Pull(id_data, n, to));
+  const bool extended = table.layout().expand_dim != 0;
+  ThrowIfError(extended ? table.PullExtended(id_data, n, to) : table.Pull(id_data, n, to));
 }
 
-// Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P), in that order.
+// Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P + E), in that order.
 void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad) {
   const size_t n = SizeOf(grad) / ColumnsOf(table);
   ExpectRows("grad", SizeOf(grad), n, ColumnsOf(table));
@@ -67,7 +70,9 @@ void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& g
   const size_t plan_size = SizeOf(plan);
   const float* from = grad.data();
   const py::gil_scoped_release release;
-  ThrowIfError(table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
+  ThrowIfError(table.layout().expand_dim != 0
+                   ? table.PushExtendedPlanned(plan_data, plan_size, n, from, 1.0f)
+                   : table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
 }
 
 // lists: of (keys, slots, counts), the latter two may be empty. Returns keys, slots, counts, and a
@@ -114,8 +119,8 @@ py::array_t<int32_t> Compact(Array<int32_t>& ids, Array<int32_t>& plan, size_t t
 void BindRanks(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<BatchTable, std::shared_ptr<BatchTable>>(module, "BatchTable")
-      .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("threads"),
-           py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
+      .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
+           py::arg("threads"), py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
       .def("unregister", [](const BatchTable& t) { UnregisterTable(t.name()); })
       .def("prepare",
            [](BatchTable& t, int32_t stamp, const Array<uint64_t>& keys, bool read_only) {
@@ -127,11 +132,12 @@ void BindRanks(py::module_& module) {
       .def("fill", &Fill, py::arg("at"), py::arg("first"), py::arg("values").noconvert())
       .def(
           "open", [](BatchTable& t) { ThrowIfError(t.Open()); }, release)
-      .def("merged", [](const BatchTable& t) {
+      .def("merged", [](BatchTable& t) {
+        const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),
                                                 static_cast<py::ssize_t>(t.columns())};
         // The table's own memory, until the next batch: kept alive by the capsule.
-        return py::array_t<float>(shape, t.merged(), py::cast(&t));
+        return py::array_t<float>(shape, merged, py::cast(&t));
       });
   module.def("pull_into", &PullInto, py::arg("table"), py::arg("ids").noconvert(),
              py::arg("out").noconvert());

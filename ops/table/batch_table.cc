@@ -12,8 +12,8 @@ namespace pbx {
 BatchTable::BatchTable(const BatchTableConfig& config)
     : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound), name_(config.name) {
   // Rules without state: a row is what a pull reads and no more.
-  accessor_.layout = RowLayout{config.embedx_dim, 0, 0, 0, 0};
-  accessor_.embed.kind = accessor_.embedx.kind = RuleKind::kNaive;
+  accessor_.layout = RowLayout{config.embedx_dim, 0, 0, config.expand_dim, 0};
+  accessor_.embed.kind = accessor_.embedx.kind = accessor_.expand.kind = RuleKind::kNaive;
 }
 
 Status BatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only) {
@@ -34,7 +34,8 @@ Status BatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool r
   next_.stamp = stamp;
   next_.read_only = read_only;
   next_.keys.assign(keys, keys + n);
-  next_.merged.assign(read_only ? 0 : n * columns(), 0.0f);
+  next_.merged.assign(read_only ? 0 : n * push_columns(), 0.0f);
+  next_.merged_expand.assign(read_only ? 0 : n * expand_columns(), 0.0f);
   return Status::Ok();
 }
 
@@ -42,6 +43,8 @@ Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const flo
   const size_t rows = next_.keys.size(), width = columns();
   const RowLayout& layout = accessor_.layout;
   const auto embedx = static_cast<size_t>(layout.embedx_at());
+  const auto expand = static_cast<size_t>(layout.expand_at());
+  const size_t behind = push_columns();
   const auto words = static_cast<size_t>(layout.words());
   auto* const base = reinterpret_cast<float*>(next_.rows.data());
   for (size_t i = 0; i < count; ++i) {
@@ -58,7 +61,8 @@ Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const flo
     row[RowLayout::kShow] = from[0];
     row[RowLayout::kClick] = from[1];
     row[RowLayout::kEmbed] = from[2];
-    std::memcpy(row + embedx, from + 3, (width - 3) * sizeof(float));
+    std::memcpy(row + embedx, from + 3, (behind - 3) * sizeof(float));
+    std::memcpy(row + expand, from + behind, (width - behind) * sizeof(float));
   }
   return Status::Ok();
 }
@@ -70,6 +74,19 @@ Status BatchTable::Open() {
   std::swap(open_, next_);
   next_.stamp = 0;
   return Status::Ok();
+}
+
+const float* BatchTable::merged() {
+  const size_t expand = expand_columns();
+  if (expand == 0) return open_.merged.data();
+  const size_t width = push_columns();
+  both_.resize(open_.merged.size() + open_.merged_expand.size());
+  float* to = both_.data();
+  for (size_t i = 0; i < open_.merged_expand.size() / expand; ++i, to += width + expand) {
+    std::copy_n(open_.merged.data() + i * width, width, to);
+    std::copy_n(open_.merged_expand.data() + i * expand, expand, to + width);
+  }
+  return both_.data();
 }
 
 Result<OpenRows> BatchTable::Open(const char* what) const {
@@ -88,6 +105,7 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   open.stamp = open_.stamp;
   open.read_only = open_.read_only;
   open.merged = self->merged.data();
+  open.merged_expand = self->merged_expand.empty() ? nullptr : self->merged_expand.data();
   return Result<OpenRows>(std::move(open));
 }
 

@@ -13,9 +13,12 @@ namespace {
 constexpr size_t kRowsPerTask = 512;
 
 // Updates the expand of one row by its occurrences segments[begin, end), whose gradients are
-// grad + segment * stride. False where the sum is not finite.
+// grad + segment * stride; a row without one that is not 0 keeps its bits: none of its slots asks
+// for expand. sums: (E) where the gradient is added instead, for the row's owner; or null. False
+// where the sum is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
-                const float* grad, size_t stride, size_t expand_column, float scale, float* row) {
+                const float* grad, size_t stride, size_t expand_column, float scale, float* row,
+                float* sums) {
   std::vector<float> merged(static_cast<size_t>(config.layout.expand_dim), 0.0f);
   float show = 0.0f;
   for (int32_t i = begin; i < end; ++i) {
@@ -23,8 +26,15 @@ bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t b
     show += from[0];
     for (size_t c = 0; c < merged.size(); ++c) merged[c] += from[expand_column + c];
   }
-  for (float& g : merged) g *= scale;
-  return accessor::PushExpand(config, show, merged.data(), row);
+  float size = 0.0f;
+  for (float& g : merged) {
+    g *= scale;
+    size += std::abs(g);
+  }
+  if (sums == nullptr) return accessor::PushExpand(config, show, merged.data(), row);
+  if (!(size < INFINITY)) return false;
+  for (size_t c = 0; c < merged.size(); ++c) sums[c] += merged[c];
+  return true;
 }
 
 }  // namespace
@@ -70,13 +80,23 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
   Result<OpenRows> opened = Open("push");
   if (!opened.ok()) return opened.status();
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(opened.value(), ids, n, &plan));
+  return PushExtendedPlanned(plan.data(), plan.size(), n, grad, scale);
+}
+
+Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n,
+                                      const float* grad, float scale) {
+  PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
+  Result<OpenRows> opened = Open("push");
+  if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   const RowLayout& layout = this->layout();
+  const auto expand_dim = static_cast<size_t>(layout.expand_dim);
   const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
-  const size_t stride = expand_column + static_cast<size_t>(layout.expand_dim);
-  std::vector<int32_t> plan;
-  PBX_RETURN_IF_ERROR(PlanOf(open, ids, n, &plan));
-  Result<PlanView> viewed = ViewPlan(plan.data(), plan.size(), open.rows, n);
+  const size_t stride = expand_column + expand_dim;
+  if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
+  Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, n);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   if (!open.read_only) {
@@ -87,8 +107,10 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
       for (size_t u = begin; u < end; ++u) {
         const auto id = static_cast<size_t>(view.rows[u]);
         auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
+        float* const sums =
+            open.merged_expand != nullptr ? open.merged_expand + id * expand_dim : nullptr;
         if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1], grad,
-                       stride, expand_column, scale, row)) {
+                       stride, expand_column, scale, row, sums)) {
           continue;
         }
         const std::lock_guard<std::mutex> lock(bad_mutex);
@@ -102,7 +124,7 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
   gradient.stride = gradient.show_click_stride = stride;
   gradient.weights_at = 2;
   gradient.scale = scale;
-  return PushView(open, plan.data(), plan.size(), n, gradient);
+  return PushView(open, plan, plan_size, n, gradient);
 }
 
 }  // namespace pbx

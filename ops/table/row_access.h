@@ -29,10 +29,11 @@ enum class OnBadGrad { kError, kSkip, kClip };
 struct OpenRows {
   RowBlock block;
   size_t rows = 0;
-  int32_t stamp = 0;        // names them; a batch's plan carries it
-  uint32_t day = 0;         // written into rows that a push changes
-  bool read_only = false;   // of an evaluation: a push is an error
-  float* merged = nullptr;  // see GradientView
+  int32_t stamp = 0;               // names them; a batch's plan carries it
+  uint32_t day = 0;                // written into rows that a push changes
+  bool read_only = false;          // of an evaluation: a push is an error
+  float* merged = nullptr;         // see GradientView
+  float* merged_expand = nullptr;  // (rows, E) likewise of the expand part
   std::shared_ptr<const void> hold;
 };
 
@@ -81,6 +82,9 @@ class RowAccess {
   // have none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
+  // plan: as of PushPlanned.
+  Status PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
+                             float scale);
 
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
   // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,

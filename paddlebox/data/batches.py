@@ -20,6 +20,7 @@ from paddlebox.config import Slots, SlotType
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import Positions, task_columns
 from paddlebox.errors import DataError
+from paddlebox.store.one_rank import BESIDE
 
 # The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
 PACKED = {
@@ -50,6 +51,7 @@ def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
 
 
 def _is_flat(name: str) -> bool:
+    name = name.removeprefix(BESIDE)
     return name in _FLAT or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
 
 
@@ -118,6 +120,8 @@ class BatchPacker:
         metric_columns: slots, or LOG_KEYS, of which each instance's first value is wanted too.
         read_slots: sparse slots that the packed inputs hold; empty: all. sequences: those that are
             held id by id; None: as the pass was loaded.
+        exchanged: several ranks exchange rows, so that feeds have what that takes, whatever the
+            program reads (BESIDE).
     """
 
     def __init__(
@@ -131,7 +135,9 @@ class BatchPacker:
         tables: Sequence[str] = (),
         read_slots: Sequence[str] = (),
         sequences: Sequence[str] | None = None,
+        exchanged: bool = False,
     ) -> None:
+        self._exchanged = exchanged
         self._rank_offset = rank_offset
         self._metric_columns = metric_columns
         self._loaded = loaded
@@ -169,9 +175,10 @@ class BatchPacker:
         only other ranks have instances for."""
         feed = self.pack(0, 0)
         for name, array in feed.items():
-            if name.startswith("box_ids"):
+            bare = name.removeprefix(BESIDE)
+            if bare.startswith("box_ids"):
                 feed[name] = np.full(1, -1, array.dtype)  # of the first slot: programs want one
-            elif name.startswith("box_offsets"):
+            elif bare.startswith("box_offsets"):
                 slots = self._slots_of[self._number_of(name)]
                 feed[name] = np.minimum(np.arange(slots + 1, dtype=array.dtype), 1)
             elif not _is_flat(name):
@@ -249,6 +256,10 @@ class BatchPacker:
                     feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
                     feasigns = feasigns.view(np.int64)
                 feed[name] = self._slot(var, self._sparse[name], feasigns, offsets, end - begin)
+        if self._exchanged:
+            wanted = ("box_ids", "box_plan", "box_show_click")
+            beside = [n for n in packed if n.startswith(wanted) and n not in feed]
+            feed |= {BESIDE + name: packed[name] for name in beside}
         return feed, packed
 
     def _take_labels(self, packed: Feed, begin: int) -> None:

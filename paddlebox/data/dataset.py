@@ -190,6 +190,7 @@ class InMemoryDataset(Orders):
             self._table_names,
             self._read_slots,
             self._sequences,
+            self._table.ranks > 1,
         )
         spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times

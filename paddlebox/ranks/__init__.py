@@ -3,6 +3,7 @@
 world.py        who there is, waiting for each other, small things gathered
 lane.py         arrays between every two ranks
 sharded.py      a table whose rows all ranks reach: keys once a pass, rows and gradients each step
+group.py        several such tables, exchanged in the same steps
 early.py        rows that travel a step earlier
 two_level.py    the same table, with what a node's ranks ask and send merged first
 narrow.py       rows and gradients in fewer bytes
@@ -13,8 +14,9 @@ dense_modes.py  some of them only, or averages of the parameters now and then
 moving.py       the rows of some ranks as the stores of another number of them
 """
 
+from paddlebox.ranks.group import ShardedGroup
 from paddlebox.ranks.sharded import ShardedTable
 from paddlebox.ranks.two_level import sharded_table
 from paddlebox.ranks.world import World
 
-__all__ = ["ShardedTable", "World", "sharded_table"]
+__all__ = ["ShardedGroup", "ShardedTable", "World", "sharded_table"]

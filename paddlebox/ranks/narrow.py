@@ -1,10 +1,12 @@
 """Rows and gradients in fewer bytes: the formats of ops/ranks/narrow.h, and what rounding loses.
 
-Letters: D = embedx_dim, P = 3 + D columns [show, click, embed_w, embedx...].
+Letters: P = 3 + D + E columns [show, click, embed_w, embedx..., expand...]; expand travels as more
+of embedx would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,12 +86,13 @@ class Residual:
 
 
 def sum_of_left(
-    rows: list[np.ndarray], left: list[np.ndarray], scaled: tuple[bool, bool]
+    rows: list[np.ndarray], left: list[np.ndarray], scaled: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What an owner has to apply of `Residual.left` of all ranks, added up in their order.
 
     Args:
-        scaled: of embed_w, embedx: whether its rule divides a gradient by the shows of its push.
+        scaled: (P - 2) of each column from embed_w on: whether its rule divides a gradient by the
+            shows of its push.
 
     Returns (n) rows, and (n, P) gradients without a show or a click, divided by the shows that they
     would have been divided by.
@@ -102,6 +105,5 @@ def sum_of_left(
     sums = np.add.reduceat(values[order], starts, axis=0)
     gradients = np.zeros((len(found), values.shape[1] + 1), np.float32)
     shows = np.maximum(sums[:, :1], np.float32(1))
-    gradients[:, 2:3] = sums[:, 1:2] / (shows if scaled[0] else np.float32(1))
-    gradients[:, 3:] = sums[:, 2:] / (shows if scaled[1] else np.float32(1))
+    gradients[:, 2:] = sums[:, 1:] / np.where(scaled, shows, np.float32(1))
     return found, gradients

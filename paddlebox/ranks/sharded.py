@@ -11,17 +11,19 @@ so what a rank needs of an owner is one slice of them:
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
 
-Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch, P = 3 + D.
+Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch, P = 3 + D + E
+columns of a row, E those of its expand part.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,6 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
-from paddlebox.errors import ConfigError
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.lane import Lane
@@ -37,7 +38,7 @@ from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import LANES, World
-from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.one_rank import BESIDE, key_ranges
 from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.table import StagedPass, Table
 
@@ -45,8 +46,8 @@ core = _native.core
 
 Feed = dict[str, Any]
 #: Of a feed: how the step is exchanged. Taken out before a program sees the feed.
-STEP = "ranks:step"
-_ROWS = "ranks:rows"  # of a feed: the future of what `_fetch` gives
+STEP = f"{BESIDE}step"
+_ROWS = f"{BESIDE}rows"  # of a feed: the future of what `_fetch` gives
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
@@ -98,12 +99,11 @@ class ShardedTable(Table):
     """As `Table`, for the rank's own range; programs pull and push the rows of every rank.
 
     Args:
-        world: which every rank has joined. options: how ranks exchange. The rest as `Table`.
+        world: which every rank has joined. options: how ranks exchange. inputs: what ends the names
+            of its inputs in a feed (data/batches.py). The rest as `Table`.
 
     Every call that goes through all ranks (stage, count_keys, feeds, step) is made by all of them
     in the same order.
-
-    Raises: ConfigError for rows with an expand part.
     """
 
     def __init__(
@@ -112,28 +112,27 @@ class ShardedTable(Table):
         *,
         world: World,
         options: RanksConfig | None = None,
+        inputs: str = "",
         **arguments: Any,
     ) -> None:
-        if config.expand_dim:
-            raise ConfigError(
-                f"table '{config.name}': expand_dim {config.expand_dim} with {world.size} ranks: "
-                "rows with an expand part are of one rank today"
-            )
         super().__init__(config, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
         lanes = (world.lane(name) for name in LANES)
         self._staging, self._asking, self._stepping, self._ahead = lanes
+        self._ids, self._plan = f"box_ids{inputs}", f"box_plan{inputs}"
+        self._step, self._rows = STEP + inputs, _ROWS + inputs
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
             config.embedx_dim,
+            config.expand_dim,
             int(arguments.get("threads", 1)),
             str(config.on_bad_grad),
             config.bad_grad_bound,
         )
-        self._columns = 3 + config.embedx_dim  # P
+        self._columns = 3 + config.embedx_dim + config.expand_dim  # P
         self.options = options = options or RanksConfig()
         self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))
         self._row_format = RowFormat(options.rows, self._columns)
@@ -228,9 +227,13 @@ class ShardedTable(Table):
     def drop_staged(self, staged: StagedPass) -> None:
         super().drop_staged(_shard(staged))
 
+    def make_room(self, staged: StagedPass) -> None:
+        super().make_room(_shard(staged))
+
     def begin(self, staged: StagedPass) -> None:
-        super().begin(_shard(staged))
+        self.make_room(staged)
         assert isinstance(staged, ShardedPass)
+        self._native.begin(_shard(staged).stamp)
         self._stamp, self._residual = staged.stamp, None
         if staged.train and self._gradient_format.narrow and self.options.error_feedback:
             self._residual = self._new_residual(staged)
@@ -243,14 +246,21 @@ class ShardedTable(Table):
         self._settle(0)
         residual, self._residual = self._residual, None
         # A step of Adam moves a row by its momentum, far more than what a rounding has left.
-        if residual is not None and not {*self._rules} & {*_WITH_MOMENTUM}:
+        if residual is not None and not {rule for rule, _ in self._rules} & {*_WITH_MOMENTUM}:
             self._stepping.meet("flush")
             self._stepping.do(self._flush, residual)
         super().end(pass_number)
 
     @property
-    def _rules(self) -> tuple[Rule, Rule]:
-        return self.config.embed.rule, self.config.embedx.rule
+    def _rules(self) -> list[tuple[Rule, int]]:
+        """Of embed_w, embedx and expand, with how many columns each has."""
+        config = self.config
+        found = [
+            (config.embed.rule, 1),
+            (config.embedx.rule, config.embedx_dim),
+            (config.expand.rule, config.expand_dim),
+        ]
+        return [(rule, columns) for rule, columns in found if columns]
 
     def _flush(self, residual: Residual) -> None:
         rows, left = residual.left()
@@ -260,8 +270,12 @@ class ShardedTable(Table):
             flat.reshape(-1, width)
             for flat in self._exchange(self._stepping, "left", [part.reshape(-1) for part in left])
         ]
-        embed, embedx = (self.config.show_scale and rule in _BY_SHOWS for rule in self._rules)
-        found, gradients = sum_of_left(ids, values, (embed, embedx))
+        scaled = [
+            self.config.show_scale and rule in _BY_SHOWS
+            for rule, columns in self._rules
+            for _ in range(columns)
+        ]
+        found, gradients = sum_of_left(ids, values, scaled)
         if len(found):
             offsets = np.arange(len(found) + 1, dtype=np.int32)
             plan = core.Table.build_plan(found, offsets, self._stamp)
@@ -303,35 +317,46 @@ class ShardedTable(Table):
         """As `Table.feeds`: each batch with what its step exchanges, made ahead of it. A rank that
         has fewer than others feeds `nobody`, whose share is 0, so that all make the same steps."""
         assert isinstance(staged, ShardedPass)
-        steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
-        source = iter(batches)
+        changes = self.changes_of(staged)
+        feeds = self.planned(count, batches, nobody, partial(self.ask, staged, changes))
+        yield from with_rows([self], self.with_following(feeds, changes is not None), staged.train)
+
+    def changes_of(self, staged: ShardedPass) -> Changes | None:
+        """What says which rows a step changes, where rows travel early."""
         self._coming = None
         # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
-        changes = None
-        if not (self.world.on_one_host or self.options.ahead or self.options.two_level):
-            changes = Changes(_shard(staged).rows, staged.train)
+        if self.world.on_one_host or self.options.ahead or self.options.two_level:
+            return None
+        return Changes(_shard(staged).rows, staged.train)
 
-        def ask(first: int) -> Future[list[Feed]] | None:
+    def planned(
+        self,
+        count: int,
+        batches: Iterable[Feed],
+        nobody: Callable[[], Feed],
+        ask: Callable[[list[Feed], list[Feed]], list[Feed]],
+    ) -> Iterator[Feed]:
+        """The batches with what their steps exchange, which `ask` finds for some at a time."""
+        steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
+        source = iter(batches)
+
+        def begin(first: int) -> Future[list[Feed]] | None:
             most = min(_BATCHES_A_MESSAGE, steps - first)
             if most <= 0:
                 return None
             own = list(itertools.islice(source, most))
             fill = [nobody() for _ in range(most - len(own))]
             self._asking.meet("ask")
-            return self._asking.submit(self._ask, staged, own, fill, changes)
+            return self._asking.submit(ask, own, fill)
 
-        def planned() -> Iterator[Feed]:
-            coming = ask(0)
-            for first in range(0, steps, _BATCHES_A_MESSAGE):
-                assert coming is not None
-                feeds = coming.result()
-                coming = ask(first + _BATCHES_A_MESSAGE)
-                yield from feeds
+        coming = begin(0)
+        for first in range(0, steps, _BATCHES_A_MESSAGE):
+            assert coming is not None
+            feeds = coming.result()
+            coming = begin(first + _BATCHES_A_MESSAGE)
+            yield from feeds
 
-        feeds = self._with_following(planned(), changes is not None)
-        yield from self._with_rows(feeds, staged.train)
-
-    def _with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
+    def with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
         """Where rows travel early, each step knows the one after it."""
         held: Feed | None = None
         for feed in feeds:
@@ -339,44 +364,28 @@ class ShardedTable(Table):
                 yield feed
                 continue
             if held is not None:
-                held[STEP] = replace(held[STEP], following=feed[STEP])
+                held[self._step] = replace(held[self._step], following=feed[self._step])
                 yield held
             held = feed
         if held is not None:
             yield held
 
-    def _with_rows(self, feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
-        """In asynchronous training the rows of the next steps are on their way.
-
-        What is done on a lane is done in its order: with `ahead` steps fetched before a step's
-        gradients are given, rows lack those of just so many steps.
-        """
-        ahead = self.options.ahead if train else 0
-        fetched: deque[Feed] = deque()
-        for feed in feeds:
-            if ahead:
-                feed[_ROWS] = self._ahead.submit(self._fetch, feed[STEP], self._ahead)
-            fetched.append(feed)
-            if len(fetched) > ahead:
-                yield fetched.popleft()
-        yield from fetched
-        self._settle(0)
-
-    def _ask(
+    def ask(
         self,
         staged: ShardedPass,
+        changes: Changes | None,
         own: list[Feed],
         fill: list[Feed],
-        changes: Changes | None,
     ) -> list[Feed]:
         """The steps of some batches: which rows this rank needs of each owner, and which each rank
         needs of it. On the lane's thread."""
         lane, feeds, rows = self._asking, [*own, *fill], []
         for feed in feeds:
-            ids, plan = (np.array(feed[name], np.int32) for name in ("box_ids", "box_plan"))
+            names = [_name_in(feed, name) for name in (self._ids, self._plan)]
+            ids, plan = (np.array(feed[name], np.int32) for name in names)
             plan[0] = staged.stamp
             rows.append(core.compact_batch(ids, plan, len(staged.keys)))
-            feed["box_ids"], feed["box_plan"] = ids, plan
+            feed |= zip(names, (ids, plan), strict=True)
         cuts = [np.searchsorted(of_batch, staged.bounds) for of_batch in rows]
         wanted = [
             [staged.row_at_owner[of_batch[a:b]] for a, b in itertools.pairwise(cut.tolist())]
@@ -399,7 +408,7 @@ class ShardedTable(Table):
                 ids = np.concatenate(asked[number].rows)
                 offsets = np.arange(len(ids) + 1, dtype=np.int32)
                 push = core.Table.build_plan(ids, offsets, staged.stamp)
-            feed[STEP] = Step(
+            feed[self._step] = Step(
                 staged.stamp,
                 sizes[number],
                 int(sum(of_rank[number] for of_rank in all_sizes)),
@@ -439,11 +448,13 @@ class ShardedTable(Table):
     def step(self, feed: Feed) -> Iterator[int | None]:
         """As `Table.step`: brings the rows of a batch, and takes what its push has merged to their
         owners when the program has run."""
-        step: Step = feed.pop(STEP)
+        step: Step = feed.pop(self._step)
+        for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
+            del feed[name]
         if step.push is not None:
             feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
         try:
-            rows: Future[np.ndarray] | None = feed.pop(_ROWS, None)
+            rows: Future[np.ndarray] | None = feed.pop(self._rows, None)
             if rows is not None:
                 self._batch.prepare(step.stamp, step.keys, step.push is None)
                 self._batch.fill(None, 0, rows.result())
@@ -466,6 +477,14 @@ class ShardedTable(Table):
         except BaseException as error:
             self.world.leave(error)  # the others are in this step, too
             raise
+
+    def fetch_ahead(self, feed: Feed) -> None:
+        """Begins to fetch the rows of a step before it is made."""
+        feed[self._rows] = self._ahead.submit(self._fetch, feed[self._step], self._ahead)
+
+    def settle(self) -> None:
+        """Waits until every gradient has been applied."""
+        self._settle(0)
 
     def _settle(self, most: int) -> None:
         """Waits until at most so many steps are on their way to owners."""
@@ -566,8 +585,33 @@ class ShardedTable(Table):
         super().close()
 
 
+def with_rows(tables: Sequence[ShardedTable], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
+    """Feeds that every one of these tables has asked for. In asynchronous training the rows of the
+    next steps are on their way.
+
+    What is done on a lane is done in its order: with `ahead` steps fetched before a step's
+    gradients are given, rows lack those of just so many steps.
+    """
+    ahead = tables[0].options.ahead if train else 0
+    fetched: deque[Feed] = deque()
+    for feed in feeds:
+        for table in tables[: len(tables) if ahead else 0]:
+            table.fetch_ahead(feed)
+        fetched.append(feed)
+        if len(fetched) > ahead:
+            yield fetched.popleft()
+    yield from fetched
+    for table in tables:
+        table.settle()
+
+
 def _instances(feed: Feed) -> int:
-    return len(feed["box_show_click"])
+    return len(feed[_name_in(feed, "box_show_click")])
+
+
+def _name_in(feed: Feed, name: str) -> str:
+    """Of a packed input, which the program may not read."""
+    return name if name in feed else BESIDE + name
 
 
 def _shard(staged: StagedPass) -> StagedPass:

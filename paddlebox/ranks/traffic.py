@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,21 +51,28 @@ def of_pass(
     gather: Callable[[bytes], list[bytes]],
     steps: int,
     samples: int,
+    own: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What all ranks have sent in a pass; every rank calls it.
 
     Args:
-        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks.
+        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks. own: what else
+            is told of this rank under `by_rank`.
     """
     mine = {name: dict(after[name] - before[name]) for name in after}
     sums: Sent = {name: Counter() for name in after}
-    for theirs in gather(json.dumps(mine).encode()):
-        for name, counts in json.loads(theirs).items():
+    by_rank = []
+    for text in gather(json.dumps({"counts": mine, "own": dict(own or {})}).encode()):
+        theirs = json.loads(text)
+        for name, counts in theirs["counts"].items():
             sums[name].update(counts)
+        sent = sum(theirs["counts"]["sent"].values())
+        by_rank.append({**theirs["own"], "sent_bytes": sent})
     total = sum(sums["sent"].values())
     return {
         "sent_bytes": dict(sums["sent"]),
         "between_nodes_bytes": dict(sums["between_nodes"]),
         "bytes_per_step": total / max(1, steps),
         "bytes_per_sample": total / max(1, samples),
+        "by_rank": by_rank,
     }

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from paddlebox.errors import ConfigError, PaddleBoxError
 from paddlebox.report.page import Page, write_page
-from paddlebox.report.run import TRAINING, Run, read_run
+from paddlebox.report.ranks import read_run
+from paddlebox.report.run import TRAINING, Run
 from paddlebox.report.sections import sections, tiles
 from paddlebox.report.settings import flat
 
@@ -59,7 +60,7 @@ def run_page(run: Run, reload_s: float = 0) -> Page:
     return Page(
         title=run.name,
         about=f"{config.get('model.type')} on {files} ({config.get('data.format')}), seed "
-        f"{config.get('seed')} · {run.folder}",
+        f"{config.get('seed')}{f', {run.size} ranks' if run.size > 1 else ''} · {run.folder}",
         tiles=tiles(run),
         sections=sections(run),
         state=run.state,

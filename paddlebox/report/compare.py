@@ -18,7 +18,8 @@ from paddlebox.report.predictions import (
     read_dump,
     same_instances,
 )
-from paddlebox.report.run import Line, Run, auc, number, read_run
+from paddlebox.report.ranks import read_run
+from paddlebox.report.run import Line, Run, auc, number
 from paddlebox.report.settings import ABSENT, differing
 
 Value = Callable[[float | None], str]
@@ -181,6 +182,8 @@ def _results(runs: Sequence[Run], names: Sequence[str]) -> Figure:
         ("of", lambda r: _final_auc(r)[1]),
         ("last loss", lambda r: text.decimal(number(_last(r), "loss"), 5)),
         ("last COPC", lambda r: text.decimal(number(_last(r), "metrics", "copc"), 4)),
+        ("ranks", lambda r: str(r.size)),
+        ("sent, last pass, a sample", _sent_a_sample),
         ("passes", lambda r: str(len(r.lines))),
         ("samples", lambda r: text.count(sum(number(x, "samples") or 0 for x in r.lines))),
         ("time in passes", lambda r: text.seconds(sum(number(x, "seconds") or 0 for x in r.lines))),
@@ -191,6 +194,10 @@ def _results(runs: Sequence[Run], names: Sequence[str]) -> Figure:
     ]
     rows = [[name, *(get(run) for run in runs)] for name, get in parts]
     return Figure("Final figures", "", table(["", *names], rows), wide=True)
+
+
+def _sent_a_sample(run: Run) -> str:
+    return text.size(number(_last(run), "ranks", "bytes_per_sample"))
 
 
 def _last(run: Run) -> Line:

@@ -11,8 +11,9 @@ from typing import Any
 
 from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.store.files import used_bytes
+from paddlebox.store.rank_stores import ranks_of
 from paddlebox.upkeep import report
-from paddlebox.upkeep.store_files import reading
+from paddlebox.upkeep.store_files import newest, reading
 
 FINISHED, TRAINING, STOPPED = "finished", "training", "stopped"
 
@@ -35,6 +36,9 @@ class Run:
     store: dict[str, Any] = field(default_factory=dict)  # upkeep.report.stat
     journal: list[dict[str, Any]] = field(default_factory=list)
     disk_bytes: int = 0
+    size: int = 1  # ranks that trained it
+    #: Where there are several: what each has written that is seen here, this one's first.
+    ranks: dict[int, Run] = field(default_factory=dict)
     trace: list[dict[str, Any]] = field(default_factory=list)  # complete events
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -43,8 +47,8 @@ class Run:
         return str(self.config.get("name") or self.folder.name)
 
 
-def read_run(folder: Path) -> Run:
-    """Raises: StoreError when folder is no run dir."""
+def read_one(folder: Path) -> Run:
+    """Of one rank. Raises: StoreError when folder is no run dir."""
     config = _json(folder / "config.json")
     if not isinstance(config, dict):
         raise StoreError(
@@ -111,6 +115,7 @@ def _read_store(run: Run, store: Path) -> None:
         run.store = report.stat(store)
         with reading(store) as manifest:
             run.journal = manifest.journal()
+            run.size = ranks_of(newest(manifest))
         run.disk_bytes = used_bytes(str(store))
     except (PaddleBoxError, OSError) as error:
         run.missing["store"] = f"the store cannot be read: {error}"

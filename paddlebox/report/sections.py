@@ -23,6 +23,7 @@ from paddlebox.report.figures import (
     table,
 )
 from paddlebox.report.page import Section, Tile
+from paddlebox.report.rank_figures import rank_figures
 from paddlebox.report.run import FINISHED, Line, Run, auc, number
 from paddlebox.report.settings import ABSENT, changed, flat
 
@@ -92,6 +93,7 @@ def sections(run: Run) -> list[Section]:
         ),
         Section("Rows", [_tiers(run), _bytes(run)]),
         Section("Pipeline", [_speed(run), _waits(run), _stages(run), _spans(run), _trace(run)]),
+        *([Section("Ranks", rank_figures(run))] if run.size > 1 else []),
         Section("Store", [_growth(run), _written(run), _store_figures(run), _data(run)]),
         Section("Commits and saves", [_commits(run), _saves(run)]),
         Section("Configuration", [_differences(run), _configuration(run)]),
@@ -380,7 +382,8 @@ def _waits(run: Run) -> Figure:
     return _stacked(
         run,
         "What training stood still for",
-        "Seconds of a pass in which no batch was trained.",
+        "Seconds of a pass in which no batch was trained"
+        + (", on average of the ranks." if run.size > 1 else "."),
         parts,
         text.seconds,
         "training waited for nothing" if run.lines else "",
@@ -423,7 +426,7 @@ def _spans(run: Run) -> Figure:
     return Figure(
         title,
         "From a stage's first work on a pass to its last; odd passes blue, even ones yellow. "
-        "Pass n + 1 is read and staged while pass n trains.",
+        f"Pass n + 1 is read and staged while pass n trains.{_whose(run)}",
         gantt(STAGES, spans, text.seconds),
         ["stage", "pass", "began", "length"],
         rows,
@@ -445,12 +448,16 @@ def _trace(run: Run) -> Figure:
     keys = [(stage, _TONE[stage], False) for stage in STAGES]
     return Figure(
         title,
-        f"From the trace, passes {max(1, last - 1)} and {last}. Faint: waiting.",
+        f"From the trace, passes {max(1, last - 1)} and {last}. Faint: waiting.{_whose(run)}",
         legend(keys) + gantt(lanes, merged, text.seconds),
         ["thread", "what", "seconds"],
         [[thread, name, text.seconds(s)] for (thread, name), s in sorted(busy.items())],
         wide=True,
     )
+
+
+def _whose(run: Run) -> str:
+    return " Of the first rank." if run.size > 1 else ""
 
 
 def _merged(events: Sequence[dict[str, Any]]) -> list[Span]:
@@ -592,6 +599,8 @@ def _commits(run: Run) -> Figure:
     ]
     headers = ["version", "made by", "pass", "at", "rows", "segments", "bytes alone", "names"]
     note = "--from VERSION goes back to one. Bytes alone: what would be freed if it went."
+    if run.size > 1:
+        note = f"--from YYYYMMDD/PASS goes back to one.{_whose(run)}"
     return Figure(title, note, table(headers, rows, left=4), wide=True)
 
 
@@ -666,4 +675,4 @@ def _environment(run: Run) -> Figure:
         rows.append(["sparse digest", str(run.summary.get("sparse_digest", text.NONE))])
         rows.append(["dense digest", str(run.summary.get("dense_digest", text.NONE))])
     body = f"<div class=wrap>{table(['', ''], rows, left=2)}</div>"
-    return Figure(title, "Of the last start.", body, wide=True)
+    return Figure(title, f"Of the last start.{_whose(run)}", body, wide=True)

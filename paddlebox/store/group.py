@@ -105,7 +105,8 @@ class TableGroup(OneRank, Closing):
                         f"is {mem}, expected at least {_LEAST_MEM_BYTES}"
                     )
                 self._tables.append(
-                    Table(
+                    self._open(
+                        number,
                         config,
                         folder=self._folder_of(number, folder, read_only),
                         hbm_budget_bytes=int(hbm_budget_bytes * share),
@@ -125,6 +126,11 @@ class TableGroup(OneRank, Closing):
             raise
 
     # ---- opening
+
+    def _open(self, number: int, config: TableConfig, **arguments: Any) -> Table:
+        """One of the tables."""
+        del number
+        return Table(config, **arguments)
 
     def _folder_of(self, number: int, folder: Path | str | None, read_only: bool) -> Path | None:
         if folder is None:

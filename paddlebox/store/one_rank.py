@@ -10,6 +10,8 @@ from typing import Any
 
 Feed = dict[str, Any]
 ALL_KEYS = (0, (1 << 64) - 1)
+#: Begins the names of packed inputs that a feed has for the exchange of ranks alone.
+BESIDE = "ranks:"
 
 
 def key_ranges(size: int) -> list[tuple[int, int]]:

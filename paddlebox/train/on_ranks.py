@@ -30,7 +30,6 @@ def check_config(config: Config, world: World, back_to: str = "") -> None:
     if world.alone:
         return
     unable = {
-        "extra_tables": bool(config.extra_tables),
         "data.path_template": bool(config.data.path_template),  # each would look for itself
     }
     wanted = [name for name, set_ in unable.items() if set_]

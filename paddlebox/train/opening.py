@@ -12,7 +12,7 @@ from typing import Any
 from paddlebox.config import Config, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World, sharded_table
+from paddlebox.ranks import ShardedGroup, World, sharded_table
 from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
@@ -97,8 +97,12 @@ def open_table(
     }
     if config.extra_tables:
         slots = slots or read_slots(config)
-        rates = [_slot_rates(config, table, slots) for table in config.tables]
-        return TableGroup(config.tables, slots=slots, slot_rates=rates, **arguments)
+        arguments["slot_rates"] = [_slot_rates(config, table, slots) for table in config.tables]
+        if world is not None and not world.alone:
+            return ShardedGroup(
+                config.tables, slots=slots, world=world, options=config.ranks, **arguments
+            )
+        return TableGroup(config.tables, slots=slots, **arguments)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
     arguments["slot_rates"] = rates_of_one
     if world is not None and not world.alone:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from paddlebox.config import Config
 from paddlebox.data.stages import AFTER, BEFORE, WORK
-from paddlebox.ranks import ShardedTable
+from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
 from paddlebox.train.loop import PassResult
@@ -40,32 +40,46 @@ def begun(table: Tables) -> Started:
 
 def sent_now(table: Tables) -> Sent:
     """Bytes that this rank has sent, where there are several."""
-    return table.traffic.now() if isinstance(table, ShardedTable) else {}
+    return table.traffic.now() if isinstance(table, ShardedTable | ShardedGroup) else {}
 
 
 def exchanged(
-    table: Tables, begin: Started, after: dict[str, Any], line: dict[str, Any], dense_bytes: int
+    table: Tables,
+    begin: Started,
+    after: dict[str, Any],
+    line: dict[str, Any],
+    dense_bytes: int,
+    instances: int,
 ) -> dict[str, Any]:
     """What all ranks have sent in a pass, and the seconds that exchanges took this one, by lane;
     nothing on one rank. Every rank calls it.
 
     Args:
         after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
-            since it was started.
+            since it was started. instances: of the pass on this rank.
     """
-    if not isinstance(table, ShardedTable):
+    if not isinstance(table, ShardedTable | ShardedGroup):
         return {}
     table.traffic.sent["dense"] = dense_bytes
     steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]
-    sent = of_pass(begin.traffic, sent_now(table), table.gather, steps, line["samples"])
-    for what in ("seconds", "waiting_seconds"):
-        first = f"exchange_{what}_"
-        sent[what] = {
+    spent = {
+        what: {
             name.removeprefix(first): after[name] - begin.counters[name]
             for name in after
             if name.startswith(first)
         }
-    return {"ranks": sent}
+        for what in ("seconds", "waiting_seconds")
+        for first in (f"exchange_{what}_",)
+    }
+    sent = of_pass(
+        begin.traffic,
+        sent_now(table),
+        table.gather,
+        steps,
+        line["samples"],
+        {"samples": instances, **spent},
+    )
+    return {"ranks": {**sent, **spent}}
 
 
 def by_table(

@@ -362,7 +362,7 @@ def _train_pass(
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **pass_line.hot_path(before, after),
         **pass_line.by_table(table, before_of, stats.hits_of),
-        **pass_line.exchanged(table, begin, after, outcome, runner.dense_sent_bytes),
+        **pass_line.exchanged(table, begin, after, outcome, runner.dense_sent_bytes, stats.samples),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": {
             name: after[f"life_{name}"] - before[f"life_{name}"]

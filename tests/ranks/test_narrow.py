@@ -110,12 +110,12 @@ def test_what_is_left_is_divided_by_the_shows_that_its_gradient_had() -> None:
         np.array([[4, 1, 2, 3], [1, 1, 1, 1]], np.float32),
         np.array([[3, 7, 3, 1]], np.float32),
     ]
-    found, gradients = sum_of_left(rows, left, (True, True))
+    found, gradients = sum_of_left(rows, left, [True] * 3)
     assert found.tolist() == [3, 7]
     assert gradients.tolist() == [[0, 0, 2, 1, 0.5], [0, 0, 0.25, 0.5, 0.75]]
-    _, whole = sum_of_left(rows, left, (False, True))
+    _, whole = sum_of_left(rows, left, [False, True, True])
     assert whole[0].tolist() == [0, 0, 8, 1, 0.5]
-    assert len(sum_of_left([rows[0][:0]], [left[0][:0]], (True, True))[0]) == 0
+    assert len(sum_of_left([rows[0][:0]], [left[0][:0]], [True] * 3)[0]) == 0
 
 
 def test_rows_that_nobody_owns_are_not_left_to_anyone() -> None:

@@ -79,8 +79,11 @@ def test_bytes_to_others_count_and_those_to_other_nodes_as_well() -> None:
     traffic.add("ids", out[::-1])
     assert traffic.sent == {"rows": 1101, "ids": 1011}
     assert traffic.between_nodes == {"rows": 1100, "ids": 11}
-    line = of_pass(before, traffic.now(), lambda mine: [mine, mine], steps=4, samples=64)
+    line = of_pass(
+        before, traffic.now(), lambda mine: [mine, mine], steps=4, samples=64, own={"samples": 7}
+    )
     assert line["sent_bytes"] == {"rows": 2202, "ids": 2022}
     assert line["bytes_per_step"] == (2202 + 2022) / 4
     assert line["bytes_per_sample"] == (2202 + 2022) / 64
+    assert line["by_rank"] == [{"samples": 7, "sent_bytes": 1101 + 1011}] * 2
     assert json.dumps(line)

@@ -23,8 +23,11 @@ name: ranks
 data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
-table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}}}
+store: {{threads: 2}}
+mem: {{budget_bytes: 32MiB}}
+table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}{table}}}
 ranks: {options}
+{more}
 """
 
 
@@ -38,13 +41,17 @@ def _train(
     batch: int = 0,
     dim: int = 4,
     options: str = "{}",
+    slots: str = SLOTS,
+    more: str = "",
+    table: str = "",
     launchers: int = 1,
     failing_rank: int | None = None,
 ) -> dict[str, Any]:
-    """What the first rank wrote, and the rows of all: {feasign: row}. Or what the first rank said,
+    """What the first rank wrote, and the rows of all: {feasign: row}; "tables" has those of each
+    table. more: lines of the config; table: keys of it. Or what the first rank said,
     under "log", where a rank is to fail."""
     folder.mkdir(exist_ok=True)
-    (folder / "slots.yaml").write_text(SLOTS)
+    (folder / "slots.yaml").write_text(slots)
     config = folder / "config.yaml"
     config.write_text(
         _CONFIG.format(
@@ -54,6 +61,8 @@ def _train(
             min_count=min_count,
             dim=dim,
             options=options,
+            more=more,
+            table=table,
         )
     )
     settings = folder / "settings.json"
@@ -84,12 +93,14 @@ def _train(
         return {"log": logs[0], "codes": [job.returncode for job in jobs]}
     assert [job.returncode for job in jobs] == [0] * launchers, "\n".join([*said, *logs])
     result: dict[str, Any] = json.loads((folder / f"result-{ranks}-0.json").read_text())
-    result["rows"] = {}
+    tables: dict[str, Any] = {}
     for rank in range(ranks):
         with np.load(folder / f"rows-{ranks}-{rank}.npz") as arrays:
-            pairs = zip(arrays["feasigns"].tolist(), arrays["rows"], strict=True)
-            result["rows"] |= {rank: dict(pairs)}
-    return result
+            for table in {name.split("/")[0] for name in arrays.files}:
+                feasigns, rows = (arrays[f"{table}/{what}"] for what in ("feasigns", "rows"))
+                of_rank = dict(zip(feasigns.tolist(), rows, strict=True))
+                tables.setdefault(table, {})[rank] = of_rank
+    return {**result, "rows": tables["default"], "tables": tables}
 
 
 def _free_port() -> int:

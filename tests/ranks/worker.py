@@ -54,24 +54,22 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
-    from paddlebox.ranks import sharded_table
-    from paddlebox.store.table import Table
     from paddlebox.train.loop import run_pass
+    from paddlebox.train.opening import open_table
     from paddlebox.train.program import build_runner
+    from tests.ranks.expand_loop import VARIABLES, expand_step
 
     folder = Path(settings["folder"])
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
-    runner = build_runner(config, slots, world)
-    arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
-    arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
-    if world.alone:
-        table = Table(config.table, **arguments)
-    else:
-        table = sharded_table(config.table, world=world, options=config.ranks, **arguments)
+    expanded = bool(config.table.expand_dim)
+    runner = None if expanded else build_runner(config, slots, world)
+    train_step = expand_step(config.table) if runner is None else runner.train_step
+    store = folder / f"store-{world.size}-{world.rank}"
+    table = open_table(config, store, slots=slots, world=world)
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
-    if not world.alone:
+    if not (world.alone or config.extra_tables):
         table._fetch = _noting(order, "fetch", table._fetch)
         table._give = _noting(order, "give", table._give)
     with table:
@@ -81,24 +79,28 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             data_format=config.data.format,
             batch_size=config.data.batch_size,
             thread_num=2,
+            use_var=VARIABLES if expanded else None,
         )
         for files in settings["passes"]:
             dataset.set_filelist(files[world.rank :: world.size])
             dataset.load_into_memory()
             dataset.begin_pass()
-            step = _failing if world.rank == settings.get("failing_rank") else runner.train_step
+            step = _failing if world.rank == settings.get("failing_rank") else train_step
             result = run_pass(dataset, step)
-            runner.finish_pass()
+            if runner is not None:
+                runner.finish_pass()
             dataset.end_pass()
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
-        traffic = {} if world.alone else table.traffic.now() | {"dense": runner.dense_sent_bytes}
-        feasigns, rows = table.read_all()
-        dense = {name: array.tolist() for name, array in runner.dense_state().items()}
+        dense_bytes = 0 if runner is None else runner.dense_sent_bytes
+        traffic = {} if world.alone else table.traffic.now() | {"dense": dense_bytes}
+        arrays = {}
+        for member in table.members:
+            arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()
+        state = {} if runner is None else runner.dense_state()
+        dense = {name: array.tolist() for name, array in state.items()}
         dataset.close()
-    np.savez(
-        folder / f"rows-{world.size}-{world.rank}.npz", feasigns=np.asarray(feasigns), rows=rows
-    )
+    np.savez(folder / f"rows-{world.size}-{world.rank}.npz", **arrays)
     return {
         "passes": passes,
         "digest": digest,

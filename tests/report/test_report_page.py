@@ -11,7 +11,8 @@ import pytest
 
 from paddlebox.report import cli
 from paddlebox.report.cli import report_main, run_page
-from paddlebox.report.run import FINISHED, STOPPED, TRAINING, Run, read_run
+from paddlebox.report.ranks import read_run
+from paddlebox.report.run import FINISHED, STOPPED, TRAINING, Run
 from paddlebox.store.lock import StoreLock
 
 TITLES = (

@@ -2,6 +2,7 @@
 #include "table/batch_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -89,6 +90,66 @@ TEST(one_rank_through_a_batch_table_ends_with_the_bits_of_a_table_alone) {
     }
   }
   CHECK_OK(SelectKernels("auto"));
+}
+
+TEST(rows_with_an_expand_part_end_with_the_bits_of_a_table_alone) {
+  TableConfig config = test::SmallConfig();
+  config.accessor.layout.expand_dim = 3;
+  config.accessor.expand.kind = RuleKind::kAdam;
+  config.accessor.expand.initial_range = 0.1f;
+  constexpr size_t kWide = kColumns + 3;
+  const test::Pass pass = test::MakePass(5, 3000, 1000, 5);
+  const auto alone = test::OpenTable(config), owner = test::OpenTable(config);
+  const int32_t stamp = test::StageTrain(alone.get(), pass).stamp;
+  CHECK_EQ(test::StageTrain(owner.get(), pass).stamp, stamp);
+  CHECK_OK(alone->Begin(stamp));
+  CHECK_OK(owner->Begin(stamp));
+  BatchTableConfig small = SmallBatch(2);
+  small.expand_dim = 3;
+  BatchTable batch_table(small);
+  test::Random random(7);
+  bool moved = false;
+  for (const test::Batch& batch : pass.batches) {
+    const size_t n = batch.feasigns.size();
+    Floats grad(n * kWide), one(n * kWide), other(n * kWide);
+    for (size_t i = 0; i < n; ++i) {
+      const bool asks = batch.feasigns[i] % 3 != 0;  // the slots of the others read no expand
+      for (size_t c = 0; c < kWide; ++c) {
+        grad[i * kWide + c] = c == 0 ? 1.0f : c >= kColumns && !asks ? 0.0f : random.Uniform();
+      }
+    }
+    const Ints ids = test::Translated(alone.get(), batch.feasigns);
+    CHECK_OK(alone->PullExtended(ids.data(), n, one.data()));
+    CHECK_OK(alone->PushExtended(ids.data(), n, grad.data(), 8.0f));
+
+    Ints rows(ids), own(n), offsets, plan;
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    if (!rows.empty() && rows.front() < 0) rows.erase(rows.begin());
+    Keys keys;
+    for (const int32_t row : rows) keys.push_back(pass.keys[static_cast<size_t>(row)]);
+    Floats values(rows.size() * kWide);
+    CHECK_OK(owner->PullExtended(rows.data(), rows.size(), values.data()));
+    CHECK_OK(batch_table.Prepare(stamp, keys.data(), keys.size(), false));
+    CHECK_OK(batch_table.Fill(0, nullptr, rows.size(), values.data()));
+    CHECK_OK(batch_table.Open());
+    CHECK_OK(batch_table.Translate(batch.feasigns.data(), n, own.data()));
+    CHECK_OK(batch_table.PullExtended(own.data(), n, other.data()));
+    CHECK(one == other);
+    for (size_t i = 0; i < n; ++i) moved = moved || std::abs(one[i * kWide + kColumns]) > 0.11f;
+    CHECK_OK(batch_table.PushExtended(own.data(), n, grad.data(), 8.0f));
+    for (size_t i = 0; i <= rows.size(); ++i) offsets.push_back(static_cast<int32_t>(i));
+    BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &plan);
+    CHECK_OK(owner->PushExtendedPlanned(plan.data(), plan.size(), rows.size(), batch_table.merged(),
+                                        1.0f));
+  }
+  CHECK(moved);
+  for (Table* table : {alone.get(), owner.get()}) {
+    CHECK_OK(table->End(1));
+    CHECK_OK(table->WriteFrozen().status());
+    CHECK_OK(table->Publish({}));
+  }
+  CHECK_EQ(owner->Digest().value(), alone->Digest().value());
 }
 
 TEST(feasigns_are_found_among_those_of_the_batch) {
