@@ -59,6 +59,7 @@ class HostGroup {
   // For Open: a path, and a number that only this group has.
   std::string where() const;
   int members() const { return static_cast<int>(names_.size()); }
+  int member() const { return member_; }
   // Once all have opened it: from here on members that end are noticed.
   Status Watch();
 

@@ -6,7 +6,8 @@ so what a rank needs of an owner is one slice of them:
     once a pass   keys to their owners; row ids back
     each batch    the row ids that it needs, to their owners, ahead of its step
     each step     rows before it, between hosts most of them in the step before (early.py);
-                  what the push has merged after it
+                  what the push has merged after it, and at once the rows of the next step:
+                  what a rank does between steps makes no other wait
 
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
@@ -91,7 +92,7 @@ class Step:
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     way: Any = None  # of `Asked`
     late: Late | None = None  # where the other rows travel early: between hosts
-    following: Step | None = None  # where some of its rows do
+    following: Step | None = None  # whose rows are fetched in this one; not in asynchronous training
 
 
 class ShardedTable(Table):
@@ -125,6 +126,7 @@ class ShardedTable(Table):
         lanes = (world.lane(name) for name in LANES)
         self._staging, self._asking, self._stepping, self._ahead = lanes
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
+        self._brought: np.ndarray | None = None  # keys of the step whose rows are here already
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
@@ -305,7 +307,7 @@ class ShardedTable(Table):
         assert isinstance(staged, ShardedPass)
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
         source = iter(batches)
-        self._coming = None
+        self._coming = self._brought = None
         # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
         changes = None
         if not (self.world.on_one_host or self.options.ahead or self.options.two_level):
@@ -328,16 +330,15 @@ class ShardedTable(Table):
                 coming = ask(first + _BATCHES_A_MESSAGE)
                 yield from feeds
 
-        feeds = self._with_following(planned(), changes is not None)
-        yield from self._with_rows(feeds, staged.train)
+        if staged.train and self.options.ahead:
+            yield from self._with_rows(planned(), self.options.ahead)
+        else:
+            yield from self._with_following(planned())
 
-    def _with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
-        """Where rows travel early, each step knows the one after it."""
+    def _with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
+        """Each step knows the one after it."""
         held: Feed | None = None
         for feed in feeds:
-            if not early:
-                yield feed
-                continue
             if held is not None:
                 held[STEP] = replace(held[STEP], following=feed[STEP])
                 yield held
@@ -345,17 +346,15 @@ class ShardedTable(Table):
         if held is not None:
             yield held
 
-    def _with_rows(self, feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
+    def _with_rows(self, feeds: Iterable[Feed], ahead: int) -> Iterator[Feed]:
         """In asynchronous training the rows of the next steps are on their way.
 
         What is done on a lane is done in its order: with `ahead` steps fetched before a step's
         gradients are given, rows lack those of just so many steps.
         """
-        ahead = self.options.ahead if train else 0
         fetched: deque[Feed] = deque()
         for feed in feeds:
-            if ahead:
-                feed[_ROWS] = self._ahead.submit(self._fetch, feed[STEP], self._ahead)
+            feed[_ROWS] = self._ahead.submit(self._fetch, feed[STEP], self._ahead)
             fetched.append(feed)
             if len(fetched) > ahead:
                 yield fetched.popleft()
@@ -449,10 +448,10 @@ class ShardedTable(Table):
                 self._batch.fill(None, 0, rows.result())
             elif step.late is not None:
                 self._bring_late(step, step.late)
-            else:
+            elif self._brought is not step.keys:  # the first of a pass
                 self._stepping.do(self._bring, step)
             self._batch.open()
-            if step.following is not None:
+            if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
             yield step.instances
@@ -463,6 +462,9 @@ class ShardedTable(Table):
                 merged = self._batch.merged().copy()
                 self._given.append(self._ahead.submit(self._give, step, self._ahead, merged))
                 self._settle(self.options.ahead)
+            if step.following is not None and step.late is None:
+                self._stepping.do(self._bring, step.following)
+                self._brought = step.following.keys
         except BaseException as error:
             self.world.leave(error)  # the others are in this step, too
             raise
