@@ -51,6 +51,7 @@ _ROWS = "ranks:rows"  # of a feed: the future of what `_fetch` gives
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
+_BATCHES_FIRST = 2  # of a pass, which waits for them: those of a step and of the one after it
 _BY_SHOWS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2, Rule.FTRL)  # table.show_scale
 _WITH_MOMENTUM = (Rule.ADAM, Rule.SHARED_ADAM)
 
@@ -92,7 +93,7 @@ class Step:
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     way: Any = None  # of `Asked`
     late: Late | None = None  # where the other rows travel early: between hosts
-    following: Step | None = None  # whose rows are fetched in this one; not in asynchronous training
+    following: Step | None = None  # whose rows this one fetches; not in asynchronous training
 
 
 class ShardedTable(Table):
@@ -314,7 +315,7 @@ class ShardedTable(Table):
             changes = Changes(_shard(staged).rows, staged.train)
 
         def ask(first: int) -> Future[list[Feed]] | None:
-            most = min(_BATCHES_A_MESSAGE, steps - first)
+            most = min(_BATCHES_A_MESSAGE if first else _BATCHES_FIRST, steps - first)
             if most <= 0:
                 return None
             own = list(itertools.islice(source, most))
@@ -323,11 +324,11 @@ class ShardedTable(Table):
             return self._asking.submit(self._ask, staged, own, fill, changes)
 
         def planned() -> Iterator[Feed]:
-            coming = ask(0)
-            for first in range(0, steps, _BATCHES_A_MESSAGE):
-                assert coming is not None
+            made, coming = 0, ask(0)
+            while coming is not None:
                 feeds = coming.result()
-                coming = ask(first + _BATCHES_A_MESSAGE)
+                made += len(feeds)
+                coming = ask(made)
                 yield from feeds
 
         if staged.train and self.options.ahead:

@@ -29,12 +29,18 @@ class Started(NamedTuple):
     compaction_wait_s: float
     at: float
     traffic: Sent
+    cpu_s: float  # of this process
 
 
 def begun(table: Tables) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
-        table.counters(), counters_of, table.compaction_wait_s, time.perf_counter(), sent_now(table)
+        table.counters(),
+        counters_of,
+        table.compaction_wait_s,
+        time.perf_counter(),
+        sent_now(table),
+        time.process_time(),
     )
 
 
@@ -46,8 +52,8 @@ def sent_now(table: Tables) -> Sent:
 def exchanged(
     table: Tables, begin: Started, after: dict[str, Any], line: dict[str, Any], dense_bytes: int
 ) -> dict[str, Any]:
-    """What all ranks have sent in a pass, and the seconds that exchanges took this one, by lane;
-    nothing on one rank. Every rank calls it.
+    """What all ranks have sent in a pass, and the seconds and waits of this one's exchanges,
+    by lane; nothing on one rank. Every rank calls it.
 
     Args:
         after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
@@ -58,7 +64,7 @@ def exchanged(
     table.traffic.sent["dense"] = dense_bytes
     steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]
     sent = of_pass(begin.traffic, sent_now(table), table.gather, steps, line["samples"])
-    for what in ("seconds", "waiting_seconds"):
+    for what in ("seconds", "waiting_seconds", "waits"):
         first = f"exchange_{what}_"
         sent[what] = {
             name.removeprefix(first): after[name] - begin.counters[name]
