@@ -11,8 +11,8 @@ caches as ranks do, but nothing is exchanged.
 
 A job of one rank is its own copy, by the same command: what its share differs from 1 by is what a
 share of this run is worth. Where others use the machine, ranks in step wait for the one that has
-lost its core, and copies do not: `cpu_share` is the processor time that copies take for a sample, by
-that of the job, which knows of no wait.
+lost its core, and copies do not: `cpu_share` is the processor time that copies take for a sample
+by that of the job, which knows of no wait.
 
 Strong scaling: the same files and the same batch over all ranks, whatever R is. The peer: Paddle's
 DataParallel on as many processes, each with a replica of a sparse embedding of all keys
@@ -217,8 +217,8 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
             figures[str(ranks)]["data_parallel_samples_per_s"] = peer(folder, ranks, options, cores)
         print(
             f"{ranks} ranks: {figures[str(ranks)]['samples_per_s']['median']:,.0f} samples/s, "
-            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share {share['median']:.3f}, "
-            f"by processor time {cpu_share['median']:.3f}"
+            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share "
+            f"{share['median']:.3f}, by processor time {cpu_share['median']:.3f}"
         )
         if ranks > 1:
             goals.append(
