@@ -3,11 +3,16 @@
     python benchmarks/ranks.py
 
 Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is. 26
-slots of one id, 13 dense features, D = 16, MLP 400-400-400. A job has as many cores as ranks, a
-copy one; each process has one thread. For each R the job and its copies take turns; a figure is the
-median over turns of the samples a second inside passes, the first pass left out. The copies are R
-separate runs at the same time: they share the machine's memory and caches as ranks do, but nothing
-is exchanged.
+slots of one id, 13 dense features, D = 16, MLP 400-400-400. A job and its R copies have the same R
+cores; each process has one thread. For each R the job and its copies take turns, now one first, now
+the other; a figure is the median over turns of the samples a second inside passes, the first pass
+left out. The copies are R separate runs at the same time: they share the machine's memory and
+caches as ranks do, but nothing is exchanged.
+
+A job of one rank is its own copy, by the same command: what its share differs from 1 by is what a
+share of this run is worth. Where others use the machine, ranks in step wait for the one that has
+lost its core, and copies do not: `cpu_share` is the processor time that copies take for a sample
+by that of the job, which knows of no wait.
 
 Strong scaling: the same files and the same batch over all ranks, whatever R is. The peer: Paddle's
 DataParallel on as many processes, each with a replica of a sparse embedding of all keys
@@ -78,9 +83,21 @@ def samples_per_s(run_dir: Path) -> float:
     return samples / sum(float(line["seconds"]) for line in lines[1:])
 
 
+def cpu_s_per_sample(run_dirs: Sequence[Path]) -> float:
+    """Of the passes after the first; of a job, the run dirs of all ranks."""
+    lines = [
+        json.loads(line)
+        for run_dir in run_dirs
+        for line in (run_dir / "metrics.jsonl").read_text().splitlines()[1:]
+    ]
+    ranks = 1 if "ranks" not in lines[0] else len(run_dirs)  # a job's lines have all ranks' samples
+    samples = sum(int(line["samples"]) for line in lines) / ranks
+    return sum(float(line["cpu_s"]) for line in lines) / samples
+
+
 def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
     """Of passes after the first: the share of time that the first rank's trainer spent in
-    exchanges, waiting for others included and alone, and what a rank sent."""
+    exchanges, waiting for others included and alone, in how many waits, and what a rank sent."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     seconds = sum(float(line["seconds"]) for line in lines[1:])
     steps = ranks * sum(int(line["batches"]) for line in lines[1:])
@@ -89,12 +106,14 @@ def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
         return sum(float(line["ranks"][what].get(name, 0)) for line in lines[1:] for name in names)
 
     in_steps = ("step", "dense")
+    own_steps = steps / ranks
     sent = {
         what: total("sent_bytes", [what]) / steps for what in ("ids", "rows", "gradients", "dense")
     }
     return {
         "time_share": total("seconds", in_steps) / seconds,
         "waiting_share": total("waiting_seconds", in_steps) / seconds,
+        "waits_a_step": total("waits", in_steps) / own_steps,
         "bytes_a_sample": sum(sent.values()) / batch,
         **{f"bytes_a_step_{what}": count for what, count in sent.items()},
     }
@@ -122,8 +141,10 @@ def launcher(ranks: int, log: Path) -> list[str]:
     return [*launch, "--log_dir", str(log)]
 
 
-def together(folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1) -> float:
-    """share: files of each rank in a pass."""
+def together(
+    folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1
+) -> tuple[float, float]:
+    """Samples a second, and processor seconds a sample. share: files of each rank in a pass."""
     files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks * share]
     run_dir = folder / "together"
     shutil.rmtree(run_dir, ignore_errors=True)
@@ -134,10 +155,12 @@ def together(folder: Path, ranks: int, batch: int, cores: list[int], share: int 
     command = [sys.executable, *launcher(ranks, folder / "log"), *train]
     job = start(command, cores[:ranks], folder / "together.log")
     wait([(job, folder / "together.log")])
-    return samples_per_s(run_dir)
+    others = [run_dir / "ranks" / str(rank) for rank in range(1, ranks)]
+    return samples_per_s(run_dir), cpu_s_per_sample([run_dir, *others])
 
 
-def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
+def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> tuple[float, float]:
+    """As `together`, of all copies."""
     files = sorted(folder.glob("part-*.txt"))
     jobs, runs = [], []
     for rank in range(ranks):
@@ -149,10 +172,10 @@ def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> float:
             "--run-dir", str(run_dir), *overrides(own, 1, batch),
         ]  # fmt: skip
         log = folder / f"apart-{rank}.log"
-        jobs.append((start(command, [cores[rank]], log), log))
+        jobs.append((start(command, cores[:ranks], log), log))
         runs.append(run_dir)
     wait(jobs)
-    return sum(samples_per_s(run_dir) for run_dir in runs)
+    return sum(samples_per_s(run_dir) for run_dir in runs), cpu_s_per_sample(runs)
 
 
 def peer(folder: Path, ranks: int, options: argparse.Namespace, cores: list[int]) -> float:
@@ -172,29 +195,30 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     figures: dict[str, Any] = {}
     goals = []
     for ranks in sizes:
-        turns = [
-            (
-                together(folder, ranks, options.batch, cores),
-                apart(folder, ranks, options.batch, cores),
-            )
-            for _ in range(options.turns)
-        ]
-        share = report.spread([mine / copies for mine, copies in turns])
+        turns = []
+        for turn in range(options.turns):
+            both = [together, apart][:: 1 if turn % 2 == 0 else -1]
+            found = {of: of(folder, ranks, options.batch, cores) for of in both}
+            turns.append((found[together], found[apart]))
+        share = report.spread([mine[0] / copies[0] for mine, copies in turns])
+        cpu_share = report.spread([copies[1] / mine[1] for mine, copies in turns])
         figures[str(ranks)] = {
-            "samples_per_s": report.spread([mine for mine, _ in turns]),
-            "of_copies": report.spread([copies for _, copies in turns]),
+            "samples_per_s": report.spread([mine[0] for mine, _ in turns]),
+            "of_copies": report.spread([copies[0] for _, copies in turns]),
             "share": share,
+            "cpu_share": cpu_share,
         }
         if ranks > 1:  # of the last turn, before another run takes its folder
             figures[str(ranks)]["exchange"] = exchanged(folder / "together", ranks, options.batch)
         figures[str(ranks)]["strong_samples_per_s"] = together(
             folder, ranks, options.batch // ranks, cores, share=max(sizes) // ranks
-        )
+        )[0]
         if ranks > 1:
             figures[str(ranks)]["data_parallel_samples_per_s"] = peer(folder, ranks, options, cores)
         print(
             f"{ranks} ranks: {figures[str(ranks)]['samples_per_s']['median']:,.0f} samples/s, "
-            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share {share['median']:.3f}"
+            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share "
+            f"{share['median']:.3f}, by processor time {cpu_share['median']:.3f}"
         )
         if ranks > 1:
             goals.append(

@@ -73,7 +73,7 @@ struct HostGroup::Ring {
 };
 
 struct HostGroup::Lane {
-  std::atomic<uint64_t> sent_bytes{0}, ns{0}, waiting_ns{0};
+  std::atomic<uint64_t> sent_bytes{0}, ns{0}, waiting_ns{0}, waits{0};
   std::vector<float> parts;  // of a Sum
 };
 
@@ -85,7 +85,7 @@ HostGroup::HostGroup(int fd, int member, int lanes, std::vector<std::string> nam
       member_(member),
       lanes_(lanes),
       names_(std::move(names)),
-      window_(window_bytes),
+      window_(window_bytes != 0 ? window_bytes : WindowFor(names_.size())),
       processes_(names_.size(), -1) {
   for (int lane = 0; lane < lanes; ++lane) of_lane_.push_back(std::make_unique<Lane>());
 }
@@ -127,7 +127,7 @@ Result<std::unique_ptr<HostGroup>> HostGroup::Open(const std::string& where, int
   PBX_RETURN_IF_ERROR(group->Map(false));
   const auto* shared = reinterpret_cast<const Shared*>(group->base_);
   if (shared->token != token || shared->members != group->members() || shared->lanes != lanes ||
-      shared->window != window_bytes) {
+      shared->window != group->window_) {
     return Error(Code::kIOError, "%s is not the memory that rank '%s' shares", path.c_str(),
                  group->names_[0].c_str());
   }
@@ -327,6 +327,7 @@ Status HostGroup::Move(int lane, const std::vector<Bytes>& out, const std::vecto
     const uint64_t begin = NowNs();
     const bool rang = Sleep(lane, rung);
     of_lane_[static_cast<size_t>(lane)]->waiting_ns += NowNs() - begin;
+    ++of_lane_[static_cast<size_t>(lane)]->waits;
     if (!rang && go_on != nullptr && !go_on()) {
       return Error(Code::kPeerGone, "the wait for other ranks was broken off");
     }
@@ -397,7 +398,7 @@ void HostGroup::Leave(const std::string& why) {
 
 LaneCounters HostGroup::counters(int lane) const {
   const Lane& found = *of_lane_[static_cast<size_t>(lane)];
-  return {found.sent_bytes, found.ns, found.waiting_ns};
+  return {found.sent_bytes, found.ns, found.waiting_ns, found.waits};
 }
 
 }  // namespace pbx

@@ -33,6 +33,7 @@ struct LaneCounters {
   uint64_t sent_bytes = 0;
   uint64_t ns = 0;          // in exchanges, waits included
   uint64_t waiting_ns = 0;  // of them, with nothing to move
+  uint64_t waits = 0;       // how many waits that were
 };
 
 class HostGroup {
@@ -41,17 +42,21 @@ class HostGroup {
   // Asked every tenth of a second of a wait: false ends it, with an error.
   using GoOn = std::function<bool()>;
 
-  static constexpr size_t kWindowBytes = size_t{1} << 20;  // of a ring
+  // Of a ring. Two members send each other half of a batch's rows, more of them less: what fits is
+  // sent without a wait for who reads it.
+  static constexpr size_t WindowFor(size_t members) {
+    return (members <= 2 ? size_t{2} : size_t{1}) << 20;
+  }
 
   // As member 0 of `members`. names: (M) what errors call them. IOError where the system has no
-  // memfd.
+  // memfd. window_bytes: 0: WindowFor.
   static Result<std::unique_ptr<HostGroup>> Create(int lanes, std::vector<std::string> names,
-                                                   size_t window_bytes = kWindowBytes);
+                                                   size_t window_bytes = 0);
   // As another member. where: the first one's where(), on this host; IOError where this process may
   // not open it, or it is something else.
   static Result<std::unique_ptr<HostGroup>> Open(const std::string& where, int member, int lanes,
                                                  std::vector<std::string> names,
-                                                 size_t window_bytes = kWindowBytes);
+                                                 size_t window_bytes = 0);
   ~HostGroup();
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
@@ -59,6 +64,7 @@ class HostGroup {
   // For Open: a path, and a number that only this group has.
   std::string where() const;
   int members() const { return static_cast<int>(names_.size()); }
+  int member() const { return member_; }
   // Once all have opened it: from here on members that end are noticed.
   Status Watch();
 

@@ -93,6 +93,7 @@ void BindHostGroup(py::module_& module) {
              out["sent_bytes"] = found.sent_bytes;
              out["seconds"] = static_cast<double>(found.ns) / 1e9;
              out["waiting_seconds"] = static_cast<double>(found.waiting_ns) / 1e9;
+             out["waits"] = found.waits;
              return out;
            })
       .def_static("sums_here", [] { return !FindSummingGroup().group.expired(); })

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/host_group.h"
+#include "base/host_sum.h"
 
 namespace pybind11 {
 class module_;
@@ -18,7 +19,7 @@ void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int lane);
 
 struct SummingGroup {
   std::weak_ptr<HostGroup> group;
-  int lane = 0;
+  std::shared_ptr<HostSum> sum;  // usable while the group is held
 };
 SummingGroup FindSummingGroup();
 

@@ -23,10 +23,11 @@ def sum_gradients(gradients: Sequence[Any], share: Any) -> list[Any]:
     One message for all of them: on Gloo a call costs as much as a hundred kilobytes. Where all
     ranks are on one host it goes through the memory that they share.
     """
-    flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
     if _native.core.HostGroup.sums_here():
-        flat = call("box_sum_over_ranks", {"Values": flat}, {}, ["Sum"])[0]
+        of_all = {"Gradients": list(gradients), "Share": share}
+        flat = call("box_sum_over_ranks", of_all, {}, ["Sum"])[0]
     else:
+        flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)
     return split_gradient(flat, gradients)
 

@@ -15,7 +15,7 @@ from typing import Any
 from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.sharded import Feed, ShardedPass, ShardedTable, with_rows
+from paddlebox.ranks.sharded import Feed, ShardedPass, ShardedTable, with_next
 from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.two_level import sharded_table
 from paddlebox.ranks.world import World
@@ -95,9 +95,7 @@ class ShardedGroup(TableGroup):
             return feeds
 
         feeds = self._sharded[0].planned(count, batches, nobody, ask)
-        for table, of_table in zip(self._sharded, changes, strict=True):
-            feeds = table.with_following(feeds, of_table is not None)
-        yield from with_rows(self._sharded, feeds, staged.train)
+        yield from with_next(self._sharded, feeds, staged.train)
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 paddle = _native.paddle
 
 _T = TypeVar("_T")
+_COUNTERS = ("sent_bytes", "seconds", "waiting_seconds", "waits")
 
 
 def rounds(rank: int, size: int) -> Iterator[int]:
@@ -123,9 +124,9 @@ class Lane:
         return into
 
     def counters(self) -> dict[str, float]:
-        """Sums: bytes sent to other ranks; seconds, and those of them that passed in waiting for
-        ranks of this host."""
-        found: dict[str, float] = {"sent_bytes": 0, "seconds": 0.0, "waiting_seconds": 0.0}
+        """Sums: bytes sent to other ranks; seconds, those of them that passed in waiting for ranks
+        of this host, and how many waits that were."""
+        found: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         if self._world.memory is not None:
             found = self._world.memory.counters(self._number)
         found["sent_bytes"] += self._far_bytes

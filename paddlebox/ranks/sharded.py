@@ -6,7 +6,8 @@ so what a rank needs of an owner is one slice of them:
     once a pass   keys to their owners; row ids back
     each batch    the row ids that it needs, to their owners, ahead of its step
     each step     rows before it, between hosts most of them in the step before (early.py);
-                  what the push has merged after it
+                  what the push has merged after it, and at once the rows of the next step:
+                  what a rank does between steps makes no other wait
 
 Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank. An owner
 adds up what the ranks have merged in the order of ranks, and applies its rule once.
@@ -51,6 +52,7 @@ _ROWS = f"{BESIDE}rows"  # of a feed: the future of what `_fetch` gives
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 _BATCHES_A_MESSAGE = 8  # whose row ids travel together
+_BATCHES_FIRST = 2  # of a pass, which waits for them: those of a step and of the one after it
 _BY_SHOWS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2, Rule.FTRL)  # table.show_scale
 _WITH_MOMENTUM = (Rule.ADAM, Rule.SHARED_ADAM)
 
@@ -92,7 +94,7 @@ class Step:
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     way: Any = None  # of `Asked`
     late: Late | None = None  # where the other rows travel early: between hosts
-    following: Step | None = None  # where some of its rows do
+    following: Step | None = None  # whose rows this one fetches; not in asynchronous training
 
 
 class ShardedTable(Table):
@@ -123,6 +125,7 @@ class ShardedTable(Table):
         self._ids, self._plan = f"box_ids{inputs}", f"box_plan{inputs}"
         self._step, self._rows = STEP + inputs, _ROWS + inputs
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
+        self._brought: np.ndarray | None = None  # keys of the step whose rows are here already
         self._native.unregister()  # operators find the batch by the table's name
         self._batch = core.BatchTable(
             config.name,
@@ -319,11 +322,11 @@ class ShardedTable(Table):
         assert isinstance(staged, ShardedPass)
         changes = self.changes_of(staged)
         feeds = self.planned(count, batches, nobody, partial(self.ask, staged, changes))
-        yield from with_rows([self], self.with_following(feeds, changes is not None), staged.train)
+        yield from with_next([self], feeds, staged.train)
 
     def changes_of(self, staged: ShardedPass) -> Changes | None:
         """What says which rows a step changes, where rows travel early."""
-        self._coming = None
+        self._coming = self._brought = None
         # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
         if self.world.on_one_host or self.options.ahead or self.options.two_level:
             return None
@@ -341,7 +344,7 @@ class ShardedTable(Table):
         source = iter(batches)
 
         def begin(first: int) -> Future[list[Feed]] | None:
-            most = min(_BATCHES_A_MESSAGE, steps - first)
+            most = min(_BATCHES_A_MESSAGE if first else _BATCHES_FIRST, steps - first)
             if most <= 0:
                 return None
             own = list(itertools.islice(source, most))
@@ -349,20 +352,17 @@ class ShardedTable(Table):
             self._asking.meet("ask")
             return self._asking.submit(ask, own, fill)
 
-        coming = begin(0)
-        for first in range(0, steps, _BATCHES_A_MESSAGE):
-            assert coming is not None
+        made, coming = 0, begin(0)
+        while coming is not None:
             feeds = coming.result()
-            coming = begin(first + _BATCHES_A_MESSAGE)
+            made += len(feeds)
+            coming = begin(made)
             yield from feeds
 
-    def with_following(self, feeds: Iterable[Feed], early: bool) -> Iterator[Feed]:
-        """Where rows travel early, each step knows the one after it."""
+    def with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
+        """Each step knows the one after it."""
         held: Feed | None = None
         for feed in feeds:
-            if not early:
-                yield feed
-                continue
             if held is not None:
                 held[self._step] = replace(held[self._step], following=feed[self._step])
                 yield held
@@ -460,10 +460,10 @@ class ShardedTable(Table):
                 self._batch.fill(None, 0, rows.result())
             elif step.late is not None:
                 self._bring_late(step, step.late)
-            else:
+            elif self._brought is not step.keys:  # the first of a pass
                 self._stepping.do(self._bring, step)
             self._batch.open()
-            if step.following is not None:
+            if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
             yield step.instances
@@ -474,6 +474,9 @@ class ShardedTable(Table):
                 merged = self._batch.merged().copy()
                 self._given.append(self._ahead.submit(self._give, step, self._ahead, merged))
                 self._settle(self.options.ahead)
+            if step.following is not None and step.late is None:
+                self._stepping.do(self._bring, step.following)
+                self._brought = step.following.keys
         except BaseException as error:
             self.world.leave(error)  # the others are in this step, too
             raise
@@ -585,17 +588,22 @@ class ShardedTable(Table):
         super().close()
 
 
-def with_rows(tables: Sequence[ShardedTable], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
-    """Feeds that every one of these tables has asked for. In asynchronous training the rows of the
-    next steps are on their way.
+def with_next(tables: Sequence[ShardedTable], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
+    """Feeds that every one of these tables has asked for; each step knows the one after it. In
+    asynchronous training the rows of the next steps are on their way instead.
 
     What is done on a lane is done in its order: with `ahead` steps fetched before a step's
     gradients are given, rows lack those of just so many steps.
     """
     ahead = tables[0].options.ahead if train else 0
+    if not ahead:
+        for table in tables:
+            feeds = table.with_following(feeds)
+        yield from feeds
+        return
     fetched: deque[Feed] = deque()
     for feed in feeds:
-        for table in tables[: len(tables) if ahead else 0]:
+        for table in tables:
             table.fetch_ahead(feed)
         fetched.append(feed)
         if len(fetched) > ahead:

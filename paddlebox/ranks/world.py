@@ -21,7 +21,9 @@ from paddlebox.ranks.lane import Lane
 
 paddle, core = _native.paddle, _native.core
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
+# A rank that comes is seen after at most a quarter more of the wait: twice the pause each time let
+# the others of a pass's start sleep on for as long again as they had waited.
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
 LANES = ("stage", "ask", "step", "early")  # once a pass, ahead of steps, in steps, beside them
 DENSE = "dense"  # within a host: what programs sum (ranks/dense.py)
@@ -159,7 +161,7 @@ class World:
             key = f"paddlebox/{what}/written/{rank}"
             while store.add(key, 0) < number:
                 time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
                 if time.monotonic() - looked > _SEEN_LIVING_S:
                     looked = time.monotonic()
                     self._check_living(rank, key, number)
@@ -186,8 +188,8 @@ class World:
             self.memory.leave(f"{type(error).__name__}: {error}")
 
     def counters(self) -> dict[str, float]:
-        """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, and how
-        many of them within the host passed in waiting, as <what>_<lane>."""
+        """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, how many of
+        them within the host passed in waiting, and in how many waits, as <what>_<lane>."""
         found = {name: lane.counters() for name, lane in self._lanes.items()}
         if self.on_one_host and self.memory is not None:
             found[DENSE] = self.memory.counters(len(LANES))

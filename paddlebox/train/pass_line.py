@@ -29,12 +29,18 @@ class Started(NamedTuple):
     compaction_wait_s: float
     at: float
     traffic: Sent
+    cpu_s: float  # of this process
 
 
 def begun(table: Tables) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
-        table.counters(), counters_of, table.compaction_wait_s, time.perf_counter(), sent_now(table)
+        table.counters(),
+        counters_of,
+        table.compaction_wait_s,
+        time.perf_counter(),
+        sent_now(table),
+        time.process_time(),
     )
 
 
@@ -51,8 +57,8 @@ def exchanged(
     dense_bytes: int,
     instances: int,
 ) -> dict[str, Any]:
-    """What all ranks have sent in a pass, and the seconds that exchanges took this one, by lane;
-    nothing on one rank. Every rank calls it.
+    """What all ranks have sent in a pass, and the seconds and waits of this one's exchanges,
+    by lane; nothing on one rank. Every rank calls it.
 
     Args:
         after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
@@ -68,7 +74,7 @@ def exchanged(
             for name in after
             if name.startswith(first)
         }
-        for what in ("seconds", "waiting_seconds")
+        for what in ("seconds", "waiting_seconds", "waits")
         for first in (f"exchange_{what}_",)
     }
     sent = of_pass(

@@ -343,6 +343,7 @@ def _train_pass(
         "calibration": result.calibration,
         "ended_at": round(time.time(), 3),
         "seconds": seconds,
+        "cpu_s": time.process_time() - begin.cpu_s,
         "samples_per_s": result.samples / seconds if seconds else 0.0,
         "parts": stats.parts,
         "spilled_bytes": stats.spilled_bytes,

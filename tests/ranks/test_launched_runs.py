@@ -175,7 +175,9 @@ def _workers(launcher: int) -> list[int]:
     found = []
     for pid in _children(launcher):
         with contextlib.suppress(OSError):
-            if b"tools/train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            # A child that has not begun another program yet has the launcher's own arguments.
+            if b"tools/train.py" in command_line and b"distributed.launch" not in command_line:
                 found.append(pid)
     return found
 
