@@ -60,9 +60,10 @@ def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
     return f"{folder}/{name}-{ranks}-*.txt"
 
 
-def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]) -> dict[str, Any]:
-    """The line of the one pass: AUC on the judging lines, bytes sent, seconds."""
-    ranks, _, overrides = MODES[mode]
+def launched(
+    folder: Path, ranks: int, seed: int, split: tuple[list[str], list[str]], overrides: list[str]
+) -> Path:
+    """The run dir of a run over `split` by so many ranks."""
     files = [
         f"data.{key}=[{write_shares(folder, lines, name, ranks)}]"
         for key, name, lines in zip(
@@ -75,7 +76,8 @@ def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]
     launch += ["--log_dir", str(folder / "log")]
     done = subprocess.run(
         [
-            *(sys.executable, *launch, "tools/train.py", "-c", CONFIG, "--run-dir", str(run_dir)),
+            *(sys.executable, *(launch if ranks > 1 else [])),
+            *("tools/train.py", "-c", CONFIG, "--run-dir", str(run_dir)),
             *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
             *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
             *("store.threads=1", "trainer.evaluate_after_pass=true", *overrides),
@@ -88,8 +90,16 @@ def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]
     )
     if done.returncode:
         raise RuntimeError(
-            f"{mode}, seed {seed} failed:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+            f"{ranks} ranks, seed {seed}, {overrides} failed:\n{done.stdout[-2000:]}"
+            f"{done.stderr[-3000:]}"
         )
+    return run_dir
+
+
+def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]) -> dict[str, Any]:
+    """The line of the one pass: AUC on the judging lines, bytes sent, seconds."""
+    ranks, _, overrides = MODES[mode]
+    run_dir = launched(folder, ranks, seed, split, overrides)
     line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     sent, between = line["ranks"]["sent_bytes"], line["ranks"]["between_nodes_bytes"]
     return {

@@ -41,6 +41,15 @@ def test_two_levels_train_what_one_level_trains_with_fewer_bytes_between_nodes(
 
 
 @pytest.mark.slow
+def test_rows_without_an_embedx_travel_without_one_between_nodes_and_no_bit_differs(
+    flat: dict[str, Any], tmp_path: Path
+) -> None:
+    one_node = _train(tmp_path / "node", 4, _passes(tmp_path / "data", 4), dim=16)
+    assert (flat["digest"], flat["dense"]) == (one_node["digest"], one_node["dense"])
+    assert 0 < _bytes(flat) < 0.95 * _bytes(one_node)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
