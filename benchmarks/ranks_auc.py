@@ -56,7 +56,13 @@ def distance(one: Rows, several: Rows) -> dict[str, float]:
         if not np.array_equal(expected, found):
             raise RuntimeError(f"several ranks have other {what} than one")
     off = np.abs(one[2] - several[2]).max(axis=1) / np.abs(one[2]).max(axis=1)
-    return {"rows": len(off), "worst": float(off.max()), "mean": float(off.mean())}
+    return {
+        "rows": len(off),
+        "worst": float(off.max()),
+        "mean": float(off.mean()),
+        "beyond": int(np.count_nonzero(off > ROWS_BOUND)),
+        "norm": float(np.linalg.norm(one[2] - several[2]) / np.linalg.norm(one[2])),
+    }
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:

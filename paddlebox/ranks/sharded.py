@@ -34,6 +34,7 @@ from paddlebox.ranks import bare as bare_rows
 from paddlebox.ranks.bare import THIN, Bare
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
+from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
@@ -143,9 +144,11 @@ class ShardedTable(Table):
         self._gradient_format = RowFormat(options.gradients, self._columns)
         # Within a host whole rows of float32 take less time than looking for those that are bare.
         # Rounded or late gradients would differ in what is left of a bare row's: there always.
+        self._between_nodes = (
+            not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
+        )
         self._leaves_out = (
-            not world.on_one_host
-            or ranks_per_node(world.size, options.per_node) < world.size
+            self._between_nodes
             or self._row_format.narrow
             or self._gradient_format.narrow
             or options.ahead > 0
@@ -266,11 +269,12 @@ class ShardedTable(Table):
 
     def _flush(self, residual: Residual) -> None:
         rows, left = residual.left()
+        form = self._gradient_format
         ids = self._exchange(self._stepping, "left", rows)
-        width = self._columns - 1
+        packed = [form.pack(np.insert(part, 1, 0.0, axis=1)).reshape(-1) for part in left]
         values = [
-            flat.reshape(-1, width)
-            for flat in self._exchange(self._stepping, "left", [part.reshape(-1) for part in left])
+            np.delete(form.unpack(flat.reshape(-1, form.record_bytes)), 1, axis=1)  # no click
+            for flat in self._exchange(self._stepping, "left", packed)
         ]
         embed, embedx = (self.config.show_scale and rule in _BY_SHOWS for rule in self._rules)
         found, gradients = sum_of_left(ids, values, (embed, embedx))
@@ -438,10 +442,8 @@ class ShardedTable(Table):
         ranks, lane = self.world.size, self._asking
         counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int64)
         heads = self._exchange(lane, "ids", [counts[:, rank] for rank in range(ranks)])
-        asked = self._exchange(
-            lane,
-            "ids",
-            [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)],
+        asked = self._exchange_ids(
+            lane, [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)]
         )
         of_rank = [
             np.split(found, np.cumsum(head)[:-1]) for found, head in zip(asked, heads, strict=True)
@@ -563,7 +565,7 @@ class ShardedTable(Table):
             self._pass_on(lane, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
             gradients = form.unpack(records)
         else:
-            whole = self._pack_gradients(merged[~bare.own], places[~bare.own])
+            whole = self._pack_gradients(merged, places, ~bare.own)
             out = bare_rows.joined(whole, merged[bare.own, :THIN], bare.own, counts)
             into = bare_rows.room(bare.asked, sizes, form.record_bytes)
             self._pass_on(lane, "gradients", out, into)
@@ -578,10 +580,19 @@ class ShardedTable(Table):
         self.traffic.add(what, out)
         lane.swap(out, into)
 
-    def _pack_gradients(self, gradients: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def _pack_gradients(
+        self, gradients: np.ndarray, places: np.ndarray, which: Any = slice(None)
+    ) -> np.ndarray:
         if self._residual is not None:
-            return self._residual.pack(gradients, places)
-        return self._gradient_format.pack(gradients)
+            return self._residual.pack(gradients[which], places[which])
+        return self._gradient_format.pack(gradients[which])
+
+    def _exchange_ids(self, lane: Lane, out: list[np.ndarray]) -> list[np.ndarray]:
+        """As `_exchange`, of row ids."""
+        if not self._between_nodes:
+            return self._exchange(lane, "ids", out)
+        packed = self._exchange(lane, "ids", [pack_ids(ids) for ids in out])
+        return [unpack_ids(ids) for ids in packed]
 
     def _exchange(self, lane: Lane, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
         self.traffic.add(what, out)

@@ -156,7 +156,7 @@ class TwoLevelTable(ShardedTable):
         for node, peer in enumerate(self._peers):
             parts = [unions[step][node] for step in steps]
             out[peer] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        arrived = self._exchange(lane, "ids", out)
+        arrived = self._exchange_ids(lane, out)
         of_node = [_split(arrived[peer], len(wanted)) for peer in self._peers]
         return [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
 
