@@ -13,12 +13,13 @@ from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _trai
 
 
 def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Mean distance of embedx and embed_w, in parts of their mean size."""
+    """How far nine rows in ten are off at most, in parts of a row's largest weight. Not the mean: a
+    ReLU that is at 0 and on another side for one instance moves a few rows by a lot."""
     expected, found = _all_rows(one), _all_rows(other)
     assert expected.keys() == found.keys()
     names = sorted(expected)
     a, b = (np.stack([rows[name] for name in names])[:, 6:] for rows in (expected, found))
-    return float(np.abs(a - b).mean() / np.abs(a).mean())
+    return float(np.quantile(np.abs(a - b).max(axis=1) / np.abs(a).max(axis=1), 0.9))
 
 
 @pytest.fixture(scope="module")
