@@ -17,8 +17,8 @@ benchmarks/ranks.py, 2048 instances a rank. Transfers between nodes of a row or 
                    changes is sent the row; home again when the pass ends. No scheme of exact steps
                    sends less of a row
 
-A row without an embedx (score under 10) is 12 bytes, another 4 (3 + D); a state 12 more. Ids: 4 of
-one level, 1.5 of the others. Each scheme in parts of the bytes of one level with whole rows.
+A row without an embedx (score under --threshold) is 12 bytes, another 4 (3 + D); a state 12 more,
+an id 1.6. Each scheme in parts of the bytes of one level with whole rows and ids of 4 bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import report
 from quality_criteo import criteo_split
 
 NODES, LOCAL = 2, 2
-THRESHOLD = 10.0  # table.embedx_threshold, of scores 1 a click and 0.1 another show
+ID_BYTES = 1.6  # of a varint, measured
 SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")
 
 
@@ -63,9 +63,11 @@ def zipf(instances: int) -> tuple[np.ndarray, np.ndarray]:
     return ids, (rng.random(instances) < 0.25).astype(np.int64)
 
 
-def transfers(ids: np.ndarray, labels: np.ndarray, batch: int) -> dict[str, np.ndarray]:
+def transfers(
+    ids: np.ndarray, labels: np.ndarray, batch: int, threshold: float
+) -> dict[str, np.ndarray]:
     """(4) of each scheme: whole rows or gradients, bare ones, whole rows with a state, bare ones
-    with a state. batch: of a rank."""
+    with a state. batch: of a rank. threshold: of scores that are 1 a click and 0.1 another show."""
     feasigns, places = np.unique(ids, return_inverse=True)
     places = places.reshape(ids.shape)
     ranks, count = NODES * LOCAL, len(feasigns)
@@ -78,7 +80,7 @@ def transfers(ids: np.ndarray, labels: np.ndarray, batch: int) -> dict[str, np.n
     for step in range(steps):
         block = places[step * step_size : (step + 1) * step_size]
         of_labels = labels[step * step_size : (step + 1) * step_size]
-        bare_at[step] = score < THRESHOLD
+        bare_at[step] = score < threshold
         for rank in range(ranks):
             rows = np.unique(block[rank::ranks])
             rows = rows[feasigns[rows] != 0]
@@ -109,7 +111,7 @@ def transfers(ids: np.ndarray, labels: np.ndarray, batch: int) -> dict[str, np.n
         lacks = np.stack(
             [np.where(now[n], now[1 - n], lacks[n] | now[1 - n]) for n in range(NODES)]
         )
-    _add(found["moves"], 2, score[lacks[home, every]] < THRESHOLD, 1)
+    _add(found["moves"], 2, score[lacks[home, every]] < threshold, 1)
     return found
 
 
@@ -118,10 +120,10 @@ def _add(counts: np.ndarray, at: int, bare: np.ndarray, times: int) -> None:
     counts[at + 1] += times * np.count_nonzero(bare)
 
 
-def in_bytes(counts: np.ndarray, dim: int, int8: bool, an_id: float) -> float:
+def in_bytes(counts: np.ndarray, dim: int, int8: bool) -> float:
     """int8: but for rows with a state, which have to stay what they are."""
     whole = 14 + dim if int8 else 4 * (3 + dim)
-    return float(counts @ np.array([whole + an_id / 2, 12 + an_id / 2, 24 + 4 * dim, 24]))
+    return float(counts @ np.array([whole + ID_BYTES / 2, 12 + ID_BYTES / 2, 24 + 4 * dim, 24]))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -131,16 +133,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if rows is not None:
         data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
     for name, ((ids, labels), batch) in data.items():
-        counts = transfers(ids, labels, batch)
+        counts = transfers(ids, labels, batch, options.threshold)
         print(name)
         for dim in options.dims:
             base = counts["one level"][:2].sum() * (4 * (3 + dim) + 2)
             for int8 in (False, True):
-                found = {
-                    scheme: in_bytes(counts[scheme], dim, int8, 4.0 if "one" in scheme else 1.5)
-                    / base
-                    for scheme in SCHEMES
-                }
+                found = {scheme: in_bytes(counts[scheme], dim, int8) / base for scheme in SCHEMES}
                 label = f"{name}, D {dim}, {'int8' if int8 else 'float32'}"
                 figures[label] = found
                 print(f"  D {dim:2} {'int8' if int8 else 'float32':8}", end="")
@@ -151,6 +149,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--threshold", type=float, default=10.0, help="-1: every row has an embedx")
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     parser.add_argument(
         "--out", type=Path, default=report.ROOT / "benchmarks/results/ranks_bytes.json"

@@ -68,8 +68,8 @@ Floats StepThrough(BatchTable* batch_table, Table* owner, const test::Pass& pass
   BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &owners_plan);
   Floats merged(batch_table->merged(), batch_table->merged() + rows.size() * kColumns);
   LeaveOut(have, &merged);
-  CHECK_OK(owner->PushPlanned(owners_plan.data(), owners_plan.size(), rows.size(), merged.data(),
-                              1.0f));
+  CHECK_OK(
+      owner->PushPlanned(owners_plan.data(), owners_plan.size(), rows.size(), merged.data(), 1.0f));
   return pooled;
 }
 
