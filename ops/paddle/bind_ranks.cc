@@ -62,6 +62,17 @@ void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
   ThrowIfError(extended ? table.PullExtended(id_data, n, to) : table.Pull(id_data, n, to));
 }
 
+// ids: (n). Returns (n) uint8.
+py::array_t<uint8_t> HaveEmbedx(const Table& table, const Array<int32_t>& ids) {
+  std::vector<uint8_t> found(SizeOf(ids));
+  const int32_t* id_data = ids.data();
+  {
+    const py::gil_scoped_release release;
+    ThrowIfError(table.HaveEmbedx(id_data, found.size(), found.data()));
+  }
+  return ToArray(std::move(found));
+}
+
 // Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P + E), in that order.
 void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad) {
   const size_t n = SizeOf(grad) / ColumnsOf(table);
@@ -141,6 +152,7 @@ void BindRanks(py::module_& module) {
       });
   module.def("pull_into", &PullInto, py::arg("table"), py::arg("ids").noconvert(),
              py::arg("out").noconvert());
+  module.def("have_embedx", &HaveEmbedx, py::arg("table"), py::arg("ids").noconvert());
   module.def("push_planned", &PushPlanned, py::arg("table"), py::arg("plan").noconvert(),
              py::arg("grad").noconvert());
   module.def("merge_keys", &Merge, py::arg("lists"));

@@ -118,6 +118,18 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   return Status::Ok();
 }
 
+Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {
+  Result<OpenRows> opened = Open("a look for embedx");
+  if (!opened.ok()) return opened.status();
+  const OpenRows& open = opened.value();
+  PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
+  for (size_t i = 0; i < n; ++i) {
+    const size_t at = static_cast<size_t>(ids[i]) * open.block.row_bytes;
+    out[i] = ids[i] >= 0 && HasEmbedx(reinterpret_cast<const float*>(open.block.rows + at));
+  }
+  return Status::Ok();
+}
+
 Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
                              size_t instances, size_t slots, bool use_cvm, float* out,
                              const float* dense, size_t dense_width, const SharedCells& shared) {

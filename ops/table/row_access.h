@@ -70,6 +70,9 @@ class RowAccess {
 
   // ids: (n), each in [-1, rows). out: (n, P).
   Status Pull(const int32_t* ids, size_t n, float* out);
+  // out: (n) 1 for each row that has an embedx, 0 where Pull gives zeros for want of one, or of a
+  // row: then a push leaves no trace of its embedx gradient.
+  Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const;
   // grad: (n, P) with show and click in columns 0, 1; scale: batch size. plan: of ids, each a
   // segment of its own (row/plan.h).
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);

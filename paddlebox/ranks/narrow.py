@@ -31,6 +31,12 @@ class RowFormat:
     def narrow(self) -> bool:
         return self.wire is not Wire.FLOAT32
 
+    @property
+    def record_bytes(self) -> int:
+        if not self.narrow:
+            return 4 * self.columns
+        return int(core.wire_bytes(self.wire.value, self.columns))
+
     def pack(self, rows: np.ndarray) -> np.ndarray:
         """(n, width) records of (n, P) float32 rows; the rows themselves for float32."""
         if not self.narrow:
@@ -39,9 +45,9 @@ class RowFormat:
         return packed
 
     def unpack(self, records: np.ndarray) -> np.ndarray:
-        """(n, P) float32."""
+        """(n, P) float32. records: as packed, or their bytes."""
         if not self.narrow:
-            return records
+            return records.view(np.float32)
         rows: np.ndarray = core.unpack_rows(
             self.wire.value, np.ascontiguousarray(records), self.columns
         )
@@ -51,7 +57,7 @@ class RowFormat:
         """Room for records that arrive."""
         if not self.narrow:
             return np.empty((count, self.columns), np.float32)
-        return np.empty((count, core.wire_bytes(self.wire.value, self.columns)), np.uint8)
+        return np.empty((count, self.record_bytes), np.uint8)
 
 
 class Residual:

@@ -32,8 +32,11 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
+from paddlebox.ranks import bare as bare_rows
+from paddlebox.ranks.bare import THIN, Bare
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
+from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
@@ -94,6 +97,7 @@ class Step:
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     way: Any = None  # of `Asked`
     late: Late | None = None  # where the other rows travel early: between hosts
+    bare: Bare | None = None  # where rows without an embedx travel without one
     following: Step | None = None  # whose rows this one fetches; not in asynchronous training
 
 
@@ -140,6 +144,17 @@ class ShardedTable(Table):
         self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))
         self._row_format = RowFormat(options.rows, self._columns)
         self._gradient_format = RowFormat(options.gradients, self._columns)
+        # Within a host whole rows of float32 take less time than looking for those that are bare.
+        # Rounded or late gradients would differ in what is left of a bare row's: there always.
+        self._between_nodes = (
+            not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
+        )
+        self._leaves_out = (
+            self._between_nodes
+            or self._row_format.narrow
+            or self._gradient_format.narrow
+            or options.ahead > 0
+        )
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
@@ -267,11 +282,12 @@ class ShardedTable(Table):
 
     def _flush(self, residual: Residual) -> None:
         rows, left = residual.left()
+        form = self._gradient_format
         ids = self._exchange(self._stepping, "left", rows)
-        width = self._columns - 1
+        packed = [form.pack(np.insert(part, 1, 0.0, axis=1)).reshape(-1) for part in left]
         values = [
-            flat.reshape(-1, width)
-            for flat in self._exchange(self._stepping, "left", [part.reshape(-1) for part in left])
+            np.delete(form.unpack(flat.reshape(-1, form.record_bytes)), 1, axis=1)  # no click
+            for flat in self._exchange(self._stepping, "left", packed)
         ]
         scaled = [
             self.config.show_scale and rule in _BY_SHOWS
@@ -419,6 +435,9 @@ class ShardedTable(Table):
                 push,
                 asked[number].way,
                 late[number],
+                Bare.of(sum(map(len, asked[number].rows)), len(rows[number]))
+                if self._leaves_out
+                else None,
             )
         return feeds
 
@@ -432,10 +451,8 @@ class ShardedTable(Table):
         ranks, lane = self.world.size, self._asking
         counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int64)
         heads = self._exchange(lane, "ids", [counts[:, rank] for rank in range(ranks)])
-        asked = self._exchange(
-            lane,
-            "ids",
-            [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)],
+        asked = self._exchange_ids(
+            lane, [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)]
         )
         of_rank = [
             np.split(found, np.cumsum(head)[:-1]) for found, head in zip(asked, heads, strict=True)
@@ -518,41 +535,86 @@ class ShardedTable(Table):
         ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
         of_owner = np.split(own, np.cumsum(step.counts)[:-1])
         counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
-        mine = self._swap_rows(lane, ids, counts)
+        bare = None if step.bare is None else Bare()
+        mine = self._from_owners(lane, ids, counts, bare)
+        if step.bare is not None and bare is not None:
+            step.bare.asked[np.concatenate(asked)], step.bare.own[own] = bare.asked, bare.own
         self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
 
     def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
         """(u, P) float32 rows of a batch, from their owners."""
-        return self._swap_rows(lane, step.asked, step.counts)
+        return self._from_owners(lane, step.asked, step.counts, step.bare)
 
-    def _packed_rows(self, asked: list[np.ndarray]) -> list[np.ndarray]:
-        """The rows of this rank that are asked for, as they travel."""
-        rows = np.empty((sum(len(ids) for ids in asked), self._columns), np.float32)
-        core.pull_into(self._native, np.concatenate(asked), rows)
-        return np.split(self._row_format.pack(rows), np.cumsum([len(ids) for ids in asked])[:-1])
+    def _from_owners(
+        self, lane: Lane, asked: list[np.ndarray], counts: list[int], bare: Bare | None
+    ) -> np.ndarray:
+        """(sum of counts, P) float32 rows from their owners.
 
-    def _swap_rows(self, lane: Lane, asked: list[np.ndarray], counts: list[int]) -> np.ndarray:
-        """(sum of counts, P) float32 rows from their owners. asked: (R) int32 rows of this rank.
-        counts: (R) of rows from each."""
-        out = self._packed_rows(asked)
-        mine = self._row_format.empty(sum(counts))
-        self.traffic.add("rows", out)
-        lane.swap(out, np.split(mine, np.cumsum(counts)[:-1]))
-        return self._row_format.unpack(mine)
+        Args:
+            asked: (R) int32 rows of this rank. counts: (R) of rows from each. bare: filled.
+        """
+        ids, form = np.concatenate(asked), self._row_format
+        sizes = [len(of_rank) for of_rank in asked]
+        rows = np.empty((len(ids), self._columns), np.float32)
+        core.pull_into(self._native, ids, rows)
+        if bare is None:
+            mine = form.empty(sum(counts))
+            out = np.split(form.pack(rows), np.cumsum(sizes)[:-1])
+            self._pass_on(lane, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
+            return form.unpack(mine)
+        bare.asked = core.have_embedx(self._native, ids) == 0
+        bits = bare_rows.bits_room(counts)
+        self._pass_on(lane, "rows", bare_rows.packed(bare.asked, sizes), bits)
+        bare.own = bare_rows.unpacked(bits, counts)
+        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, :THIN]
+        into = bare_rows.room(bare.own, counts, form.record_bytes)
+        self._pass_on(lane, "rows", bare_rows.joined(whole, thin, bare.asked, sizes), into)
+        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes)
+        return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
     def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
         """Takes (u, P) gradients to the owners of their rows, who apply them."""
-        out = np.split(self._pack_gradients(merged, step.places), np.cumsum(step.counts)[:-1])
-        sizes = [len(ids) for ids in step.asked]
-        records = self._gradient_format.empty(sum(sizes))
-        self.traffic.add("gradients", out)
-        lane.swap(out, np.split(records, np.cumsum(sizes)[:-1]))
-        core.push_planned(self._native, step.push, self._gradient_format.unpack(records))
+        self._to_owners(step, lane, merged, step.places, step.counts)
 
-    def _pack_gradients(self, gradients: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def _to_owners(
+        self, step: Step, lane: Lane, merged: np.ndarray, places: np.ndarray, counts: list[int]
+    ) -> None:
+        """Args: places: (n) int32 of the residual. counts: (R) of gradients to each."""
+        sizes, form, bare = [len(ids) for ids in step.asked], self._gradient_format, step.bare
+        if bare is None:
+            out = np.split(self._pack_gradients(merged, places), np.cumsum(counts)[:-1])
+            records = form.empty(sum(sizes))
+            self._pass_on(lane, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
+            gradients = form.unpack(records)
+        else:
+            whole = self._pack_gradients(merged, places, ~bare.own)
+            out = bare_rows.joined(whole, merged[bare.own, :THIN], bare.own, counts)
+            into = bare_rows.room(bare.asked, sizes, form.record_bytes)
+            self._pass_on(lane, "gradients", out, into)
+            whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes)
+            gradients = bare_rows.spread(form.unpack(whole), thin, bare.asked)
+        core.push_planned(self._native, step.push, gradients)
+
+    def _pass_on(
+        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
+    ) -> None:
+        """Swaps with those that rows are asked of and given to. out, into: (R)."""
+        self.traffic.add(what, out)
+        lane.swap(out, into)
+
+    def _pack_gradients(
+        self, gradients: np.ndarray, places: np.ndarray, which: Any = slice(None)
+    ) -> np.ndarray:
         if self._residual is not None:
-            return self._residual.pack(gradients, places)
-        return self._gradient_format.pack(gradients)
+            return self._residual.pack(gradients[which], places[which])
+        return self._gradient_format.pack(gradients[which])
+
+    def _exchange_ids(self, lane: Lane, out: list[np.ndarray]) -> list[np.ndarray]:
+        """As `_exchange`, of row ids."""
+        if not self._between_nodes:
+            return self._exchange(lane, "ids", out)
+        packed = self._exchange(lane, "ids", [pack_ids(ids) for ids in out])
+        return [unpack_ids(ids) for ids in packed]
 
     def _exchange(self, lane: Lane, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
         self.traffic.add(what, out)

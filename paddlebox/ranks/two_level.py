@@ -4,7 +4,7 @@ Rank (n, l) is the l-th of node n. For the rows that the l-th ranks of all nodes
 its whole node:
 
     request    each rank -> (n, l) of its node -> the l-th of the owner's node: rows, each once
-    rows       back on the same way
+    rows       back on the same way, inside a node as float32
     gradients  each rank -> (n, l), as float32; added up in the order of ranks -> the owner
 
 So gradients are rounded once, by who sends them between nodes, who also keeps what that loses.
@@ -156,7 +156,7 @@ class TwoLevelTable(ShardedTable):
         for node, peer in enumerate(self._peers):
             parts = [unions[step][node] for step in steps]
             out[peer] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        arrived = self._exchange(lane, "ids", out)
+        arrived = self._exchange_ids(lane, out)
         of_node = [_split(arrived[peer], len(wanted)) for peer in self._peers]
         return [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
 
@@ -173,23 +173,26 @@ class TwoLevelTable(ShardedTable):
 
     def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
         way: Way = step.way
-        out = self._packed_rows(step.asked)
-        unions = self._between_nodes(lane, "rows", out, self._row_format.empty, way.unions)
+        rows = self._from_owners(lane, step.asked, way.unions, step.bare)
+        unions = np.split(rows, np.cumsum(way.unions)[:-1])
         shares = [
             np.concatenate([unions[node][at] for node, at in enumerate(of_mate)])
             for of_mate in way.at
         ]
         counts = np.array(step.counts).reshape(self._nodes, self._local)
         found = self._inside_node(
-            lane, "rows", shares, [self._row_format.empty(int(n)) for n in counts.sum(axis=0)]
+            lane,
+            "rows",
+            shares,
+            [np.empty((int(n), self._columns), np.float32) for n in counts.sum(axis=0)],
         )
-        mine = self._row_format.empty(len(step.keys))
+        mine = np.empty((len(step.keys), self._columns), np.float32)
         ends = np.cumsum(step.counts).reshape(self._nodes, self._local)
         for at, share in enumerate(found):
             parts = np.split(share, np.cumsum(counts[:, at])[:-1])
             for node, part in enumerate(parts):
                 mine[ends[node, at] - len(part) : ends[node, at]] = part
-        return self._row_format.unpack(mine)
+        return mine
 
     def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
         way: Way = step.way
@@ -211,25 +214,13 @@ class TwoLevelTable(ShardedTable):
             parts = np.split(share, np.cumsum(wants[mate])[:-1])
             for union, at, part in zip(of_union, way.at[mate], parts, strict=True):
                 union[at] += part
-        packed = self._pack_gradients(sums, way.places)
-        arrived = self._between_nodes(
-            lane,
-            "gradients",
-            np.split(packed, np.cumsum(way.unions)[:-1]),
-            self._gradient_format.empty,
-            [len(ids) for ids in step.asked],
-        )
-        gradients = self._gradient_format.unpack(np.concatenate(arrived))
-        core.push_planned(self._native, step.push, gradients)
+        self._to_owners(step, lane, sums, way.places, way.unions)
 
-    def _between_nodes(
-        self, lane: Lane, what: str, out: list[np.ndarray], empty: Any, counts: list[int]
-    ) -> list[np.ndarray]:
-        """(N) from the l-th rank of each node what it has for this one. out: (N). counts: (N) of
-        records that arrive."""
-        into = [empty(count) for count in counts]
+    def _pass_on(
+        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
+    ) -> None:
+        """Between nodes, with the l-th rank of each. out, into: (N)."""
         self._swap_some(lane, what, dict(zip(self._peers, out, strict=True)), self._peers, into)
-        return into
 
     def _inside_node(
         self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]

@@ -13,12 +13,13 @@ from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _trai
 
 
 def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Mean distance of embedx and embed_w, in parts of their mean size."""
+    """How far nine rows in ten are off at most, in parts of a row's largest weight. Not the mean: a
+    ReLU that is at 0 and on another side for one instance moves a few rows by a lot."""
     expected, found = _all_rows(one), _all_rows(other)
     assert expected.keys() == found.keys()
     names = sorted(expected)
     a, b = (np.stack([rows[name] for name in names])[:, 6:] for rows in (expected, found))
-    return float(np.abs(a - b).mean() / np.abs(a).mean())
+    return float(np.quantile(np.abs(a - b).max(axis=1) / np.abs(a).max(axis=1), 0.9))
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,21 @@ def test_two_levels_train_what_one_level_trains_with_fewer_bytes_between_nodes(
     assert again["digest"] == two["digest"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of one node, where every row travels whole."""
+    folder = tmp_path_factory.mktemp("whole")
+    return _train(folder / "four", 4, _passes(folder / "data", 4), dim=16)
+
+
+@pytest.mark.slow
+def test_rows_without_an_embedx_travel_without_one_between_nodes_and_no_bit_differs(
+    flat: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    assert (flat["digest"], flat["dense"]) == (whole["digest"], whole["dense"])
+    assert 0 < _bytes(flat) < 0.95 * _bytes(whole)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -51,13 +67,13 @@ def test_two_levels_train_what_one_level_trains_with_fewer_bytes_between_nodes(
     ],
 )
 def test_narrow_formats_train_nearly_the_same_rows_and_two_runs_the_same(
-    flat: dict[str, Any], tmp_path: Path, options: str
+    flat: dict[str, Any], whole: dict[str, Any], tmp_path: Path, options: str
 ) -> None:
     passes = _passes(tmp_path / "data", 4)
     narrow = _train(tmp_path / "narrow", 4, passes, dim=16, options=options)
     assert 0 < _drift(flat, narrow) < 0.01
     if "two_level" not in options:
-        assert _bytes(narrow) <= (0.45 if "int8" in options else 0.60) * _bytes(flat)
+        assert _bytes(narrow) <= (0.45 if "int8" in options else 0.60) * _bytes(whole)
     for before, after in zip(flat["passes"], narrow["passes"], strict=True):
         assert after["auc"] == pytest.approx(before["auc"], abs=5e-3)
     again = _train(tmp_path / "again", 4, passes, dim=16, options=options)

@@ -31,9 +31,19 @@ BatchTableConfig SmallBatch(int threads = 1) {
   return config;
 }
 
+// Zeros for the embedx of rows that have none.
+void LeaveOut(const std::vector<uint8_t>& have, Floats* values) {
+  for (size_t i = 0; i < have.size(); ++i) {
+    if (have[i] != 0) continue;
+    const auto row = values->begin() + static_cast<std::ptrdiff_t>(i * kColumns);
+    std::fill(row + 3, row + static_cast<std::ptrdiff_t>(kColumns), 0.0f);
+  }
+}
+
 // One step as ranks make it, with one rank: rows to the batch, what it merged back to the owner.
+// bare: without the embedx, and its gradients, of rows that have none.
 Floats StepThrough(BatchTable* batch_table, Table* owner, const test::Pass& pass,
-                   const test::Batch& batch, int32_t stamp) {
+                   const test::Batch& batch, int32_t stamp, bool bare) {
   Ints ids = test::Translated(owner, batch.feasigns), plan, rows;
   const size_t segments = batch.instances * batch.slots;
   BuildPlan(ids.data(), batch.offsets.data(), segments, stamp, &plan);
@@ -42,6 +52,9 @@ Floats StepThrough(BatchTable* batch_table, Table* owner, const test::Pass& pass
   for (const int32_t row : rows) keys.push_back(pass.keys[static_cast<size_t>(row)]);
   Floats values(rows.size() * kColumns);
   CHECK_OK(owner->Pull(rows.data(), rows.size(), values.data()));
+  std::vector<uint8_t> have(rows.size(), 1);
+  if (bare) CHECK_OK(owner->HaveEmbedx(rows.data(), rows.size(), have.data()));
+  LeaveOut(have, &values);
   CHECK_OK(batch_table->Prepare(stamp, keys.data(), keys.size(), false));
   CHECK_OK(batch_table->Fill(0, nullptr, rows.size(), values.data()));
   CHECK_OK(batch_table->Open());
@@ -54,8 +67,10 @@ Floats StepThrough(BatchTable* batch_table, Table* owner, const test::Pass& pass
   Ints offsets(rows.size() + 1), owners_plan;
   for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int32_t>(i);
   BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &owners_plan);
-  CHECK_OK(owner->PushPlanned(owners_plan.data(), owners_plan.size(), rows.size(),
-                              batch_table->merged(), 1.0f));
+  Floats merged(batch_table->merged(), batch_table->merged() + rows.size() * kColumns);
+  LeaveOut(have, &merged);
+  CHECK_OK(
+      owner->PushPlanned(owners_plan.data(), owners_plan.size(), rows.size(), merged.data(), 1.0f));
   return pooled;
 }
 
@@ -63,7 +78,8 @@ TEST(one_rank_through_a_batch_table_ends_with_the_bits_of_a_table_alone) {
   const test::Pass pass = test::MakePass(3, 5000, 3000, 5);
   for (const Kernels* path : test::Paths()) {
     CHECK_OK(SelectKernels(path->name));
-    for (const int threads : {1, 4}) {
+    for (const bool bare : {false, true}) {
+      const int threads = bare ? 1 : 4;
       const auto alone = test::OpenTable(test::SmallConfig());
       const auto owner = test::OpenTable(test::SmallConfig());
       const int32_t stamp = test::StageTrain(alone.get(), pass).stamp;
@@ -79,7 +95,7 @@ TEST(one_rank_through_a_batch_table_ends_with_the_bits_of_a_table_alone) {
         CHECK_OK(alone->PushPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
                                    batch.slots, batch.use_cvm, batch.show_click.data(), nullptr, 0,
                                    batch.grad.data()));
-        CHECK(StepThrough(&batch_table, owner.get(), pass, batch, stamp) == pooled);
+        CHECK(StepThrough(&batch_table, owner.get(), pass, batch, stamp, bare) == pooled);
       }
       for (Table* table : {alone.get(), owner.get()}) {
         CHECK_OK(table->End(1));
@@ -150,6 +166,27 @@ TEST(rows_with_an_expand_part_end_with_the_bits_of_a_table_alone) {
     CHECK_OK(table->Publish({}));
   }
   CHECK_EQ(owner->Digest().value(), alone->Digest().value());
+}
+
+TEST(only_rows_whose_score_has_reached_the_threshold_have_an_embedx) {
+  const auto table = test::OpenTable(test::SmallConfig());  // threshold 1, 1 for a click
+  test::Pass pass;
+  pass.keys = {3, 4, 5};
+  pass.slots = {1, 1, 1};
+  const int32_t stamp = test::StageTrain(table.get(), pass).stamp;
+  const Ints ids = {2, -1, 0, 1};
+  std::vector<uint8_t> have(4, 9);
+  CHECK_CODE(table->HaveEmbedx(ids.data(), 4, have.data()), Code::kFailedPrecondition);
+  CHECK_OK(table->Begin(stamp));
+  Floats grad(2 * kColumns, 0.0f);
+  grad[0] = grad[1] = 1.0f;  // a show and a click of row 2
+  grad[kColumns] = 1.0f;     // a show of row 0
+  const Ints pushed = {2, 0};
+  CHECK_OK(table->Push(pushed.data(), 2, grad.data(), 1.0f));
+  CHECK_OK(table->HaveEmbedx(ids.data(), 4, have.data()));
+  CHECK(have == std::vector<uint8_t>({1, 0, 0, 0}));
+  const int32_t outside = 3;
+  CHECK_CODE(table->HaveEmbedx(&outside, 1, have.data()), Code::kInvalidArgument);
 }
 
 TEST(feasigns_are_found_among_those_of_the_batch) {

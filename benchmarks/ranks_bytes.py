@@ -1,0 +1,162 @@
+"""What do two nodes have to say to each other in a step? Schemes on paper, over real rows.
+
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks_bytes.py
+
+Nothing is trained: rows of the feasigns of each step are counted, 2 nodes of 2 ranks, owners by
+chance. Criteo: the lines and the steps of benchmarks/ranks_modes.py. Zipf: 26 slots of
+benchmarks/ranks.py, 2048 instances a rank. Transfers between nodes of a row or of its gradient:
+
+    one level      each rank asks the owner, and gives its gradient back
+    two levels     each node does
+    hot            of two levels, those of rows that both nodes touch in 95 % of the steps
+    replicas       each row has a copy on both nodes, kept by exchanging gradients in each step that
+                   touches it (an all-reduce) where that is less than two levels, told by an oracle
+    copies         a node keeps what it was sent, with its optimizer's state, applies its own
+                   gradients too, and asks again once the other has changed the row
+    moves          a row is where it was touched last, with its state: a node that lacks the other's
+                   changes is sent the row; home again when the pass ends. No scheme of exact steps
+                   sends less of a row
+
+A row without an embedx (score under --threshold) is 12 bytes, another 4 (3 + D); a state 12 more,
+an id 1.6. Each scheme in parts of the bytes of one level with whole rows and ids of 4 bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from quality_criteo import criteo_split
+
+NODES, LOCAL = 2, 2
+ID_BYTES = 1.6  # of a varint, measured
+SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")
+
+
+def criteo() -> tuple[np.ndarray, np.ndarray] | None:
+    """(n, 39) feasigns, 0 for none, and (n) labels."""
+    split = criteo_split()
+    if split is None:
+        return None
+    rows, labels = [], []
+    for line in split[0]:
+        columns = line.rstrip("\n").split("\t")
+        labels.append(int(columns[0]))
+        row = []
+        for column, token in enumerate(columns[1:], 1):
+            if column <= 13 and token and int(token) > 2:
+                token = str(math.floor(math.log(int(token)) ** 2))
+            row.append(zlib.crc32(token.encode()) * 64 + column if token else 0)
+        rows.append(row)
+    return np.array(rows, np.int64), np.array(labels)
+
+
+def zipf(instances: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    ids = (rng.zipf(1.05, (instances, 26)) % (2_000_000 // 26)) * 26 + np.arange(26) + 1
+    return ids, (rng.random(instances) < 0.25).astype(np.int64)
+
+
+def transfers(
+    ids: np.ndarray, labels: np.ndarray, batch: int, threshold: float
+) -> dict[str, np.ndarray]:
+    """(4) of each scheme: whole rows or gradients, bare ones, whole rows with a state, bare ones
+    with a state. batch: of a rank. threshold: of scores that are 1 a click and 0.1 another show."""
+    feasigns, places = np.unique(ids, return_inverse=True)
+    places = places.reshape(ids.shape)
+    ranks, count = NODES * LOCAL, len(feasigns)
+    home = np.random.default_rng(7).integers(0, ranks, count) // LOCAL
+    score, step_size = np.zeros(count), batch * ranks
+    found = {scheme: np.zeros(4) for scheme in SCHEMES}
+    steps = len(ids) // step_size
+    touched_by = np.zeros((steps, NODES, count), np.bool_)
+    bare_at = np.zeros((steps, count), np.bool_)
+    for step in range(steps):
+        block = places[step * step_size : (step + 1) * step_size]
+        of_labels = labels[step * step_size : (step + 1) * step_size]
+        bare_at[step] = score < threshold
+        for rank in range(ranks):
+            rows = np.unique(block[rank::ranks])
+            rows = rows[feasigns[rows] != 0]
+            touched_by[step, rank // LOCAL, rows] = True
+            far = home[rows] != rank // LOCAL
+            _add(found["one level"], 0, bare_at[step, rows[far]], 2)
+        np.add.at(score, block.ravel(), np.repeat(np.where(of_labels, 1.0, 0.1), ids.shape[1]))
+    every = np.arange(count)
+    far_touch, own_touch = touched_by[:, 1 - home, every], touched_by[:, home, every]
+    two = 2 * far_touch.sum(axis=0)
+    both = two // 2 + own_touch.sum(axis=0)
+    hot = (far_touch & own_touch).mean(axis=0) >= 0.95
+    fresh = np.ones(count, np.bool_)  # the far node lacks what the home has
+    lacks = np.stack([home == 1, home == 0])  # of moves: each node what the other has
+    for step in range(steps):
+        bare, far, own = bare_at[step], far_touch[step], own_touch[step]
+        _add(found["two levels"], 0, bare[far], 2)
+        _add(found["hot"], 0, bare[far & hot], 2)
+        owned = two <= both
+        _add(found["replicas"], 0, bare[far & owned], 2)
+        _add(found["replicas"], 0, np.concatenate([bare[far & ~owned], bare[own & ~owned]]), 1)
+        _add(found["copies"], 0, bare[far], 1)
+        _add(found["copies"], 2, bare[far & fresh], 1)
+        fresh = np.where(far, own, fresh | own)
+        now = touched_by[step]
+        for node in range(NODES):
+            _add(found["moves"], 2, bare[now[node] & lacks[node]], 1)
+        lacks = np.stack(
+            [np.where(now[n], now[1 - n], lacks[n] | now[1 - n]) for n in range(NODES)]
+        )
+    _add(found["moves"], 2, score[lacks[home, every]] < threshold, 1)
+    return found
+
+
+def _add(counts: np.ndarray, at: int, bare: np.ndarray, times: int) -> None:
+    counts[at] += times * np.count_nonzero(~bare)
+    counts[at + 1] += times * np.count_nonzero(bare)
+
+
+def in_bytes(counts: np.ndarray, dim: int, int8: bool) -> float:
+    """int8: but for rows with a state, which have to stay what they are."""
+    whole = 14 + dim if int8 else 4 * (3 + dim)
+    return float(counts @ np.array([whole + ID_BYTES / 2, 12 + ID_BYTES / 2, 24 + 4 * dim, 24]))
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    data = {"zipf": (zipf(2048 * 4 * 20), 2048)}
+    rows = criteo()
+    if rows is not None:
+        data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
+    for name, ((ids, labels), batch) in data.items():
+        counts = transfers(ids, labels, batch, options.threshold)
+        print(name)
+        for dim in options.dims:
+            base = counts["one level"][:2].sum() * (4 * (3 + dim) + 2)
+            for int8 in (False, True):
+                found = {scheme: in_bytes(counts[scheme], dim, int8) / base for scheme in SCHEMES}
+                label = f"{name}, D {dim}, {'int8' if int8 else 'float32'}"
+                figures[label] = found
+                print(f"  D {dim:2} {'int8' if int8 else 'float32':8}", end="")
+                print("".join(f"  {scheme} {value:.3f}" for scheme, value in found.items()))
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--threshold", type=float, default=10.0, help="-1: every row has an embedx")
+    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
+    parser.add_argument(
+        "--out", type=Path, default=report.ROOT / "benchmarks/results/ranks_bytes.json"
+    )
+    options = parser.parse_args()
+    return report.timed(options, lambda _: (run(options), []), hidden=("scratch",))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What rows without an embedx leave out comes back as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paddlebox.config.ranks import Wire
+from paddlebox.ranks import bare as bare_rows
+from paddlebox.ranks.narrow import RowFormat
+
+_COUNTS = [5, 0, 9, 1]  # of each message
+
+
+def _rows(columns: int, bare: np.ndarray) -> np.ndarray:
+    rows = np.random.default_rng(2).normal(size=(len(bare), columns)).astype(np.float32)
+    rows[bare, bare_rows.THIN :] = 0
+    return rows
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_bare_row_arrives_to_the_bit_and_a_whole_one_as_its_format_says(
+    wire: Wire, share: float
+) -> None:
+    form = RowFormat(wire, 3 + 8)
+    bare = np.random.default_rng(1).random(sum(_COUNTS)) < share
+    rows = _rows(form.columns, bare)
+    out = bare_rows.joined(form.pack(rows[~bare]), rows[bare, : bare_rows.THIN], bare, _COUNTS)
+    into = bare_rows.room(bare, _COUNTS, form.record_bytes)
+    assert [m.nbytes for m in into] == [m.nbytes for m in out]
+    whole = int(np.count_nonzero(~bare))
+    assert sum(m.nbytes for m in out) == whole * form.record_bytes + (len(bare) - whole) * 12
+    whole_part, thin = bare_rows.parted(out, bare, _COUNTS, form.record_bytes)
+    found = bare_rows.spread(form.unpack(whole_part), thin, bare)
+    np.testing.assert_array_equal(found[bare], rows[bare])
+    np.testing.assert_array_equal(found[~bare], form.unpack(form.pack(rows[~bare])))
+
+
+def test_a_bit_a_row_tells_which_are_bare() -> None:
+    bare = np.random.default_rng(3).random(sum(_COUNTS)) < 0.5
+    bits = bare_rows.packed(bare, _COUNTS)
+    assert (
+        [b.nbytes for b in bits] == [r.nbytes for r in bare_rows.bits_room(_COUNTS)] == [1, 0, 2, 1]
+    )
+    np.testing.assert_array_equal(bare_rows.unpacked(bits, _COUNTS), bare)
