@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,7 @@ from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import LANES, World
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import sum_of_digests
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import StagedPass, Table
 
 core = _native.core
@@ -141,6 +142,9 @@ class ShardedTable(Table):
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
+        #: Steps, and instances of all ranks in them, since whoever counts them set these to 0; and
+        #: of the steps that training comes to next so many are left out.
+        self.steps, self.samples, self.skip_steps = 0, 0, 0
 
     @property
     def ranks(self) -> int:
@@ -268,10 +272,21 @@ class ShardedTable(Table):
             core.push_planned(self._native, plan, gradients)
 
     def abandon(self, *, evaluation: bool = False) -> None:
-        self._residual = None
-        self._ahead.submit(lambda: None).result()  # rows that are on their way are of its pass
-        self._given.clear()
+        self._drop_what_is_on_its_way()
         super().abandon(evaluation=evaluation)
+
+    def commit_partial(
+        self, dense: Mapping[str, np.ndarray], partial: Mapping[str, Any]
+    ) -> VersionRecord | None:
+        """As `Table.commit_partial`, of this rank's range alone; no other rank is asked. Gradients
+        that have not arrived are lost, and what rounding has left of others."""
+        self._drop_what_is_on_its_way()
+        return super().commit_partial(dense, partial)
+
+    def _drop_what_is_on_its_way(self) -> None:
+        self._residual = None
+        self._ahead.submit(lambda: None).result()  # rows and gradients of the open pass
+        self._given.clear()
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """As `Table.commit_in_background`, once every rank has committed the pass before: each then
@@ -304,7 +319,13 @@ class ShardedTable(Table):
         has fewer than others feeds `nobody`, whose share is 0, so that all make the same steps."""
         assert isinstance(staged, ShardedPass)
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
-        source = iter(batches)
+        passed = min(self.skip_steps, steps) if staged.train else 0
+        self.skip_steps, self.steps, steps = (
+            self.skip_steps - passed,
+            self.steps + passed,
+            steps - passed,
+        )
+        source = itertools.islice(batches, passed, None)
         self._coming = None
         # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
         changes = None
@@ -456,6 +477,8 @@ class ShardedTable(Table):
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
             yield step.instances
+            if step.push is not None:
+                self.steps, self.samples = self.steps + 1, self.samples + step.all_instances
             if step.push is not None and rows is None:
                 self._stepping.do(self._give, step, self._stepping, self._batch.merged())
             elif step.push is not None:

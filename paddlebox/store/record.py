@@ -50,6 +50,12 @@ class VersionRecord:
     tables: dict[str, int] = field(default_factory=dict)  # of a group: the others' versions
     created_at: str = field(default_factory=_now)
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether its rows stand elsewhere in the data than those of other ranks may
+        (train/recovery.py)."""
+        return "partial" in self.cursor
+
     def following(self, kind: str, **changes: Any) -> VersionRecord:
         """The next version: this one with changes. The dense state stays where it is."""
         return dataclasses.replace(

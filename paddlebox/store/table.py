@@ -365,6 +365,26 @@ class Table(OneRank, Closing):
             self._after_commit()
         return version
 
+    def commit_partial(
+        self, dense: Mapping[str, np.ndarray], partial: Mapping[str, Any]
+    ) -> VersionRecord | None:
+        """Ends the open pass where it stands and commits its rows so far, with this dense state, as
+        a version after the pass before it; waits for the commit of that one. For a table that is
+        given up. None where no pass is open, or nothing was ever committed.
+
+        Args: partial: goes into the version's cursor under this name.
+
+        Raises: as `commit`.
+        """
+        self.wait_commit()
+        head = self.head
+        if self._abandoned or self.read_only or head is None:
+            return None
+        if self._native.training:
+            self._native.end(head.pass_number + 1)
+        self.refuse_passes()
+        return self._ended.commit_partial(dense, {**head.cursor, "partial": dict(partial)})
+
     def _after_commit(self) -> None:
         with self._history.committing:
             head = self._history.head

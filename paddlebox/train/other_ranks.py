@@ -33,6 +33,7 @@ from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
 
 log = logging.getLogger("paddlebox")
@@ -66,7 +67,7 @@ def look(store: Path) -> Found | None:
         if files.manifest_versions(str(store)):
             raise
         records = []  # a power cut while the store was made: its writer makes it anew
-    passes = {int(record.cursor.get("pass", 0)): record.version for record in records}
+    passes = {number: record.version for number, record in newest_after_passes(records).items()}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
     return Found(ranks, passes, records[-1].version if records else 0)
 
