@@ -276,12 +276,15 @@ class ShardedTable(Table):
         super().abandon(evaluation=evaluation)
 
     def commit_partial(
-        self, dense: Mapping[str, np.ndarray], partial: Mapping[str, Any]
+        self,
+        dense: Mapping[str, np.ndarray],
+        partial: Mapping[str, Any],
+        first: Mapping[str, Any] | None = None,
     ) -> VersionRecord | None:
         """As `Table.commit_partial`, of this rank's range alone; no other rank is asked. Gradients
         that have not arrived are lost, and what rounding has left of others."""
         self._drop_what_is_on_its_way()
-        return super().commit_partial(dense, partial)
+        return super().commit_partial(dense, partial, first)
 
     def _drop_what_is_on_its_way(self) -> None:
         self._residual = None

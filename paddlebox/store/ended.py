@@ -80,10 +80,10 @@ class EndedPasses:
             return self._name([], **self._kept_fields)
 
     def commit_partial(
-        self, dense: Mapping[str, np.ndarray], cursor: Mapping[str, Any]
+        self, dense: Mapping[str, np.ndarray], fields: Mapping[str, Any]
     ) -> VersionRecord | None:
-        """Names what an open pass came to, parts and the frozen one, as of the head but for its
-        rows and dense state: the pass is trained on from there, and counts its feasigns again."""
+        """Names what an open pass came to, parts and the frozen one, as of the head but for rows,
+        dense state and these fields: it is trained on from there, and counts its feasigns again."""
         parts = self._take_parts()
         if self.native.has_frozen:
             parts.append(self.native.write_frozen())
@@ -101,7 +101,7 @@ class EndedPasses:
                 dense={**dense, **({} if counts is None else {ADMISSION: counts})},
                 digest=None,
                 tables=self._history.others(),
-                cursor=dict(cursor),
+                **_plain(fields),
             )
 
     def commit_initial(

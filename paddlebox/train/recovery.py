@@ -78,15 +78,14 @@ def agree(
 
     Args: run_dir: of this rank. record: its newest version.
     """
-    mine = json.dumps([*_position(record), _entries(record)]) if record is not None else ""
-    told = world.gather("position", mine.encode())
-    if not all(told):
-        return None  # before the first commit of all there is nothing to keep
-    found = [json.loads(text) for text in told]
-    positions = [Position(*fields[:3]) for fields in found]
+    mine = [record is not None, _position(record), _entries(record)]
+    found = [json.loads(text) for text in world.gather("position", json.dumps(mine).encode())]
+    positions = [Position(*position) for _, position, _ in found]
     source = positions.index(max(positions, key=lambda position: position[:2]))
     at = positions[source]
-    entries = [entry for at_rank in found for entry in at_rank[3]]
+    if at.passes and not all(has_record for has_record, _, _ in found):
+        return None  # a rank without any version has nothing that could stand where others do
+    entries = [entry for _, _, of_rank in found for entry in of_rank]
     entries = [entry for n, entry in enumerate(entries) if entry not in entries[:n]]
     # Those who lived may differ by the step in which they heard of it, and gradients on their way.
     near = config.ranks.ahead + 1
@@ -130,6 +129,10 @@ def forget(run_dir: Path) -> None:
             return
         records = [manifest.version(number) for number in manifest.versions()]
         whole = [record.version for record in records if not record.is_partial]
+        if not whole and pass_of(head) == 0:
+            manifest.rewind(0)
+            log.info("%s: begins anew, without the versions of its first pass", store)
+            return
         if not whole:
             raise ConfigError(
                 f"{store}: its versions are those of a partial recovery, and none before it is "
@@ -139,13 +142,15 @@ def forget(run_dir: Path) -> None:
     log.info("%s: back at version %d, without the partial ones %s", store, whole[-1], gone)
 
 
-def _position(record: VersionRecord) -> Position:
+def _position(record: VersionRecord | None) -> Position:
+    if record is None:
+        return Position(0)
     partial: Mapping[str, Any] = record.cursor.get("partial", {})
     return Position(pass_of(record), partial.get("step", 0), partial.get("samples", 0))
 
 
-def _entries(record: VersionRecord) -> list[dict[str, Any]]:
-    return list(record.cursor.get("partial", {}).get("entries", ()))
+def _entries(record: VersionRecord | None) -> list[dict[str, Any]]:
+    return list(record.cursor.get("partial", {}).get("entries", ())) if record is not None else []
 
 
 def _go_along(
@@ -191,14 +196,22 @@ class Rescue:
     """Commits what the open pass has come to when another rank dies; where `table` is None nothing
     is done at all.
 
-    Args: recovered: where this start goes on, in its first pass.
+    Args:
+        first: what a store's first version has to say of the run (`Table.commit_partial`).
+        recovered: where this start goes on, in its first pass.
     """
 
     def __init__(
-        self, table: Tables | None, runner: Runners, world: World, recovered: Recovered | None
+        self,
+        table: Tables | None,
+        runner: Runners,
+        world: World,
+        first: Mapping[str, Any],
+        recovered: Recovered | None,
     ) -> None:
         assert table is None or isinstance(table, ShardedTable)
         self._table, self._runner, self._world = table, runner, world
+        self._first = {**first, "cursor": {"ranks": world.size}}
         self._coming, self._entries = recovered, tuple[dict[str, Any], ...]()
 
     def begin_pass(self) -> None:
@@ -227,7 +240,7 @@ class Rescue:
             "entries": list(self._entries),
         }
         try:
-            version = self._table.commit_partial(self._runner.dense_state(), partial)
+            version = self._table.commit_partial(self._runner.dense_state(), partial, self._first)
         except PaddleBoxError as wrong:  # the rank goes back as the dead one does
             log.warning("what the pass came to is lost: %s", wrong)
             return

@@ -124,7 +124,12 @@ def train(
         _saving(config, table, saved) as saves,
     ):
         runner = Runners(config, slots, world)
-        rescue = recovery.Rescue(table if recovers else None, runner, world, recovered)
+        described: dict[str, Any] = {
+            "config": resume.description(config, slots),
+            "config_hash": config.fingerprint(),
+        }
+        kept_from = table if recovers else None
+        rescue = recovery.Rescue(kept_from, runner, world, described, recovered)
         world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
@@ -142,8 +147,8 @@ def train(
         )
         with feeding(create_dataset(config, slots, table)) as dataset, rescue.guarding():
             dataset.rescue = rescue
-            dataset.config_hash = config.fingerprint()
-            dataset.config = resume.description(config, slots)
+            dataset.config_hash = described["config_hash"]
+            dataset.config = described["config"]
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
             lines = begun.lines
