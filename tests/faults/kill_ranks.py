@@ -192,7 +192,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-PARTIAL = (*("data.batch_size=16", "ranks.sparse_sync=async", "checkpoint.partial_recovery=true"),)
+PARTIAL = ("data.batch_size=16", "ranks.sparse_sync=async", "checkpoint.partial_recovery=true")
 
 
 def kill_ranks(
