@@ -7,8 +7,8 @@ Supervised jobs on generated data (datasets/synthetic): 3 passes of 120,000 inst
 at step 280 of the second pass's 469 steps. With partial recovery its rows go back to the first
 pass's end; without, all go back there. AUC is that of 40,000 instances that no pass has.
 
-lost: instances whose gradients the dead rank's rows lack. again: instances that are trained a second
-time. pass_seconds: of the pass, after the second start. seconds: of the job; a start of its
+lost: instances whose gradients the dead rank's rows lack. again: instances that are trained a
+second time. pass_seconds: of the pass, after the second start. seconds: of the job; a start of its
 processes is the larger part of what a kill adds to them.
 
 Goals: partial recovery trains nothing twice, and changes the mean AUC by at most 0.001.

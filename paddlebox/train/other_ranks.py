@@ -217,6 +217,7 @@ def _remove(folder: Path) -> None:
 def _move(root: Path, config: Config, world: World, stores: dict[int, Found], size: int) -> None:
     for _ in _in_turns(world):
         _check_may_go(root, stores, world)
+    _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
     unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
     told = world.gather("unseen", json.dumps(unseen).encode())
@@ -287,6 +288,20 @@ def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None
                 f"{store}: version {named.version} has the name {named.name!r} and would be lost "
                 f"where {world.size} ranks go on: copy it (tools/store.py copy), and "
                 "`tools/store.py unname` it first"
+            )
+
+
+def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
+    """Raises: ConfigError where a rank that is seen here has committed no pass to its end."""
+    for rank in range(size):
+        if not _visible(root, rank):
+            continue
+        with Manifest.open_reader(dir_of(root, rank) / "store") as manifest:
+            records = [manifest.version(number) for number in manifest.versions()]
+        if rank not in stores or all(record.is_partial for record in records):
+            raise ConfigError(
+                f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch with "
+                f"{size} ranks until one is, or begin anew with --fresh"
             )
 
 

@@ -233,21 +233,24 @@ class Rescue:
         if self._table is None or not _is_of_a_death(error, self._world):
             return
         heartbeat.stage("rescue", f"step {self._table.steps}")
-        interrupt.no_deadline()
+        with interrupt.held():
+            self._keep(self._table)
+
+    def _keep(self, table: ShardedTable) -> None:
         partial = {
-            "step": self._table.steps,
-            "samples": self._table.samples,
+            "step": table.steps,
+            "samples": table.samples,
             "entries": list(self._entries),
         }
         try:
-            version = self._table.commit_partial(self._runner.dense_state(), partial, self._first)
+            version = table.commit_partial(self._runner.dense_state(), partial, self._first)
         except PaddleBoxError as wrong:  # the rank goes back as the dead one does
             log.warning("what the pass came to is lost: %s", wrong)
             return
         if version is not None:
             log.warning(
                 "a rank died: the rows of this one are kept as of step %d, version %d",
-                self._table.steps,
+                table.steps,
                 version.version,
             )
 

@@ -141,8 +141,8 @@ class Supervised:
         while time.monotonic() < deadline:
             beats = sorted(self.folder.glob(f"paddlebox-watch-*/*/beat.{rank}"), reverse=True)
             fields = beats[0].read_text().split() if beats else []
-            made = int(fields[6]) if len(fields) > 6 and step else 0
-            if len(fields) > 5 and fields[1] == stage and made >= step and self.passes() >= passes:
+            there = len(fields) > 5 and fields[1] == stage and self.passes() >= passes
+            if there and (not step or (len(fields) > 6 and int(fields[6]) >= step)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(fields[4]), signal.SIGKILL)
                     return
