@@ -300,8 +300,8 @@ def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
             records = [manifest.version(number) for number in manifest.versions()]
         if rank not in stores or all(record.is_partial for record in records):
             raise ConfigError(
-                f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch with "
-                f"{size} ranks until one is, or begin anew with --fresh"
+                f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch "
+                f"with {size} ranks until one is, or begin anew with --fresh"
             )
 
 

@@ -111,7 +111,7 @@ def agree(
     if any(position.passes != at.passes for position in positions):
         assert record is not None
         _go_along(run_dir / "store", record, at, entries, source, world)
-    return Recovered(at, source, tuple(entries)) if at.step or behind else None
+    return Recovered(at, source, tuple(entries)) if at.step or entries else None
 
 
 def forget(run_dir: Path) -> None:
