@@ -33,7 +33,7 @@ _GIVES_UP = ("--tries", "0")
 @pytest.fixture
 def start(data: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts a job of so many ranks, whose steps have 64 instances in all."""
-    jobs = []
+    jobs: list[Supervised] = []
 
     def begin(
         *more: str, ranks: int = 2, options: tuple[str, ...] = (), of: Path | None = None
