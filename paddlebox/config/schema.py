@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from paddlebox.config.alerts import AlertsConfig, PublishConfig
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.dates import day_of
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.ranks import RanksConfig, SparseSync
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
 from paddlebox.config.stream import StreamConfig
 from paddlebox.config.units import GIB, KIB, MIB, Bytes
@@ -588,6 +588,12 @@ class CheckpointConfig(Section):
         default=1, ge=1, description="copy one of so many commits, and the last"
     )
     guard: GuardConfig = Field(default_factory=GuardConfig)
+    partial_recovery: bool = Field(
+        default=False,
+        description="ranks.sparse_sync: async: when a rank dies its rows alone go back to its last "
+        "commit, and what they learned since is lost; the others keep theirs, and the pass goes on "
+        "where it stood (docs/ranks.md)",
+    )
 
 
 class MetricConfig(Section):
@@ -716,6 +722,23 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase is of a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _partial_recovery_is_asynchronous(self) -> Config:
+        if not self.checkpoint.partial_recovery:
+            return self
+        if self.ranks.sparse_sync is not SparseSync.ASYNC:
+            raise ValueError(
+                "checkpoint.partial_recovery mixes rows of different moments, which ranks."
+                f"sparse_sync: {self.ranks.sparse_sync.value} never has: set it to async, or leave "
+                "partial_recovery out"
+            )
+        if self.checkpoint.every != "pass":
+            raise ValueError(
+                "checkpoint.partial_recovery needs checkpoint.every: pass, found "
+                f"{self.checkpoint.every!r}: a dead rank would lose several passes"
+            )
         return self
 
     @model_validator(mode="after")

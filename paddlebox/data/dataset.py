@@ -54,6 +54,8 @@ class InMemoryDataset(Orders):
         self.dense_state: Callable[[], Mapping[str, np.ndarray]] | None = None
         #: Written into each version: where in the data it stands.
         self.cursor: dict[str, Any] = {}
+        #: Called with what ended a training pass early, before it is forgotten.
+        self.rescue: Callable[[BaseException], None] | None = None
         self.config_hash = ""
         self.config: dict[str, Any] = {}
 
@@ -293,12 +295,17 @@ class InMemoryDataset(Orders):
 
         taken.add_done_callback(committed)
 
-    def abandon_pass(self) -> None:
+    def abandon_pass(self, error: BaseException | None = None) -> None:
         """Forgets the open pass: the store stays at its last commit. The table takes no more
-        training."""
+        training.
+
+        Args: error: why; `rescue` gets it.
+        """
         current, self._current = self._current, None
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
+        if error is not None and current.train and self.rescue is not None:
+            self.rescue(error)
         self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)

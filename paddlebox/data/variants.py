@@ -115,7 +115,7 @@ class QueueDataset(InMemoryDataset):
         del need_save_delta, commit
         raise self._no_pass("end_pass")
 
-    def abandon_pass(self) -> None:
+    def abandon_pass(self, error: BaseException | None = None) -> None:
         """Forgets the open window, where one is."""
         if self._current is not None:
-            super().abandon_pass()
+            super().abandon_pass(error)

@@ -20,7 +20,7 @@ STOPPED = {130, 143}
 #: Seconds without progress, by stage. Gloo gives up on a peer after 30 s in a step.
 LIMITS_S: dict[str, float] = {
     "start": 300.0, "load": 3600.0, "step": 25.0, "commit": 1800.0, "evaluate": 3600.0,
-    "end": 1800.0,
+    "end": 1800.0, "rescue": 1800.0,
 }  # fmt: skip
 LONGEST_PAUSE_S = 60.0
 _HELD = ("T", "t")  # states of a process that a signal, or a debugger, has stopped
@@ -193,9 +193,7 @@ class Job:
         else:
             pause = min(LONGEST_PAUSE_S, 2.0 ** (self.used - 1))
             self._not_before = self.clock() + pause
-            self.say(
-                f"try {self.used} of {self.tries}, in {pause:g} s, from the last common commit"
-            )
+            self.say(f"try {self.used} of {self.tries}, in {pause:g} s, from what is committed")
             self._enter("gather")
 
     def _stop(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from paddlebox import heartbeat
 from paddlebox.launch.launcher import launches
-from paddlebox.launch.supervise_job import Rank
+from paddlebox.launch.supervise_job import LIMITS_S, Rank
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
@@ -64,13 +64,21 @@ class Attempt:
         now = time.monotonic()
         ranks = [self._rank(path, now) for path in sorted(self._folder.glob("beat.*"))]
         ending = self._end_by is not None and (
-            now >= self._end_by or all(map(_is_gone, self._workers()))
+            (now >= self._end_by and not self._rescues(ranks, now))
+            or all(map(_is_gone, self._workers()))
         )
         if ending or self.launcher is not None:
             for pid in _descendants(os.getpid()):
                 _send(pid, signal.SIGKILL)
         self._reap()
         return [rank for rank in ranks if rank is not None], bool(_descendants(os.getpid()))
+
+    def _rescues(self, ranks: Sequence[Rank | None], now: float) -> bool:
+        """Whether a rank still keeps what the pass has come to (train/recovery.py)."""
+        assert self._end_by is not None
+        return now < self._end_by + LIMITS_S["rescue"] and any(
+            rank is not None and rank.code is None and rank.stage == "rescue" for rank in ranks
+        )
 
     def stop(self, number: int, grace_s: float) -> None:
         """One signal to each rank. The launcher is held meanwhile: when the first rank has ended it

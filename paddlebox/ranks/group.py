@@ -94,7 +94,7 @@ class ShardedGroup(TableGroup):
                 feeds = table.ask(part, of_table, own, fill)
             return feeds
 
-        feeds = self._sharded[0].planned(count, batches, nobody, ask)
+        feeds = self._sharded[0].planned(count, batches, nobody, ask, staged.train)
         yield from with_next(self._sharded, feeds, staged.train)
 
     @contextmanager

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -44,6 +44,7 @@ from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import LANES, World
 from paddlebox.store.one_rank import BESIDE, key_ranges
 from paddlebox.store.rank_stores import sum_of_digests
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import StagedPass, Table
 
 core = _native.core
@@ -158,6 +159,9 @@ class ShardedTable(Table):
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
+        #: Steps, and instances of all ranks in them, since whoever counts them set these to 0; and
+        #: of the steps that training comes to next so many are left out.
+        self.steps, self.samples, self.skip_steps = 0, 0, 0
 
     @property
     def ranks(self) -> int:
@@ -301,10 +305,24 @@ class ShardedTable(Table):
             core.push_planned(self._native, plan, gradients)
 
     def abandon(self, *, evaluation: bool = False) -> None:
-        self._residual = None
-        self._ahead.submit(lambda: None).result()  # rows that are on their way are of its pass
-        self._given.clear()
+        self._drop_what_is_on_its_way()
         super().abandon(evaluation=evaluation)
+
+    def commit_partial(
+        self,
+        dense: Mapping[str, np.ndarray],
+        partial: Mapping[str, Any],
+        first: Mapping[str, Any] | None = None,
+    ) -> VersionRecord | None:
+        """As `Table.commit_partial`, of this rank's range alone; no other rank is asked. Gradients
+        that have not arrived are lost, and what rounding has left of others."""
+        self._drop_what_is_on_its_way()
+        return super().commit_partial(dense, partial, first)
+
+    def _drop_what_is_on_its_way(self) -> None:
+        self._residual = None
+        self._ahead.submit(lambda: None).result()  # rows and gradients of the open pass
+        self._given.clear()
 
     def commit_in_background(self, **arguments: Any) -> Future[int]:
         """As `Table.commit_in_background`, once every rank has committed the pass before: each then
@@ -337,7 +355,8 @@ class ShardedTable(Table):
         has fewer than others feeds `nobody`, whose share is 0, so that all make the same steps."""
         assert isinstance(staged, ShardedPass)
         changes = self.changes_of(staged)
-        feeds = self.planned(count, batches, nobody, partial(self.ask, staged, changes))
+        ask = partial(self.ask, staged, changes)
+        feeds = self.planned(count, batches, nobody, ask, staged.train)
         yield from with_next([self], feeds, staged.train)
 
     def changes_of(self, staged: ShardedPass) -> Changes | None:
@@ -354,10 +373,17 @@ class ShardedTable(Table):
         batches: Iterable[Feed],
         nobody: Callable[[], Feed],
         ask: Callable[[list[Feed], list[Feed]], list[Feed]],
+        train: bool,
     ) -> Iterator[Feed]:
         """The batches with what their steps exchange, which `ask` finds for some at a time."""
         steps = max(int(found) for found in self.world.gather("steps", str(count).encode()))
-        source = iter(batches)
+        passed = min(self.skip_steps, steps) if train else 0
+        self.skip_steps, self.steps, steps = (
+            self.skip_steps - passed,
+            self.steps + passed,
+            steps - passed,
+        )
+        source = itertools.islice(batches, passed, None)
 
         def begin(first: int) -> Future[list[Feed]] | None:
             most = min(_BATCHES_A_MESSAGE if first else _BATCHES_FIRST, steps - first)
@@ -484,6 +510,8 @@ class ShardedTable(Table):
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
             yield step.instances
+            if step.push is not None:
+                self.steps, self.samples = self.steps + 1, self.samples + step.all_instances
             if step.push is not None and rows is None:
                 self._stepping.do(self._give, step, self._stepping, self._batch.merged())
             elif step.push is not None:

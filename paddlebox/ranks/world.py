@@ -28,6 +28,7 @@ _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOI
 LANES = ("stage", "ask", "step", "early")  # once a pass, ahead of steps, in steps, beside them
 DENSE = "dense"  # within a host: what programs sum (ranks/dense.py)
 _SEEN_LIVING_S = 0.2
+_DIED = "has ended in the middle of the job"  # of ops/base/host_group.cc
 _PATIENCE_S = 24 * 3600  # a rank that is gone ends the job: the launcher sees to that
 
 
@@ -41,7 +42,8 @@ class World:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
         #: Ranks of this host, this one among them, and the memory that they share, where they do.
-        self.near, self.memory = [rank], None
+        self.near = [rank]
+        self.memory: Any = None
         self._lanes: dict[str, Lane] = {}
         self._waits: dict[str, int] = {}
         self._clients = threading.local()
@@ -186,6 +188,17 @@ class World:
         """This rank goes no further: those of its host that wait for it, or will, hear why."""
         if self.memory is not None:
             self.memory.leave(f"{type(error).__name__}: {error}")
+
+    def someone_died(self) -> bool:
+        """Whether a process of this host has ended without a word; also as another rank tells."""
+        memory = self.memory
+        for member in range(len(self.near) if memory is not None else 0):
+            try:
+                memory.check(member)
+            except RankError as error:
+                if _DIED in str(error):
+                    return True
+        return False
 
     def counters(self) -> dict[str, float]:
         """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, how many of

@@ -79,6 +79,31 @@ class EndedPasses:
         with self._history.committing:
             return self._name([], **self._kept_fields)
 
+    def commit_partial(
+        self, dense: Mapping[str, np.ndarray], fields: Mapping[str, Any]
+    ) -> VersionRecord | None:
+        """Names what an open pass came to, parts and the frozen one, as of the head but for rows,
+        dense state and these fields: it is trained on from there, and counts its feasigns again."""
+        parts = self._take_parts()
+        if self.native.has_frozen:
+            parts.append(self.native.write_frozen())
+        if not parts:
+            return None
+        with self._history.committing:
+            last = self._history.last
+            counts = self._history.read_dense().get(ADMISSION)
+            written = newly_written(segment for part in parts for segment in part["segments"])
+            return self._history.commit(
+                "partial",
+                segments=[*last.segments, *written],
+                live_rows=last.live_rows + sum(part["new_rows"] for part in parts),
+                bytes_written=added_bytes(last, "partial", written),
+                dense={**dense, **({} if counts is None else {ADMISSION: counts})},
+                digest=None,
+                tables=self._history.others(),
+                **_plain(fields),
+            )
+
     def commit_initial(
         self,
         segments: Sequence[Mapping[str, Any]],

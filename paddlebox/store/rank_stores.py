@@ -28,6 +28,12 @@ def pass_of(record: VersionRecord) -> int:
     return int(record.cursor.get("pass", 0))
 
 
+def newest_after_passes(records: Sequence[VersionRecord]) -> dict[int, VersionRecord]:
+    """By pass, the newest version after it; a partial one only where there is no other."""
+    whole = {pass_of(record): record for record in records if not record.is_partial}
+    return {pass_of(record): record for record in records} | whole
+
+
 def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, VersionRecord]]:
     """(store, record) of each rank, the first one's first; one pair where a rank trained alone.
 
@@ -60,7 +66,7 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         common = set.intersection(*({pass_of(r) for r in records} for records in kept))
         if not common:
             raise StoreError(f"{store.parent}: there is no pass that all {size} ranks keep")
-        first = [r for r in kept[0] if pass_of(r) == max(common)][-1]
+        first = newest_after_passes(kept[0])[max(common)]
     chosen = [(store, first)]
     for rank, records in enumerate(kept[1:], 1):
         of_pass = [record for record in records if pass_of(record) == pass_of(first)]
@@ -69,6 +75,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
                 f"{store_of_rank(store, rank)}: keeps no version after pass {pass_of(first)}, as "
                 f"version {first.version} of {store} is"
             )
+        whole = [record for record in of_pass if record.is_partial == first.is_partial]
+        of_pass = whole or of_pass
         alike = [record for record in of_pass if len(record.events) == len(first.events)]
         chosen.append((store_of_rank(store, rank), (alike or of_pass)[-1]))
     return chosen

@@ -36,7 +36,7 @@ class VersionRecord:
     segments: list[dict[str, Any]]  # as docs/formats/manifest.md has them
     layout: dict[str, Any]  # of the rows
     pass_number: int
-    kind: str = "pass"  # what made it: "init", "pass", "compaction", "life", "repair", "skip"
+    kind: str = "pass"  # what made it, as docs/formats/manifest.md has them
     day: int = 0  # of training, as its cursor counts them
     cursor: dict[str, Any] = field(default_factory=dict)  # where reading the data stands
     live_rows: int = 0  # keys that have a row; rows superseded by younger ones do not count
@@ -49,6 +49,12 @@ class VersionRecord:
     digest: str | None = None
     tables: dict[str, int] = field(default_factory=dict)  # of a group: the others' versions
     created_at: str = field(default_factory=_now)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its rows stand elsewhere in the data than those of other ranks may
+        (train/recovery.py)."""
+        return "partial" in self.cursor
 
     def following(self, kind: str, **changes: Any) -> VersionRecord:
         """The next version: this one with changes. The dense state stays where it is."""

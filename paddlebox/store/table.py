@@ -365,6 +365,35 @@ class Table(OneRank, Closing):
             self._after_commit()
         return version
 
+    def commit_partial(
+        self,
+        dense: Mapping[str, np.ndarray],
+        partial: Mapping[str, Any],
+        first: Mapping[str, Any] | None = None,
+    ) -> VersionRecord | None:
+        """Ends the open pass where it stands and commits its rows so far, with this dense state, as
+        a version after the pass before it; waits for the commit of that one. For a table that is
+        given up. None where no pass is open.
+
+        Args:
+            partial: goes into the version's cursor under this name.
+            first: config, config_hash and cursor of a store without a version.
+
+        Raises: as `commit`.
+        """
+        self.wait_commit()
+        if self._abandoned or self.read_only or self.folder is None:
+            return None
+        head = self._history.last
+        if self._native.training:
+            self._native.end(head.pass_number + 1)
+        self.refuse_passes()
+        fields = dict(first or {}) if self.head is None else {}
+        for name in ("cursor", "config"):
+            fields.setdefault(name, getattr(head, name))
+        fields["cursor"] = {**fields["cursor"], "partial": dict(partial)}
+        return self._ended.commit_partial(dense, fields)
+
     def _after_commit(self) -> None:
         with self._history.committing:
             head = self._history.head

@@ -20,7 +20,7 @@ def find_version(manifest: Manifest, what: str) -> int:
     if what in named:
         return named[what]
     found = [
-        record.version
+        record
         for record in records
         if what == str(record.version)
         or (date_of(record.day) == day and number in ("", str(record.cursor.get("pass", 0))))
@@ -31,4 +31,5 @@ def find_version(manifest: Manifest, what: str) -> int:
             f"{manifest.folder}: no version {what!r}; there are: {', '.join(there)}"
             + (f", and the names {', '.join(named)}" if named else "")
         )
-    return max(found)
+    whole = [record for record in found if not record.is_partial]
+    return max(record.version for record in whole or found)

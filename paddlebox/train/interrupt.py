@@ -35,6 +35,7 @@ _asked = 0  # the first signal that came
 _asked_at = 0.0
 _due = False  # it must not be waited with any longer
 _grace_s: float | None = None  # inside finishing
+_held = False  # inside held
 
 
 @contextmanager
@@ -48,12 +49,15 @@ def remembered() -> Iterator[None]:
         global _asked, _due, _asked_at
         del frame
         now = time.monotonic()
-        if number == _asked and _grace_s and not _due and now - _asked_at < _SAME_S:
+        same = number == _asked and now - _asked_at < _SAME_S
+        if same and (_held or (_grace_s and not _due)):
             return
         if not _asked:
             _asked_at = now
             heartbeat.stopping()
         again, _asked = _asked != 0, _asked or number
+        if _held and not again:
+            return
         if _grace_s and not again:
             signal.setitimer(signal.ITIMER_REAL, _grace_s)
             told = (
@@ -89,6 +93,19 @@ def finishing(grace_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
     if _asked:
         raise Stopped(_asked)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """A first signal is remembered, no more, and time is not limited any longer: for what a rank
+    does before it ends by an error that it has already."""
+    global _held
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _held = True
+    try:
+        yield
+    finally:
+        _held = False
 
 
 def asked() -> bool:

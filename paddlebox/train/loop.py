@@ -126,8 +126,8 @@ def run_pass(
                 )
             if watch is not None:
                 watch(batches, samples, loss, usual.first)
-    except BaseException:
-        dataset.abandon_pass()
+    except BaseException as error:
+        dataset.abandon_pass(error)
         raise
     heartbeat.stage("end", "of the pass")
     mine = Measured(samples, loss_sum, scored, usual, named)

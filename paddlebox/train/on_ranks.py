@@ -20,6 +20,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.group import Tables
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
@@ -151,7 +152,7 @@ def common_version(store: Path, world: World) -> int | None:
         return None
     with Manifest.open_reader(store) as manifest:
         records = [manifest.version(number) for number in manifest.versions()]
-    own = {int(record.cursor.get("pass", 0)): record.version for record in records}
+    own = {number: record.version for number, record in newest_after_passes(records).items()}
     found = world.gather("kept", json.dumps(sorted(own)).encode())
     common = set.intersection(*(set(json.loads(text)) for text in found))
     if not common:

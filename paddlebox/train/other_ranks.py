@@ -33,6 +33,7 @@ from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
 
 log = logging.getLogger("paddlebox")
@@ -66,7 +67,7 @@ def look(store: Path) -> Found | None:
         if files.manifest_versions(str(store)):
             raise
         records = []  # a power cut while the store was made: its writer makes it anew
-    passes = {int(record.cursor.get("pass", 0)): record.version for record in records}
+    passes = {number: record.version for number, record in newest_after_passes(records).items()}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
     return Found(ranks, passes, records[-1].version if records else 0)
 
@@ -216,6 +217,7 @@ def _remove(folder: Path) -> None:
 def _move(root: Path, config: Config, world: World, stores: dict[int, Found], size: int) -> None:
     for _ in _in_turns(world):
         _check_may_go(root, stores, world)
+    _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
     unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
     told = world.gather("unseen", json.dumps(unseen).encode())
@@ -286,6 +288,20 @@ def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None
                 f"{store}: version {named.version} has the name {named.name!r} and would be lost "
                 f"where {world.size} ranks go on: copy it (tools/store.py copy), and "
                 "`tools/store.py unname` it first"
+            )
+
+
+def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
+    """Raises: ConfigError where a rank that is seen here has committed no pass to its end."""
+    for rank in range(size):
+        if not _visible(root, rank):
+            continue
+        with Manifest.open_reader(dir_of(root, rank) / "store") as manifest:
+            records = [manifest.version(number) for number in manifest.versions()]
+        if rank not in stores or all(record.is_partial for record in records):
+            raise ConfigError(
+                f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch "
+                f"with {size} ranks until one is, or begin anew with --fresh"
             )
 
 

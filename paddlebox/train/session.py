@@ -34,7 +34,7 @@ from paddlebox.saves.schedule import SavesBesidePasses
 from paddlebox.store.copies import Copier
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.group import Tables
-from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, repeats, resume
+from paddlebox.train import interrupt, on_ranks, other_ranks, pass_line, recovery, repeats, resume
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
@@ -77,6 +77,7 @@ def train(
     Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
     """
     on_ranks.check_config(config, world, back_to)
+    recovers = recovery.is_on(config, world)
     slots = read_slots(config)
     passes = passes_of(config)
     start = find_source(source, run_dir) if source else None
@@ -87,7 +88,7 @@ def train(
     world.wait("fresh")
     other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
-    begun = _take_up(run_dir, config, slots, passes, back_to, skip, world)
+    begun, recovered = _take_up(run_dir, config, slots, passes, back_to, skip, world)
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
@@ -123,11 +124,19 @@ def train(
         _saving(config, table, saved) as saves,
     ):
         runner = Runners(config, slots, world)
+        described: dict[str, Any] = {
+            "config": resume.description(config, slots),
+            "config_hash": config.fingerprint(),
+        }
+        kept_from = table if recovers else None
+        rescue = recovery.Rescue(kept_from, runner, world, described, recovered)
         world.wait("opened")  # from here on a rank without a store has lost it
         if start is not None and table.head is None:
             init_from(start, config, slots, table, runner, run_dir)
         if table.head is not None and table.head.dense:
             runner.load_dense_state(table.load_dense())
+        if recovered is not None:
+            recovery.same_dense_state(table, runner, recovered)
         log.info(
             "%s: %s, %d sparse slots, rows of %s bytes, vector path %s",
             config.name,
@@ -136,9 +145,10 @@ def train(
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
-        with feeding(create_dataset(config, slots, table)) as dataset:
-            dataset.config_hash = config.fingerprint()
-            dataset.config = resume.description(config, slots)
+        with feeding(create_dataset(config, slots, table)) as dataset, rescue.guarding():
+            dataset.rescue = rescue
+            dataset.config_hash = described["config_hash"]
+            dataset.config = described["config"]
             dataset.tracer = tracer
             dataset.resume_after(begun.passes)
             lines = begun.lines
@@ -194,6 +204,7 @@ def train(
                 heartbeat.stage("load", f"pass {planned.number}")
                 watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
+                rescue.begin_pass()
                 with interrupt.finishing(config.trainer.grace_s):
                     following = passes.ready()
                     if following is not None:
@@ -211,6 +222,7 @@ def train(
                             world,
                         )
                         | before
+                        | rescue.line
                     )
                     if planned.number in repeated:
                         lines[-1]["repeats_pass"] = repeated[planned.number]
@@ -227,7 +239,7 @@ def train(
             saves.finish()
         if copier is not None:
             copier.finish(table.head)
-        if lines and not any(line["samples"] for line in lines):
+        if lines and not any(line["samples"] or "partial_recovery" in line for line in lines):
             raise TrainingError(
                 f"{config.name}: {len(lines)} passes without one training step: the rows and dense "
                 f"parameters are those it began with. data.drop_last is {config.data.drop_last}, "
@@ -261,17 +273,24 @@ def _take_up(
     back_to: str,
     skip: Sequence[str],
     world: World,
-) -> resume.Begun:
+) -> tuple[resume.Begun, recovery.Recovered | None]:
     """`resume.take_up`, of several ranks where all can, with what any of them leaves out."""
     if world.alone:
-        return passes.take_up(run_dir, config, slots, back_to, skip)
+        return passes.take_up(run_dir, config, slots, back_to, skip), None
+    recovers, recovered = recovery.is_on(config, world), None
+    if not recovers:
+        recovery.forget(run_dir)
     begun = passes.take_up(run_dir, config, slots, back_to)
+    if recovers:
+        recovered = recovery.agree(run_dir, config, begun.record, world)
+        if recovered is not None:
+            begun = passes.take_up(run_dir, config, slots)
     if on_ranks.agreed_passes(run_dir, begun.passes, world) != begun.passes:
         begun = passes.take_up(run_dir, config, slots)
     known = on_ranks.known_to_any(begun.skipped, world)
     if skip or known != begun.skipped:
         begun = passes.take_up(run_dir, config, slots, skip=skip, known=known)
-    return begun
+    return begun, recovered
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Supervised jobs whose ranks are killed, and must end as one that was left alone.
 
-    python -m tests.faults.kill_ranks --kills 20
+    python -m tests.faults.kill_ranks --kills 20 [--partial]
 
 SIGKILL from outside, to a rank that is drawn, at a moment that is drawn: while ranks start, join,
 stage, train, commit. tools/supervise.py starts them again; no one else does. A job is killed until
@@ -74,7 +74,12 @@ class Supervised:
             return subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "TMPDIR": str(self.folder),  # of heartbeats
+                    **self.environment,
+                },
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -129,6 +134,25 @@ class Supervised:
             assert any(job.poll() is None for job in self.supervisors), self.log()
             time.sleep(0.02)
 
+    def kill(self, rank: int, stage: str, passes: int = 0, step: int = 0) -> None:
+        """As soon as the rank is in this stage, so many passes have ended, and so many steps of the
+        next one were made since the job's last start."""
+        deadline = time.monotonic() + 120.0
+        while time.monotonic() < deadline:
+            beats = sorted(self.folder.glob(f"paddlebox-watch-*/*/beat.{rank}"), reverse=True)
+            fields = beats[0].read_text().split() if beats else []
+            there = len(fields) > 5 and fields[1] == stage and self.passes() >= passes
+            if there and (not step or (len(fields) > 6 and int(fields[6]) >= step)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(fields[4]), signal.SIGKILL)
+                    return
+            time.sleep(0.002)
+        raise AssertionError(f"rank {rank} was never in {stage} so far: {self.log()}")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Of metrics.jsonl."""
+        return [json.loads(t) for t in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
     def digests(self) -> tuple[str, str, int]:
         found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return found["sparse_digest"], found["dense_digest"], found["samples"]
@@ -168,19 +192,27 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def kill_ranks(scratch: Path, kills: int, seed: int, ranks: int = 2, nodes: int = 1) -> Outcome:
+PARTIAL = ("data.batch_size=16", "ranks.sparse_sync=async", "checkpoint.partial_recovery=true")
+
+
+def kill_ranks(
+    scratch: Path, kills: int, seed: int, ranks: int = 2, nodes: int = 1, partial: bool = False
+) -> Outcome:
+    """partial: with checkpoint.partial_recovery; jobs must then train each instance once."""
     data, chance, outcome = scratch / "data", random.Random(seed), Outcome()
+    settings = PARTIAL if partial else ()
     if not data.exists():
         prepare(data)
-    whole = Supervised(scratch / "whole", data, ranks, nodes).start()
+    whole = Supervised(scratch / "whole", data, ranks, nodes, settings=settings).start()
     assert set(whole.wait()) == {0}, whole.log()
     while len(outcome.kills) < kills and not outcome.wrong:
-        job = Supervised(scratch / f"killed-{outcome.jobs}", data, ranks, nodes, ("--tries", "20"))
-        job.start()
+        folder = scratch / f"killed-{outcome.jobs}"
+        job = Supervised(folder, data, ranks, nodes, ("--tries", "20"), settings).start()
         try:
             _kill_until_it_ends(job, kills, chance, outcome)
             codes = job.wait()
-            if set(codes) != {0} or job.digests() != whole.digests():
+            same = _trained_once(job, whole) if partial else job.digests() == whole.digests()
+            if set(codes) != {0} or not same:
                 outcome.wrong.append(f"{job.folder}: exit codes {codes}\n{job.log()}")
             if left := job.alive():
                 outcome.wrong.append(f"{job.folder}: processes {left} live on")
@@ -188,6 +220,16 @@ def kill_ranks(scratch: Path, kills: int, seed: int, ranks: int = 2, nodes: int 
             job.end()
         outcome.jobs += 1
     return outcome
+
+
+def _trained_once(job: Supervised, whole: Supervised) -> bool:
+    """Whether each pass has all its instances, those before a recovery among them."""
+    passes = []
+    for line in job.lines():
+        before = [entry["samples"] for entry in line.get("partial_recovery", [])]
+        passes.append((line["pass"], line["samples"] + max(before, default=0)))
+        print(f"  {job.folder.name}: {passes[-1]}, {line.get('partial_recovery', '')}")
+    return passes == [(line["pass"], line["samples"]) for line in whole.lines()]
 
 
 def _kill_until_it_ends(
@@ -213,13 +255,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2, help="of a node")
     parser.add_argument("--nodes", type=int, default=1, help="supervisors on this machine")
+    parser.add_argument("--partial", action="store_true", help="checkpoint.partial_recovery")
     parser.add_argument("--scratch", type=Path, help="kept; default: a folder that is removed")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pbx-kill-ranks-") as temporary:
         scratch = options.scratch or Path(temporary)
         scratch.mkdir(parents=True, exist_ok=True)
-        outcome = kill_ranks(scratch, options.kills, options.seed, options.ranks, options.nodes)
+        outcome = kill_ranks(
+            scratch, options.kills, options.seed, options.ranks, options.nodes, options.partial
+        )
     print(f"kills {len(outcome.kills)}: {', '.join(outcome.kills)}")
     print(f"jobs that ended {outcome.jobs}; wrong {len(outcome.wrong)}; ", end="")
     print(f"{time.monotonic() - started:.0f} s in all")

@@ -396,3 +396,42 @@ def test_what_each_start_would_do_again_is_refused_under_a_supervisor(
     run_dir = ["--run-dir", str(tmp_path / "run")] if arguments else []
     assert train_main(["-c", "configs/dnn_synthetic.yaml", *run_dir, *arguments]) == 2
     assert f"{said} under tools/supervise.py" in capsys.readouterr().err
+
+
+_KEEPS = """
+import os, signal, sys, time
+from paddlebox import heartbeat
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    os.environ["PADDLE_TRAINER_ID"] = "1"
+    heartbeat._begin()
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+heartbeat._begin()
+time.sleep(1)
+heartbeat.stage(sys.argv[1])
+time.sleep(5)  # longer than what a failed attempt is left
+open(sys.argv[2], "w").close()
+os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("stage", ["rescue", "step"])
+def test_a_rank_that_keeps_its_rows_after_a_death_is_left_the_time(
+    stage: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    program = [sys.executable, "-c", _KEEPS, stage, str(kept)]
+    done = subprocess.run(
+        [sys.executable, "tools/supervise.py", "--tries", "0", "--", *program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "killed by signal 9" in done.stderr
+    assert kept.exists() == (stage == "rescue"), done.stderr

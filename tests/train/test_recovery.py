@@ -1,0 +1,170 @@
+"""Where ranks go on that stand at different places, and when rows of one moment are had again."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox import _native
+from paddlebox.config.load import load_config
+from paddlebox.errors import ConfigError
+from paddlebox.ranks import World
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.rank_stores import newest_after_passes
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.versions import find_version
+from paddlebox.train import recovery
+
+CONFIG = "configs/dnn_synthetic.yaml"
+_ON = ["ranks.sparse_sync=async", "checkpoint.partial_recovery=true"]
+
+
+def make_store(folder: Path, *standing: tuple[int, int]) -> None:
+    """Versions at (passes, steps of the next one)."""
+    with Manifest.open_writer(folder / "store") as manifest:
+        record = VersionRecord(0, 0, [], {}, 0)
+        for passes, step in standing:
+            partial = {"partial": {"step": step, "samples": 10 * step}} if step else {}
+            cursor = {"pass": passes, "ranks": len(standing), **partial}
+            kind = "partial" if step else "pass"
+            event = {"seq": 1, "kind": "decay"}
+            events = [event] if passes > 1 else []
+            record = record.following(kind, pass_number=passes, cursor=cursor, events=events)
+            manifest.commit(record)
+
+
+def versions(folder: Path) -> list[VersionRecord]:
+    with Manifest.open_reader(folder / "store") as manifest:
+        return [manifest.version(number) for number in manifest.versions()]
+
+
+def agree(folders: list[Path]) -> list[recovery.Recovered | None]:
+    """As ranks, here threads, find it that meet over a store of their own."""
+    config = load_config(CONFIG, _ON)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
+
+    def of_rank(rank: int) -> recovery.Recovered | None:
+        found = versions(folders[rank])
+        world = World(rank, len(folders))
+        return recovery.agree(folders[rank], config, found[-1] if found else None, world)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(folders)) as ranks:
+        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+        found = list(ranks.map(of_rank, range(len(folders))))
+    del store
+    return found
+
+
+@pytest.mark.parametrize(
+    ("standing", "step", "source", "went_back"),
+    [
+        # The second died in pass 3; the third was a step behind the first when it heard of it.
+        ([(2, 50), (2, 0), (2, 49)], 50, 0, {"1": {"pass": 3, "step": 0}}),
+        # It had been kept at step 20, by an earlier recovery.
+        ([(2, 49), (2, 20), (2, 50)], 50, 2, {"1": {"pass": 3, "step": 20}}),
+        # The first died while it committed pass 2.
+        ([(1, 0), (2, 0), (2, 0)], 0, 1, {"0": {"pass": 2, "step": 0}}),
+        (
+            [(1, 7), (2, 0), (2, 9)],
+            9,
+            2,
+            {"0": {"pass": 2, "step": 7}, "1": {"pass": 3, "step": 0}},
+        ),
+        # All stand where they should.
+        ([(2, 0), (2, 0), (2, 0)], 0, 0, {}),
+    ],
+)
+def test_all_go_on_where_the_one_stands_that_has_come_furthest(
+    standing: list[tuple[int, int]],
+    step: int,
+    source: int,
+    went_back: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / str(rank) for rank in range(3)]
+    for folder, at in zip(folders, standing, strict=True):
+        make_store(folder, *([(1, 0)] if at != (1, 0) else []), at)
+    found = agree(folders)
+    assert found == [found[0]] * 3
+    if not went_back:
+        assert found[0] is None
+        return
+    assert found[0] is not None
+    assert found[0].at == (2, step, 10 * step)
+    assert found[0].source == source
+    (entry,) = found[0].entries
+    assert entry == {"pass": 3, "step": step, "samples": 10 * step, "went_back": went_back}
+    # Whoever lacked the pass stands there too, and has seen the events of its end.
+    heads = [versions(folder)[-1] for folder in folders]
+    assert [head.cursor["pass"] for head in heads] == [2, 2, 2]
+    assert [head.events for head in heads] == [heads[1].events] * 3
+    again = agree(folders)
+    assert again[0] is not None
+    assert again[0].at == found[0].at
+    assert again[0].entries[0]["pass"] == 3  # it is not forgotten where the start was in vain
+
+
+def test_before_the_first_commit_rows_are_kept_and_after_it_all_need_one(tmp_path: Path) -> None:
+    folders = [tmp_path / str(rank) for rank in range(2)]
+    make_store(folders[0], (0, 30))
+    make_store(folders[1])
+    found = agree(folders)
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0].at == (0, 30, 300)
+    assert found[0].entries[0]["went_back"] == {"1": {"pass": 1, "step": 0}}
+    later = [tmp_path / f"later-{rank}" for rank in range(2)]
+    make_store(later[0], (1, 0))
+    make_store(later[1])
+    assert agree(later) == [None, None]  # `agreed_passes` takes the first commit back
+
+
+def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
+    tmp_path: Path,
+) -> None:
+    make_store(tmp_path, (1, 0), (2, 0), (2, 40), (2, 80))
+    found = newest_after_passes(versions(tmp_path))
+    assert {number: record.version for number, record in found.items()} == {1: 1, 2: 2}
+    with Manifest.open_reader(tmp_path / "store") as manifest:
+        assert find_version(manifest, "4") == 4
+    recovery.forget(tmp_path)
+    assert [record.version for record in versions(tmp_path)] == [1, 2]
+    recovery.forget(tmp_path)
+    assert [record.version for record in versions(tmp_path)] == [1, 2]
+    only = tmp_path / "only"
+    make_store(only, (2, 40))
+    assert newest_after_passes(versions(only))[2].is_partial
+    with pytest.raises(ConfigError, match=r"start once with checkpoint\.partial_recovery: true"):
+        recovery.forget(only)
+    begun = tmp_path / "begun"
+    make_store(begun, (0, 40))
+    recovery.forget(begun)
+    assert not versions(begun)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["checkpoint.partial_recovery=true"], "set it to async"),
+        ([*_ON, "checkpoint.every=date"], "needs checkpoint.every: pass, found 'date'"),
+        ([*_ON, "checkpoint.every=2"], "needs checkpoint.every: pass, found 2"),
+    ],
+)
+def test_it_is_of_asynchronous_runs_that_commit_each_pass(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(CONFIG, overrides)
+
+
+def test_ranks_that_share_no_memory_are_refused_and_one_rank_has_nobody_to_recover() -> None:
+    config = load_config(CONFIG, _ON)
+    assert not recovery.is_on(config, World())
+    assert not recovery.is_on(load_config(CONFIG, []), World(0, 2))
+    with pytest.raises(ConfigError, match="among ranks of one host today"):
+        recovery.is_on(config, World(0, 2))
