@@ -7,9 +7,10 @@ stands in the environment, as Paddle wants it (of_ranks.py). A trainer loads its
 InMemoryDataset first, so that only training is timed: a walk over them to get warm, then one that
 counts. FILE: slot text, a label, one slot with all ids, one dense slot.
 
-Asynchronous, a_sync. Its synchronous mode ends in a segmentation fault in send_barrier: the runtime
-of 3.0.0 makes the Communicator that this operator asks for in its geo mode only, which trains
-replicas and adds their differences every k steps.
+Asynchronous (a_sync), as the others do not run here. Synchronous: a segmentation fault in
+send_barrier, whose Communicator the runtime of 3.0.0 makes in geo mode only. Geo: init_params
+refuses the SelectedRows of sparse_embedding, and what a replicated embedding of 2 M rows pushes
+first is over the 64 MiB that its servers take.
 """
 
 from __future__ import annotations
