@@ -7,6 +7,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+PS_VENV := .venv-bench-ps
 GPU_PYTHON ?= $(PYTHON)
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
@@ -25,7 +26,7 @@ export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
-  cuda cuda-setup test-gpu bench-gpu \
+  bench-setup-ps cuda cuda-setup test-gpu bench-gpu \
   lint lint-python types format-check width format tidy layers clean
 
 help: ## this list
@@ -125,9 +126,12 @@ fuzz: setup ## every fuzz program for FUZZ_SECONDS (60)
 
 # The peers of the benchmarks live apart from what everybody installs; a .pth brings .venv in.
 # A map whose headers cannot be had is said here, and again by the benchmark that wants it.
-$(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_maps.sh
+$(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
+  requirements/bench_maps.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  -r requirements/bench_torchrec.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
 	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
 	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
@@ -137,7 +141,14 @@ $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_maps
 
 bench-setup: $(STAMPS)/bench ## .venv-bench: the peers that the benchmarks compare with
 
-bench: bench-setup ## every benchmark, one after another; each prints a table and writes JSON
+$(STAMPS)/bench-ps: requirements/bench_ps.txt
+	$(PYTHON) -m venv $(PS_VENV)
+	$(PS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench_ps.txt
+	@mkdir -p $(@D) && touch $@
+
+bench-setup-ps: $(STAMPS)/bench-ps ## .venv-bench-ps: Paddle 3.0.0, for its parameter server
+
+bench: bench-setup bench-setup-ps ## every benchmark, one after another; each prints a table and writes JSON
 	@status=0; for script in benchmarks/*.py; do echo "== $$script"; \
 	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
 

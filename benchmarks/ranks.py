@@ -14,9 +14,12 @@ share of this run is worth. Where others use the machine, ranks in step wait for
 lost its core, and copies do not: `cpu_share` is the processor time that copies take for a sample
 by that of the job, which knows of no wait.
 
-Strong scaling: the same files and the same batch over all ranks, whatever R is. The peer: Paddle's
-DataParallel on as many processes, each with a replica of a sparse embedding of all keys
-(ranks_peer.py); it reads nothing, its batches lie in memory.
+Strong scaling: the same files and the same batch over all ranks, whatever R is.
+
+Peers, in the same turns, on as many processes and the same cores (peers/of_ranks.py): Paddle's
+DataParallel, each with a replica of a sparse embedding of all keys; the parameter server of Paddle
+3.0.0, asynchronous; torchrec, its tables sharded. They read nothing, their batches lie in memory;
+our figure has the reading of text, the passes' begin and end, and the commits.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +35,10 @@ from typing import Any
 
 import numpy as np
 import report
+from peers.jobs import Jobs, launcher
+from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
+from peers.turns import UnavailableError
 
-SLOTS, DENSE, DIM = 26, 13, 16
 SHARE_OF_COPIES = 0.9
 PASSES = 4
 
@@ -119,28 +123,6 @@ def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
     }
 
 
-def start(command: list[str], cores: list[int], log: Path) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with open(log, "w") as file:
-        return subprocess.Popen(
-            command, cwd=report.ROOT, env=env, stdout=file, stderr=subprocess.STDOUT,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )  # fmt: skip
-
-
-def wait(jobs: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
-    for job, log in jobs:
-        if job.wait(1800) != 0:
-            raise RuntimeError(f"a job failed with {job.returncode}:\n{log.read_text()[-3000:]}")
-
-
-def launcher(ranks: int, log: Path) -> list[str]:
-    if ranks == 1:
-        return []
-    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
-    return [*launch, "--log_dir", str(log)]
-
-
 def together(
     folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1
 ) -> tuple[float, float]:
@@ -152,9 +134,10 @@ def together(
         "tools/train.py", "-c", str(folder / "config.yaml"), "--run-dir", str(run_dir),
         *overrides(files, ranks * share, batch),
     ]  # fmt: skip
-    command = [sys.executable, *launcher(ranks, folder / "log"), *train]
-    job = start(command, cores[:ranks], folder / "together.log")
-    wait([(job, folder / "together.log")])
+    with Jobs() as jobs:
+        command = [*launcher(ranks, folder / "log"), *train]
+        jobs.start(command, cores[:ranks], folder / "together.log")
+        jobs.ended()
     others = [run_dir / "ranks" / str(rank) for rank in range(1, ranks)]
     return samples_per_s(run_dir), cpu_s_per_sample([run_dir, *others])
 
@@ -162,79 +145,93 @@ def together(
 def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> tuple[float, float]:
     """As `together`, of all copies."""
     files = sorted(folder.glob("part-*.txt"))
-    jobs, runs = [], []
-    for rank in range(ranks):
-        run_dir = folder / f"apart-{rank}"
-        shutil.rmtree(run_dir, ignore_errors=True)
-        own = files[rank : PASSES * ranks : ranks]
-        command = [
-            sys.executable, "tools/train.py", "-c", str(folder / "config.yaml"),
-            "--run-dir", str(run_dir), *overrides(own, 1, batch),
-        ]  # fmt: skip
-        log = folder / f"apart-{rank}.log"
-        jobs.append((start(command, cores[:ranks], log), log))
-        runs.append(run_dir)
-    wait(jobs)
+    runs = [folder / f"apart-{rank}" for rank in range(ranks)]
+    with Jobs() as jobs:
+        for rank, run_dir in enumerate(runs):
+            shutil.rmtree(run_dir, ignore_errors=True)
+            own = files[rank : PASSES * ranks : ranks]
+            command = [
+                sys.executable, "tools/train.py", "-c", str(folder / "config.yaml"),
+                "--run-dir", str(run_dir), *overrides(own, 1, batch),
+            ]  # fmt: skip
+            jobs.start(command, cores[:ranks], folder / f"apart-{rank}.log")
+        jobs.ended()
     return sum(samples_per_s(run_dir) for run_dir in runs), cpu_s_per_sample(runs)
 
 
-def peer(folder: Path, ranks: int, options: argparse.Namespace, cores: list[int]) -> float:
-    out = folder / f"peer-{ranks}.json"
-    command = [
-        sys.executable, *launcher(ranks, folder / "log-peer"), "benchmarks/ranks_peer.py",
-        "--keys", str(options.keys), "--batch", str(options.batch), "--out", str(out),
-    ]  # fmt: skip
-    wait([(start(command, cores[:ranks], folder / "peer.log"), folder / "peer.log")])
-    return float(json.loads(out.read_text())["samples_per_s"])
+def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str, Any]:
+    """R ranks, their copies and the peers in turns; and once, strong scaling."""
+    cores = sorted(os.sched_getaffinity(0))
+    setting = Setting(
+        folder, ranks, options.keys, options.batch, max(options.rows // options.batch, 1),
+        cores[:ranks], options.ps_python,
+    )  # fmt: skip
+    peers = {} if options.without_peers else PEERS
+    turns = []
+    theirs: dict[str, list[float]] = {name: [] for name in peers}
+    for turn in range(options.turns):
+        both = [together, apart][:: 1 if turn % 2 == 0 else -1]
+        done = {of: of(folder, ranks, options.batch, cores) for of in both}
+        turns.append((done[together], done[apart]))
+        for name, peer in peers.items():
+            theirs[name].append(peer(setting))
+    mine = [job[0] for job, _ in turns]
+    found: dict[str, Any] = {
+        "samples_per_s": report.spread(mine),
+        "of_copies": report.spread([copies[0] for _, copies in turns]),
+        "share": report.spread([job[0] / copies[0] for job, copies in turns]),
+        "cpu_share": report.spread([copies[1] / job[1] for job, copies in turns]),
+        "peers": {
+            name: {
+                "samples_per_s": report.spread(rates),
+                "times": report.spread([a / b for a, b in zip(mine, rates, strict=True)]),
+            }
+            for name, rates in theirs.items()
+        },
+    }
+    if ranks > 1:  # of the last turn, before another run takes its folder
+        found["exchange"] = exchanged(folder / "together", ranks, options.batch)
+    share = max(usable(options.ranks)) // ranks
+    strong = together(folder, ranks, options.batch // ranks, cores, share)
+    found["strong_samples_per_s"] = strong[0]
+    return found
+
+
+def goals_of(ranks: int, found: dict[str, Any]) -> list[report.Goal]:
+    goals = []
+    if ranks > 1:
+        share = found["share"]["median"]
+        name = f"{ranks} ranks, samples/s of as many copies"
+        goals.append(report.Goal(name, share, SHARE_OF_COPIES, share >= SHARE_OF_COPIES))
+    for peer, rates in found["peers"].items():
+        times = rates["times"]["median"]
+        goals.append(report.Goal(f"{ranks} ranks, ahead of {peer}: times", times, 1.0, times > 1.0))
+    return goals
+
+
+def usable(sizes: list[int]) -> list[int]:
+    return [ranks for ranks in sizes if ranks <= len(os.sched_getaffinity(0))]
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
-    cores = sorted(os.sched_getaffinity(0))
-    sizes = [ranks for ranks in options.ranks if ranks <= len(cores)]
+    sizes = usable(options.ranks)
     write_data(folder, max(sizes), options.rows, options.keys, options.seed)
     figures: dict[str, Any] = {}
     goals = []
     for ranks in sizes:
-        turns = []
-        for turn in range(options.turns):
-            both = [together, apart][:: 1 if turn % 2 == 0 else -1]
-            found = {of: of(folder, ranks, options.batch, cores) for of in both}
-            turns.append((found[together], found[apart]))
-        share = report.spread([mine[0] / copies[0] for mine, copies in turns])
-        cpu_share = report.spread([copies[1] / mine[1] for mine, copies in turns])
-        figures[str(ranks)] = {
-            "samples_per_s": report.spread([mine[0] for mine, _ in turns]),
-            "of_copies": report.spread([copies[0] for _, copies in turns]),
-            "share": share,
-            "cpu_share": cpu_share,
-        }
-        if ranks > 1:  # of the last turn, before another run takes its folder
-            figures[str(ranks)]["exchange"] = exchanged(folder / "together", ranks, options.batch)
-        figures[str(ranks)]["strong_samples_per_s"] = together(
-            folder, ranks, options.batch // ranks, cores, share=max(sizes) // ranks
-        )[0]
-        if ranks > 1:
-            figures[str(ranks)]["data_parallel_samples_per_s"] = peer(folder, ranks, options, cores)
+        figures[str(ranks)] = found = measured(options, folder, ranks)
+        goals += goals_of(ranks, found)
         print(
-            f"{ranks} ranks: {figures[str(ranks)]['samples_per_s']['median']:,.0f} samples/s, "
-            f"copies {figures[str(ranks)]['of_copies']['median']:,.0f}, share "
-            f"{share['median']:.3f}, by processor time {cpu_share['median']:.3f}"
+            f"{ranks} ranks: {found['samples_per_s']['median']:,.0f} samples/s, copies "
+            f"{found['of_copies']['median']:,.0f}, share {found['share']['median']:.3f}, "
+            f"by processor time {found['cpu_share']['median']:.3f}"
         )
-        if ranks > 1:
-            goals.append(
-                report.Goal(
-                    f"{ranks} ranks, samples/s of as many copies",
-                    share["median"],
-                    SHARE_OF_COPIES,
-                    share["median"] >= SHARE_OF_COPIES,
-                )
+        for name, rates in found["peers"].items():
+            times = rates["times"]
+            print(
+                f"  {name}: {rates['samples_per_s']['median']:,.0f} samples/s, ours "
+                f"{times['median']:.2f} times ({times['min']:.2f} to {times['max']:.2f})"
             )
-            times = (
-                figures[str(ranks)]["samples_per_s"]["median"]
-                / figures[str(ranks)]["data_parallel_samples_per_s"]
-            )
-            name = f"{ranks} ranks, times Paddle's DataParallel"
-            goals.append(report.Goal(name, times, 1.0, times > 1.0))
     return figures, goals
 
 
@@ -248,8 +245,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks/results/ranks.json")
+    parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument(
+        "--ps-python", type=Path, default=report.ROOT / ".venv-bench-ps/bin/python",
+        help="of the environment that make bench-setup-ps makes: it has Paddle 3.0.0",
+    )  # fmt: skip
     options = parser.parse_args()
-    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+    try:
+        if not options.without_peers:
+            check(options.ps_python)
+    except UnavailableError as error:
+        print(f"not run: {error}; or pass --without-peers", file=sys.stderr)
+        return 2
+    hidden = ("scratch", "ps_python")
+    return report.timed(options, lambda folder: run(options, folder), hidden=hidden)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 import paddle
 
 SLOTS, DENSE, DIM = 26, 13, 16
-BATCHES, WARM_STEPS, STEPS = 8, 5, 20
+BATCHES, WARM_STEPS = 8, 5
 
 
 class Network(paddle.nn.Layer):  # type: ignore[misc]  # Paddle has no types
@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="one rank of Paddle's DataParallel")
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     paddle.set_device("cpu")
@@ -59,7 +60,7 @@ def main() -> None:
         labels = (rng.random((options.batch, 1)) < 0.25).astype(np.float32)
         batches.append([paddle.to_tensor(array) for array in (ids, values, labels)])
     begin = 0.0
-    for step in range(WARM_STEPS + STEPS):
+    for step in range(WARM_STEPS + options.steps):
         if step == WARM_STEPS:
             begin = time.perf_counter()
         ids, values, labels = batches[step % BATCHES]
@@ -70,7 +71,7 @@ def main() -> None:
         float(loss)
     seconds = time.perf_counter() - begin
     if rank == 0:
-        figure = {"samples_per_s": size * STEPS * options.batch / seconds}
+        figure = {"samples_per_s": size * options.steps * options.batch / seconds}
         options.out.write_text(json.dumps(figure) + "\n")
 
 

@@ -1,0 +1,84 @@
+"""Jobs of several processes, pinned alike: each process has one thread and Paddle's CPU libraries
+the settings that ours has, whoever trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import report
+
+from paddlebox.config import Program
+from paddlebox.launch import cpu
+
+_LONGEST_S = 1800
+
+
+class Jobs:
+    """In a `with`: at its end those that run are ended, with all that they started."""
+
+    def __init__(self) -> None:
+        self._started: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, _log in self._started:
+            if process.poll() is None:
+                # The group: a launcher that is killed alone leaves its ranks behind.
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def start(
+        self,
+        command: Sequence[str],
+        cores: Sequence[int],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        chosen = cpu.choose(cpu.CpuInfo.read(), os.environ, Program.DYGRAPH, dense_threads=1)
+        tuned = {name: setting.value for name, setting in chosen.items()}
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                command,
+                cwd=report.ROOT,
+                env={**tuned, **os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            )
+        self._started.append((process, log))
+        return process
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """RuntimeError with the end of its log when one of them fails meanwhile."""
+        deadline = time.monotonic() + _LONGEST_S
+        while not done():
+            for process, log in self._started:
+                if process.poll() not in (None, 0):
+                    text = log.read_text(errors="replace")[-3000:]
+                    raise RuntimeError(f"a job failed with {process.returncode}:\n{text}")
+            if time.monotonic() > deadline:
+                logs = ", ".join(str(log) for _, log in self._started)
+                raise RuntimeError(f"not done after {_LONGEST_S} s: {logs}")
+            time.sleep(0.05)
+
+    def ended(self, processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        """Until these have ended well; none named: all."""
+        awaited = processes or [process for process, _ in self._started]
+        self.until(lambda: all(process.poll() == 0 for process in awaited))
+
+
+def launcher(ranks: int, log: Path) -> list[str]:
+    """Python, by Paddle's launcher for more than one rank."""
+    if ranks == 1:
+        return [sys.executable]
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    return [sys.executable, *launch, "--log_dir", str(log)]

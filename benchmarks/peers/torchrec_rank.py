@@ -1,0 +1,118 @@
+"""One rank of torchrec, for ranks.py: its tables sharded over the ranks, its MLP under PyTorch's
+DistributedDataParallel, all over Gloo.
+
+    python -m torch.distributed.run --standalone --nproc-per-node R torchrec_rank.py ...
+
+A table a slot, each whole on one rank: its planner has no row-wise sharding on a CPU. The rule of
+the rows runs inside the backward pass (row-wise Adagrad, the cheapest that it has). Batches are
+made before and lie in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import distributed as dist
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints
+
+SLOTS, DENSE, DIM = 26, 13, 16
+BATCHES, WARM_STEPS = 8, 5
+NAMES = [f"s{i}" for i in range(SLOTS)]
+
+
+class Network(torch.nn.Module):  # type: ignore[misc]  # not installed where types are checked
+    def __init__(self, rows_per_slot: int) -> None:
+        super().__init__()
+        tables = [
+            EmbeddingBagConfig(
+                name=f"t{i}", embedding_dim=DIM, num_embeddings=rows_per_slot, feature_names=[name]
+            )
+            for i, name in enumerate(NAMES)
+        ]
+        self.rows = EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+        layers: list[torch.nn.Module] = []
+        for before, size in itertools.pairwise([SLOTS * DIM + DENSE, 400, 400, 400]):
+            layers += [torch.nn.Linear(before, size), torch.nn.ReLU()]
+        self.layers = torch.nn.Sequential(*layers, torch.nn.Linear(400, 1))
+
+    def forward(self, ids: KeyedJaggedTensor, values: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(ids).values()
+        score: torch.Tensor = self.layers(torch.cat([rows, values], dim=1))
+        return score
+
+
+def sharded(network: Network) -> Any:
+    fused = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.05}
+    sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
+    size = dist.get_world_size()
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=size, compute_device="cpu", local_world_size=size),
+        constraints={
+            f"t{i}": ParameterConstraints(sharding_types=["table_wise"]) for i in range(SLOTS)
+        },
+    )
+    plan = planner.collective_plan(network, sharders, dist.group.WORLD)
+    return DistributedModelParallel(
+        module=network, device=torch.device("cpu"), plan=plan, sharders=sharders
+    )
+
+
+def batch(rng: np.random.Generator, rows: int, rows_per_slot: int) -> tuple[Any, ...]:
+    ids = rng.zipf(1.05, (SLOTS, rows)) % rows_per_slot  # slot after slot
+    jagged = KeyedJaggedTensor.from_lengths_sync(
+        NAMES, torch.from_numpy(ids.reshape(-1)), torch.ones(SLOTS * rows, dtype=torch.int32)
+    )
+    values = rng.normal(size=(rows, DENSE)).astype(np.float32)
+    labels = (rng.random((rows, 1)) < 0.25).astype(np.float32)
+    return jagged, torch.from_numpy(values), torch.from_numpy(labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="one rank of torchrec")
+    parser.add_argument("--keys", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(1)
+    rows_per_slot = options.keys // SLOTS
+    model = sharded(Network(rows_per_slot))
+    dense = [p for name, p in model.named_parameters() if ".layers." in f".{name}"]
+    optimizer = torch.optim.Adam(dense, lr=1e-3)
+    rng = np.random.default_rng(dist.get_rank())
+    batches = [batch(rng, options.batch, rows_per_slot) for _ in range(BATCHES)]
+    begin = 0.0
+    for step in range(WARM_STEPS + options.steps):
+        if step == WARM_STEPS:
+            dist.barrier()
+            begin = time.perf_counter()
+        ids, values, labels = batches[step % BATCHES]
+        score = model(ids, values)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(score, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.barrier()
+    seconds = time.perf_counter() - begin
+    if dist.get_rank() == 0:
+        samples = dist.get_world_size() * options.steps * options.batch
+        options.out.write_text(json.dumps({"samples_per_s": samples / seconds}) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
