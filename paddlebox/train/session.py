@@ -46,7 +46,8 @@ from paddlebox.train.program import seed_pass
 from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
-from paddlebox.train.stream import Passes, passes_of
+from paddlebox.train.stream import Passes
+from paddlebox.train.stream_of_ranks import passes_of
 from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
@@ -78,7 +79,7 @@ def train(
     """
     on_ranks.check_config(config, world, back_to)
     slots = read_slots(config)
-    passes = passes_of(config)
+    passes = passes_of(config, world)
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -157,7 +158,7 @@ def train(
             def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
                 if not config.trainer.evaluate_before_pass:
                     return {}
-                own = on_ranks.share_files(planned.files, world)
+                own = on_ranks.share_files(planned.files, world, planned.sizes)
                 update = runner.of(Phase.UPDATE)
                 return {"before": evaluate_files(config, slots, table, update, own)}
 
@@ -445,5 +446,5 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
 def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> None:
     if planned.date:
         dataset.set_date(planned.date)
-    dataset.set_filelist(on_ranks.share_files(planned.files, world))
+    dataset.set_filelist(on_ranks.share_files(planned.files, world, planned.sizes))
     dataset.preload_into_memory()
