@@ -151,16 +151,19 @@ def train(
 
             passes.told = waits
 
-            def evaluated_now() -> dict[str, Any]:
-                own = on_ranks.share_files(tests, world)
+            def evaluated_on(own: Sequence[str]) -> dict[str, Any]:
+                if not world.alone:
+                    dataset.wait_staged()
                 return evaluate_files(config, slots, table, runner.of(Phase.UPDATE), own)
+
+            def evaluated_now() -> dict[str, Any]:
+                return evaluated_on(on_ranks.share_files(tests, world))
 
             def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
                 if not config.trainer.evaluate_before_pass:
                     return {}
                 own = on_ranks.share_files(planned.files, world, planned.sizes)
-                update = runner.of(Phase.UPDATE)
-                return {"before": evaluate_files(config, slots, table, update, own)}
+                return {"before": evaluated_on(own)}
 
             def write_line() -> None:
                 if saves is not None:
