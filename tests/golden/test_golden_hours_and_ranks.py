@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlebox.saves import chain_of, open_save
+from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.saves.served import Served
 from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
@@ -83,8 +83,11 @@ def test_its_days_go_on_from_the_run_dir_and_from_the_copies(of: str, tmp_path: 
     summary = json.loads((work / "run/summary.json").read_text())
     assert summary["resumed_after_pass"] == 2
     assert summary["sparse_digest"] != expected(BY_THE_HOUR)["sparse_digest"]
-    # The chain of saves goes on, and what was served with it.
-    assert open_save(work / "saves/20240102/delta-3").meta["pass_number"] == 3
+    # The chain of saves goes on, from a copy with one base; and what was served with it.
+    bases = ["20240101/base", "20240102/base", *["20240102/base-2"] * (of == "copies")]
+    assert [done.name for done in donefile.read(work / "saves", "base")] == bases
+    (delta,) = donefile.read(work / "saves", "delta")
+    assert chain_of(open_save(work / "saves" / delta.name))[0].name == bases[-1]
     with Predictor(work / "model", follow_s=0) as predictor:
         assert predictor.generation.pass_number == 3
 
@@ -97,4 +100,4 @@ def test_the_ranks_go_on_with_their_run(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (work / "run/metrics.jsonl").read_text().splitlines()]
     assert [(line["pass"], line["samples"]) for line in lines] == [(1, 80), (2, 80)]
     summary = json.loads((work / "run/summary.json").read_text())
-    assert (summary["resumed_after_pass"], summary["version"]) == (1, 2)
+    assert (summary["resumed_after_pass"], summary["passes"]) == (1, 2)

@@ -39,7 +39,7 @@ def test_an_export_file(tmp_path: Path) -> None:
 
 
 def _export(work: Path) -> None:
-    raise RuntimeError(tool(work, "export", "run", "--out", "model", code=2))
+    raise RuntimeError(tool(work, "export", "run", "--apply", "model", code=4))
 
 
 def test_a_save(tmp_path: Path) -> None:
