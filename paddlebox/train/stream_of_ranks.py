@@ -1,4 +1,4 @@
-"""Hours of a log that several ranks train (docs/hours.md): the first one looks, all do what it says.
+"""Hours of a log that several ranks train (docs/hours.md): the first looks, all do what it says.
 
 Which hours are there, late or missing depends on a clock and on what a file system shows at that
 moment, so two ranks that looked would find two things. What the first one finds is a pass with its

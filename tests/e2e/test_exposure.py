@@ -106,7 +106,7 @@ def test_a_supervised_trainer_listens_at_loopback_keeps_its_folders_and_writes_n
         *("-c", "config.yaml", "--run-dir", "run", "--until", "20240103"),
         *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait", "data.poll_s=0.1"),
         *("alerts.every_s=0.1", f"feeder.cache_dir={work}/cache", "feeder.cache_bytes=1GiB"),
-        *(f"feeder.spill_dir={work}/spill", "feeder.budget_bytes=1KiB", "trainer.evaluate_before_pass=true"),
+        *(f"feeder.spill_dir={work}/spill", "feeder.budget_bytes=1KiB"),
     ]
     supervise = [str(ROOT / "tools/supervise.py"), "--env", "AWS_*", "--", sys.executable]
     secret = {"AWS_SECRET_ACCESS_KEY": SECRET, "TMPDIR": str(work)}
@@ -156,8 +156,7 @@ def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_pa
         workers = [pid for pid in descendants(launcher) if pid != launcher]
         assert len(workers) >= 2
         everywhere = {at for at in listening(workers) if at[0] not in _LOOPBACK}
-        page = (ROOT / "docs/deploy.md").read_text()
-        assert "Paddle's TCPStores" in page and "**every address**: Paddle knows no other" in page
+        assert "Paddle's TCPStores" in (ROOT / "docs/deploy.md").read_text()
         # The job's store alone is open to all.
         assert len({port for _, port in everywhere}) <= 1
         shared = {name for pid in workers for name in links(pid).values() if "memfd" in name}

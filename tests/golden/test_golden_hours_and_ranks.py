@@ -1,5 +1,5 @@
-"""A run by the hour with all that lies beside it, and a run of two ranks, as an earlier release left
-them: they are read, served, restored and gone on with."""
+"""A run by the hour with all that lies beside it, and a run of two ranks, as an earlier release
+left them: they are read, served, restored and gone on with."""
 
 from __future__ import annotations
 

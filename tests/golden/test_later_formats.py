@@ -1,5 +1,5 @@
-"""What a later release wrote, of each format that has a page in docs/formats: it is refused with the
-reason, never taken for damage, and left as it is. (A later run dir: test_golden_runs; a segment:
+"""What a later release wrote, of each format that has a page in docs/formats: it is refused with
+the reason, never taken for damage, and left as it is. (A later run dir: test_golden_runs; a segment:
 tests/ops/store/test_segment.cc; a parsed file: tests/ops/feed/test_parsed_file.cc.)"""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import lmdb
 import pytest
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.saves import open_save
 from paddlebox.saves import meta as of_saves
+from paddlebox.saves import open_save
 from paddlebox.serving import file as of_exports
 from paddlebox.serving.predictor import Predictor
 from paddlebox.store.crc import crc32c

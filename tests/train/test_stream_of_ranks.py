@@ -105,7 +105,7 @@ def test_files_are_shared_by_the_sizes_that_the_first_rank_saw(logs):
     for rank, planned in enumerate(found):
         written[rank].write_text("written again, after the first rank had looked" * 9)
         shares.append(share_files(planned.files, World(rank, RANKS), planned.sizes))
-    assert sorted(sum(shares, [])) == sorted(map(str, written))
+    assert sorted(file for share in shares for file in share) == sorted(map(str, written))
     assert [len(share) for share in shares] == [2, 2, 2]
 
 
