@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config.check import validate
+from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.schema import Config
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.errors import ConfigError
@@ -21,12 +22,14 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
             A later one wins; a section may be replaced as a whole.
 
     Raises:
-        ConfigError: the file cannot be read, or a key or value is wrong; lists all of them.
+        ConfigError: the file cannot be read, or a key or value is wrong; lists all of them. So is
+            a password in a URI.
     """
     values = read_yaml(path)
     overridden: set[str] = set()
     for override in overrides:
         overridden.add(_apply(values, override))
+    refuse_passwords(values, str(path))  # before anything could quote one
     return validate(Config, values, str(path), overridden)
 
 

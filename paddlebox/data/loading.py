@@ -148,6 +148,18 @@ class Loading(Settings):
             self._side_tables.wait_feed_pass_done()
         wait.add(made.stats, "load", BEFORE)
 
+    def wait_staged(self) -> None:
+        """Waits until the rows of the pass that is loading are staged, or its first part's. On
+        several ranks another dataset may go through its passes from then on: two that staged at a
+        time would take each other's keys. What staging met is raised by the first batch.
+
+        Raises: as `wait_preload_done`.
+        """
+        if self._loading is not None:
+            self.wait_preload_done()
+        if self._next is not None and self._next.staged is not None:
+            self._next.staged.exception()
+
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """`preload_into_memory` and `wait_preload_done`; is_shuffle: `local_shuffle` before."""
         if is_shuffle and not self._shuffle_next:

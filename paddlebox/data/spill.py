@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
 import threading
 from collections import Counter
@@ -38,7 +39,6 @@ _WINDOW_SHARE = 1 / 12
 _MOST_INSTANCES = (1 << 32) - 1
 #: Of a pass that is loaded to disk where feeder.budget_bytes says nothing.
 DISK_BUDGET = 1 << 30
-_numbers = itertools.count()
 
 
 def new_instances(
@@ -261,14 +261,19 @@ class SpillingInstances:
         return _native_instances(self._sparse_slots, self._dense_width, self._dedup, self._tables)
 
     def _new_file(self) -> Any:
-        name = f"paddlebox-spill-{os.getpid()}-{next(_numbers)}"
+        """One without a name. Where others write, as in /tmp, they could guess a name and put a
+        link there, or open what is spilled, so it is born in a folder that is nobody else's."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own = tempfile.mkdtemp(prefix="paddlebox-spill-", dir=self._folder)
         except OSError as error:
             raise StoreError(
-                f"feeder.spill_dir {self._folder}: cannot be made: {error.strerror}"
+                f"feeder.spill_dir {self._folder}: cannot be made, or written: {error.strerror}"
             ) from error
-        return core.SpillFile(str(self._folder / name))
+        try:
+            return core.SpillFile(os.path.join(own, "spill"))
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
 
     def _spill(self, chunk: Any) -> None:
         self._order.take_tags(chunk)

@@ -213,6 +213,11 @@ class ExportFile(Closing):
             return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
+        if isinstance(found, int) and found > FORMAT_OF_TABLES:
+            raise StoreError(
+                f"{self.path}: written by a later version (format {found}, this one reads up to "
+                f"{FORMAT_OF_TABLES}): serve it with that version, or export into another file"
+            )
         if found not in (FORMAT, FORMAT_OF_TABLES):
             raise StoreError(
                 f"{self.path}: has format {found}, this version reads {FORMAT} and "

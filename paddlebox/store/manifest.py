@@ -43,7 +43,7 @@ def _key(version: int) -> bytes:
     return f"version/{version:012d}".encode()
 
 
-def _journal_key(version: int) -> bytes:
+def journal_key(version: int) -> bytes:
     return f"journal/{version:012d}".encode()
 
 
@@ -247,13 +247,13 @@ class Manifest(Closing):
             payload = record.to_payload()
             files.write_durably(files.manifest_path(self.folder, record.version), frame(payload))
             kept = {**self._kept_crcs(), record.version: crc32c(payload)}
-            forgotten = _journal_key(record.version - _JOURNAL_LENGTH)
+            forgotten = journal_key(record.version - _JOURNAL_LENGTH)
             # Should this fail the MANIFEST file stays: whether the transaction reached the disk is
             # then unknown, and an unreferenced file harms nothing.
             self._put(
                 [
                     (_key(record.version), payload),
-                    (_journal_key(record.version), _journal_entry(record, head)),
+                    (journal_key(record.version), journal_entry(record, head)),
                     (forgotten, None),
                     (_HEAD, head_payload(record.version, kept)),
                 ]
@@ -351,7 +351,7 @@ class Manifest(Closing):
         self._put(
             [
                 *((_key(record.version), None) for record in dropped),
-                *((_journal_key(number), None) for number in newer),
+                *((journal_key(number), None) for number in newer),
                 (_HEAD, head_payload(newest, crcs)),
             ]
         )
@@ -537,7 +537,8 @@ class Manifest(Closing):
         return self._read(read)
 
 
-def _journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
+def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
+    """What the journal has of a commit. Without its parent its bytes are those of all before it."""
     before = parent.bytes_written if parent is not None else {}
     written = sum(record.bytes_written.values()) - sum(before.values())
     entry = {

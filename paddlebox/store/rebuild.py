@@ -11,7 +11,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.manifest import head_payload
+from paddlebox.store.manifest import head_payload, journal_entry, journal_key
 from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
 
 
@@ -83,9 +83,14 @@ def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     files.make_folder(fresh)
     size = sum(len(payload) for payload in payloads.values())
+    records: dict[int, VersionRecord] = {}
     with lmdb.open(fresh, map_size=(16 << 20) + 4 * size) as env, env.begin(write=True) as txn:
         for version, payload in payloads.items():
+            records[version] = record = VersionRecord.from_payload(payload, folder)
             txn.put(f"version/{version:012d}".encode(), seal(payload))
+            # Saves name the commit that they are of: a chain goes on from one that is still known.
+            entry = journal_entry(record, records.get(record.parent))
+            txn.put(journal_key(version), seal(entry))
         crcs = {version: crc32c(payload) for version, payload in payloads.items()}
         txn.put(b"head", seal(head_payload(head, crcs)))
     files.sync_folder(fresh)

@@ -30,15 +30,6 @@ def check_config(config: Config, world: World, back_to: str = "") -> None:
     """Raises: ConfigError for what works on one rank only."""
     if world.alone:
         return
-    unable = {
-        "data.path_template": bool(config.data.path_template),  # each would look for itself
-    }
-    wanted = [name for name, set_ in unable.items() if set_]
-    if wanted:
-        raise ConfigError(
-            f"{', '.join(wanted)}: works on one rank today, and there are {world.size}: leave it "
-            "out, or launch with --nproc_per_node 1"
-        )
     if back_to.isdecimal() and len(back_to) < 8:
         raise ConfigError(
             f"--from {back_to}: each rank numbers its versions by itself; name YYYYMMDD or "
@@ -74,12 +65,16 @@ def own_dir(run_dir: Path, world: World) -> Path:
     return dir_of(run_dir, world.rank)
 
 
-def share_files(files: Sequence[str], world: World) -> list[str]:
+def share_files(files: Sequence[str], world: World, bytes_: Sequence[int] = ()) -> list[str]:
     """Those of a pass's files that this rank reads, in their order: the largest first, each to the
-    rank that has the fewest bytes so far. Every rank finds the same shares."""
+    rank that has the fewest bytes so far. Every rank finds the same shares.
+
+    Args:
+        bytes_: of each file, as all ranks know them; without, they are looked up.
+    """
     if world.alone:
         return list(files)
-    sizes = {file: _size(file) for file in files}
+    sizes = dict(zip(files, bytes_ or map(_size, files), strict=True))
     loads = [0] * world.size
     owner: dict[str, int] = {}
     for file in sorted(sizes, key=lambda name: (-sizes[name], name)):

@@ -22,6 +22,7 @@ class PlannedPass:
     hour: str = ""  # Hour.name, where the config has data.path_template
     missing: Sequence[str] = ()  # names of the hours before it that were left out
     written_at: float = 0.0  # of an hour: when its last file, or its marker, was written
+    sizes: Sequence[int] = ()  # of an hour: bytes of each file when it was taken; 0 where unknown
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:

@@ -46,7 +46,8 @@ from paddlebox.train.program import seed_pass
 from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
-from paddlebox.train.stream import Passes, passes_of
+from paddlebox.train.stream import Passes
+from paddlebox.train.stream_of_ranks import passes_of
 from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
@@ -79,7 +80,7 @@ def train(
     on_ranks.check_config(config, world, back_to)
     recovers = recovery.is_on(config, world)
     slots = read_slots(config)
-    passes = passes_of(config)
+    passes = passes_of(config, world)
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -160,16 +161,19 @@ def train(
 
             passes.told = waits
 
-            def evaluated_now() -> dict[str, Any]:
-                own = on_ranks.share_files(tests, world)
+            def evaluated_on(own: Sequence[str]) -> dict[str, Any]:
+                if not world.alone:
+                    dataset.wait_staged()
                 return evaluate_files(config, slots, table, runner.of(Phase.UPDATE), own)
+
+            def evaluated_now() -> dict[str, Any]:
+                return evaluated_on(on_ranks.share_files(tests, world))
 
             def evaluated_first(planned: PlannedPass) -> dict[str, Any]:
                 if not config.trainer.evaluate_before_pass:
                     return {}
-                own = on_ranks.share_files(planned.files, world)
-                update = runner.of(Phase.UPDATE)
-                return {"before": evaluate_files(config, slots, table, update, own)}
+                own = on_ranks.share_files(planned.files, world, planned.sizes)
+                return {"before": evaluated_on(own)}
 
             def write_line() -> None:
                 if saves is not None:
@@ -465,5 +469,5 @@ def _written(tracer: Tracer | None, path: str) -> Iterator[None]:
 def _preload(dataset: InMemoryDataset, planned: PlannedPass, world: World) -> None:
     if planned.date:
         dataset.set_date(planned.date)
-    dataset.set_filelist(on_ranks.share_files(planned.files, world))
+    dataset.set_filelist(on_ranks.share_files(planned.files, world, planned.sizes))
     dataset.preload_into_memory()

@@ -22,7 +22,7 @@ from paddlebox.data.hours import Log, look, rewritten, sizes
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.train import resume
-from paddlebox.train.plan import PlannedPass, plan_passes
+from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 
@@ -58,11 +58,6 @@ class Passes(Protocol):
 
     def hash_of(self, planned: PlannedPass) -> str:
         """`resume.chain` at a pass. Called once for each, in order."""
-
-
-def passes_of(config: Config) -> Passes:
-    """Raises: DataError naming a file or pattern of train_files that is not there."""
-    return Hourly(config) if config.data.path_template else Listed(plan_passes(config))
 
 
 class Listed:
@@ -124,7 +119,8 @@ class Hourly:
         self._clock, self._steady, self._sleep = clock, steady, sleep
         until = self._data.until_hour
         self._until = end_of(until, self._zone) if until else None
-        self._next = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
+        self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
+        self._next = self._first
         self._number = 1  # of the next pass
         self._plan = ""  # `resume.chain` of the passes that were hashed
         self._skipped: dict[str, int] = {}
@@ -152,7 +148,7 @@ class Hourly:
             del skipped
             done = self._go_to(run_dir, record)
             trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            there = self._there() if skip else []
+            there = [PlannedPass(0, 1, files) for files in self._there()] if skip else []
             return trained + there, [self._plan] * done
 
         begun = resume.take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
@@ -161,6 +157,8 @@ class Hourly:
 
     def _go_to(self, run_dir: Path, record: VersionRecord | None) -> int:
         """Goes to the hour after a version's pass. Returns its number."""
+        self._next, self._number, self._plan = self._first, 1, ""
+        self._trained.clear()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
         if record is None or done == 0:
             return 0
@@ -172,7 +170,7 @@ class Hourly:
                 "data.from_hour is the first hour that it has not seen"
             )
         began = datetime.fromisoformat(hour).astimezone(self._zone)
-        first, template = self._next, self._data.path_template
+        first, template = self._first, self._data.path_template
         self._next = hour_at(template, hour_at(template, began).end)
         if first.begin > self._next.begin:
             raise ConfigError(
@@ -186,12 +184,13 @@ class Hourly:
         self._trained.append({file: size for file, size in known if size is not None})
         return done
 
-    def _there(self) -> list[PlannedPass]:
-        """Passes of the hours that are there already, for what matches their files."""
-        found, hour = [], self._next
+    def _there(self) -> list[Sequence[str]]:
+        """Files of each hour that is there already, for what matches them."""
+        found: list[Sequence[str]] = []
+        hour = self._next
         while not self._at_end(hour) and hour.end.timestamp() <= self._clock():
             if files := look(self._data, hour, self._data.retries).files:
-                found.append(PlannedPass(0, 1, files))
+                found.append(files)
             hour = hour_at(self._data.path_template, hour.end)
         return found
 
@@ -246,9 +245,17 @@ class Hourly:
             return None
         self._number += 1
         missing, self._missing = self._missing, []
-        self._trained.append(sizes(tuple(files)))
+        known = sizes(tuple(files))
+        self._trained.append(known)
         return PlannedPass(
-            number, 1, files, hour.date, hour.name, [m.name for m in missing], found.written_at
+            number,
+            1,
+            files,
+            hour.date,
+            hour.name,
+            [m.name for m in missing],
+            found.written_at,
+            [known.get(file, 0) for file in files],
         )
 
     def _go_on(self) -> None:
@@ -298,12 +305,15 @@ class Hourly:
 
     def _say(self, found: Log) -> None:
         text = f"hour {self._next.name}: waits, {found.why}"
-        self.told(text)
+        self._tell(text)
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:
             late = self._clock() - self._next.end.timestamp() > self._data.late_s
             log.log(logging.WARNING if late else logging.INFO, "%s", text)
             self._said = now
+
+    def _tell(self, text: str) -> None:
+        self.told(text)
 
     def _warn_of_changes(self) -> None:
         """Of hours that were trained, or left out, since this process began."""

@@ -364,3 +364,20 @@ def test_a_layer_of_ones_own_may_read_slots_in_order(tmp_path: Path) -> None:
     )
     assert config.model.sequences == ("history",)
     assert config.fingerprint() != load_config(write(tmp_path, MINIMAL)).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.train_files=['s3://name:hunter2@bucket/part-*']",
+        "checkpoint.copy_to='s3://:hunter2@bucket/copies'",
+        "data.pipe_command='curl https://me:hunter2@host/x | zcat'",
+    ],
+)
+def test_a_password_in_a_uri_is_refused_and_not_repeated(tmp_path: Path, override: str) -> None:
+    said = error_of(tmp_path, MINIMAL, override)
+    assert f"{override.partition('=')[0]}: a URI with a password in it" in said
+    assert "hunter2" not in said
+    for sound in ("hdfs://user@host:8020/x", "s3://bucket/a:b@c", "file:///a@b"):
+        config = load_config(write(tmp_path, MINIMAL), [f"checkpoint.copy_to={sound!r}"])
+        assert config.checkpoint.copy_to == sound

@@ -113,6 +113,24 @@ def test_nothing_is_left_in_the_folder_even_while_it_is_in_use(files, tmp_path):
     assert list(folder.iterdir()) == []
 
 
+def test_what_is_spilled_is_born_in_a_folder_that_is_nobody_elses(files, tmp_path, monkeypatch):
+    """Also where everyone writes: the file has a name for a moment."""
+    tmp_path.chmod(0o777)
+    born, create = [], core.SpillFile
+
+    def watched(path: str) -> Any:
+        born.append((Path(path).parent, Path(path).parent.stat().st_mode & 0o777))
+        return create(path)
+
+    monkeypatch.setattr(core, "SpillFile", watched)
+    for _ in range(2):
+        loaded(files, MIB, 1000, spill_dir=tmp_path)
+    assert [mode for _, mode in born] == [0o700] * len(born)
+    assert len({folder for folder, _ in born}) == len(born) >= 2
+    assert all(folder.parent == tmp_path for folder, _ in born)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_batches_may_be_gone_through_again_and_in_any_order(files):
     spilled, whole = loaded(files, MIB, 1000), loaded(files, 0, 1000)
     for begin in (40_000, 0, 49_000, 1000, 0):

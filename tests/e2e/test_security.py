@@ -144,3 +144,10 @@ def test_the_page_names_every_variable_that_is_read() -> None:
         read |= set(re.findall(r"environ(?:\.get\(|\[)\s*\"(\w+)\"", path.read_text()))
     assert {"PADDLE_TRAINERS_NUM"} <= read
     assert {name for name in read if name not in page} == set()
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", page))
+    assert "e2e/test_exposure.py" in named
+    assert {name for name in named if not (ROOT / "tests" / name).is_file()} == set()

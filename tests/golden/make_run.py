@@ -5,6 +5,10 @@
 FOLDER/run.tar.xz holds the config, its files and the run dir of two passes; FOLDER/expected.json
 its digests. The number is that of the record (docs/formats/manifest.md). Those of earlier releases
 are never made anew: what they hold is what runs of that time left behind.
+
+    run_v2      files that are listed
+    hours_v2    logs that came by the hour, over a day's end; beside it saves, an export and copies
+    ranks_v2    the files of run_v2, by two ranks
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import contextlib
 import json
 import lzma
+import os
 import subprocess
 import sys
 import tarfile
@@ -44,7 +49,20 @@ slots:
   - {name: item, type: sparse}
 """
 TRAINED = 2  # passes; one file more is for whoever goes on
-_LEFT_OUT = ("LOCK", "lock.mdb")  # of the machine that made it
+HOURS = ("20240101/22", "20240102/00", "20240102/01")  # 23 never came; the last one is for later
+BY_THE_HOUR = """\
+  path_template: logs/{date}/{hour}
+  from_hour: '2024010122'
+  until_hour: '2024010201'
+  missing_hour: skip
+  late_s: 0
+"""
+BESIDE = """\
+save: {out: saves}
+publish: {file: model}
+checkpoint: {copy_to: copies, keep_daily: 2}
+"""
+_LEFT_OUT = ("LOCK", "lock.mdb", "log", "model-lock", "model-writer")  # of the machine that made it
 
 
 def write_data(folder: Path) -> None:
@@ -56,12 +74,35 @@ def write_data(folder: Path) -> None:
         (folder / f"part-{part}.txt").write_text("\n".join(lines) + "\n")
 
 
-def train(folder: Path, *more: str) -> str:
+def write_logs(folder: Path) -> None:
+    """The same files, each as an hour."""
+    write_data(folder)
+    for part, hour in enumerate(HOURS):
+        (folder / "logs" / hour).mkdir(parents=True)
+        (folder / f"part-{part}.txt").rename(folder / "logs" / hour / "part-0.txt")
+
+
+def hourly(config: str) -> str:
+    """CONFIG over logs that come by the hour."""
+    listed = (
+        "  train_files: [part-*.txt]\n", "  files_per_pass: 1\n",
+        "  date: '20240101'\n  files_per_day: 2\n",
+    )  # fmt: skip
+    for part in listed:
+        config = config.replace(part, "")
+    return config.replace("  format: multislot\n", "  format: multislot\n" + BY_THE_HOUR) + BESIDE
+
+
+def train(folder: Path, *more: str, ranks: int = 1) -> str:
     """tools/train.py in folder; returns its log."""
     command = [sys.executable, str(ROOT / "tools/train.py"), "-c", "config.yaml"]
+    if ranks > 1:
+        launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+        command[1:1] = [*launcher, "--log_dir", "log"]
     done = subprocess.run(
         [*command, "--run-dir", "run", *more],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -82,7 +123,7 @@ def pack(work: Path, out: Path) -> None:
         tarfile.open(fileobj=file, mode="w") as archive,
     ):
         for path in sorted(work.rglob("*")):
-            if path.name in _LEFT_OUT:
+            if {*path.relative_to(work).parts} & {*_LEFT_OUT}:
                 continue
             info = archive.gettarinfo(str(path), str(path.relative_to(work)))
             info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
@@ -96,10 +137,20 @@ def main() -> None:
     out = parser.parse_args().out
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        (work / "config.yaml").write_text(CONFIG)
         (work / "slots.yaml").write_text(SLOTS)
-        write_data(work)
-        train(work, "-o", "data.train_files=[part-0.txt,part-1.txt]", "store.parity=2")
+        kind = out.name.partition("_")[0]
+        (work / "config.yaml").write_text(hourly(CONFIG) if kind == "hours" else CONFIG)
+        if kind == "hours":
+            write_logs(work)
+            train(work, "--until", "2024010200")
+        else:
+            write_data(work)
+            listed = ["-o", "data.train_files=[part-0.txt,part-1.txt]"]
+            of_ranks = ["data.files_per_pass=2", "data.batch_size=4"]
+            if kind == "ranks":
+                train(work, *listed, *of_ranks, ranks=2)
+            else:
+                train(work, *listed, "store.parity=2")
         pack(work, out)
 
 

@@ -45,8 +45,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in _LOCKS}
 
 
-def tool(folder: Path, name: str, *arguments: str, code: int = 0) -> str:
-    """Its output; where it is to fail, its last line of errors."""
+def tool(folder: Path, name: str, *arguments: str, code: int = 0, output: bool = False) -> str:
+    """Its output; where it is to fail, its last line of errors, or with `output` all it said."""
     done = subprocess.run(
         [sys.executable, str(ROOT / f"tools/{name}.py"), *arguments],
         cwd=folder,
@@ -57,6 +57,8 @@ def tool(folder: Path, name: str, *arguments: str, code: int = 0) -> str:
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+    if output:
+        return done.stdout or done.stderr
     return done.stderr.splitlines()[-1] if code else done.stdout
 
 

@@ -338,3 +338,10 @@ class TestTakenUp:
         assert files(self.take_up(world).ready()) == ["20240101/02"]
         hourly = self.take_up(world, time_zone="Asia/Shanghai", missing_hour="skip")
         assert hourly.ready() is None  # the third hour is 10 o'clock there
+
+    def test_a_run_is_taken_up_twice_where_other_ranks_have_committed_less(self, world):
+        self.trained(world, 3)
+        hourly = self.take_up(world)
+        hourly.take_up(world.run_dir, world.config(), SLOTS, back_to="1")
+        planned = hourly.ready()
+        assert (planned.number, files(planned)) == (2, ["20240101/01"])

@@ -1,0 +1,181 @@
+"""What others can reach of processes that run: ports, folders, memory, and what they write down.
+docs/security.md says what of it holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paddlebox import _native
+from tests.e2e.test_security import contents
+from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR, OF_RANKS
+from tests.golden.test_golden_runs import ROOT, unpack
+
+SECRET = "hunter2-of-a-bucket"
+_LOOPBACK = ("0100007F", "0" * 24 + "01000000")  # as /proc/net/tcp and tcp6 have it
+_LISTENS, _NOBODY = "0A", 65534
+
+
+def descendants(pid: int) -> list[int]:
+    """It, and all that come of it."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += descendants(int(child))
+    return found
+
+
+def links(pid: int) -> dict[str, str]:
+    """Of its open files: path below /proc, and what it is."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found[str(path)] = os.readlink(path)
+        except OSError:  # closed since
+            continue
+    return found
+
+
+def listening(pids: list[int]) -> set[tuple[str, int]]:
+    """(address in hex, port) where any of the processes listens."""
+    sockets = {name for pid in pids for name in links(pid).values() if name.startswith("socket:")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS and f"socket:[{fields[9]}]" in sockets:
+                address, port = fields[1].split(":")
+                found.add((address, int(port, 16)))
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(folder: Path, *words: str, **environment: str) -> Iterator[int]:
+    """A process in folder, whose log is folder/log; ended by SIGTERM."""
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def until(folder: Path, holds: Callable[[], bool]) -> None:
+    by = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < by, (folder / "said").read_text()
+        time.sleep(0.1)
+
+
+def waits(work: Path) -> bool:
+    """For the next hour, with what it trained served."""
+    status = work / "run/status.json"
+    return '"state": "waits"' in status.read_text() and '"pass": 3' in status.read_text()
+
+
+@pytest.mark.slow
+def test_a_supervised_trainer_listens_at_loopback_keeps_its_folders_and_writes_no_secret(
+    tmp_path: Path,
+) -> None:
+    work, port = unpack(BY_THE_HOUR, tmp_path), free_port()
+    train = [
+        *("-c", "config.yaml", "--run-dir", "run", "--until", "20240103"),
+        *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait", "data.poll_s=0.1"),
+        *("alerts.every_s=0.1", f"feeder.cache_dir={work}/cache", "feeder.cache_bytes=1GiB"),
+        *(f"feeder.spill_dir={work}/spill", "feeder.budget_bytes=1KiB"),
+    ]
+    supervise = [str(ROOT / "tools/supervise.py"), "--env", "AWS_*", "--", sys.executable]
+    secret = {"AWS_SECRET_ACCESS_KEY": SECRET, "TMPDIR": str(work)}
+    with running(work, *supervise, str(ROOT / "tools/train.py"), *train, **secret) as supervisor:
+        until(work, lambda: waits(work))
+        processes = descendants(supervisor)
+        assert len(processes) >= 3  # it, the trainer, and what publishes
+        assert listening(processes) == {(_LOOPBACK[0], port)}
+        (watch,) = work.glob("paddlebox-watch-*")
+        for path in (watch, *watch.iterdir(), work / "cache", work / "spill"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+        (beat,) = watch.glob("*/beat.0")
+        assert stat.S_IMODE(beat.stat().st_mode) == 0o600
+    assert not watch.exists()
+    assert "SIGTERM: stopped" in (work / "said").read_text()
+    written = dict(contents(work))
+    assert any("run/status.json" in name for name in written)
+    assert any(name.startswith(f"{work}/model") for name in written)
+    assert [name for name, data in written.items() if SECRET.encode() in data] == []
+
+
+@pytest.mark.slow
+def test_a_server_listens_at_loopback_alone(tmp_path: Path) -> None:
+    work, port = unpack(BY_THE_HOUR, tmp_path), free_port()
+    serve = [str(ROOT / "tools/serve.py"), "model", "--port", str(port)]
+    with running(work, *serve) as server:
+        until(work, lambda: bool(listening(descendants(server))))
+        time.sleep(1)  # the rest of it
+        assert listening(descendants(server)) == {(_LOOPBACK[0], port)}
+
+
+@pytest.mark.slow
+def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_path: Path) -> None:
+    work = unpack(OF_RANKS, tmp_path)
+    (work / "logs").mkdir()
+    before = {*os.listdir("/dev/shm")}
+    ranks = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "log"]
+    train = [
+        *(str(ROOT / "tools/train.py"), "-c", "config.yaml", "--run-dir", "new", "-o"),
+        *("data.train_files=[]", "data.date=''", "data.files_per_day=0", "data.files_per_pass=0"),
+        *("data.path_template=logs/{date}", "data.from_hour=20240101", "data.late_s=1e9"),
+        *("data.poll_s=0.1", "alerts.every_s=0.1", "trainer.grace_s=1"),
+    ]
+    with running(work, *ranks, *train) as launcher:
+        status = work / "new/status.json"
+        until(work, lambda: status.exists() and '"state": "waits"' in status.read_text())
+        workers = [pid for pid in descendants(launcher) if pid != launcher]
+        assert len(workers) >= 2
+        everywhere = {at for at in listening(workers) if at[0] not in _LOOPBACK}
+        assert "Paddle's TCPStores" in (ROOT / "docs/deploy.md").read_text()
+        # The job's store alone is open to all.
+        assert len({port for _, port in everywhere}) <= 1
+        shared = {name for pid in workers for name in links(pid).values() if "memfd" in name}
+        assert any("paddlebox-ranks" in name for name in shared)
+        assert {*os.listdir("/dev/shm")} == before
+    assert stat.S_IMODE((work / "new/ranks/1").stat().st_mode) == 0o700
+
+
+def test_another_user_cannot_open_the_memory_that_ranks_share() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("takes root, to ask as another user")
+    memory = _native.core.HostGroup.create(1, ["rank 0", "rank 1"])
+    path = memory.where.partition(" ")[0]
+    assert re.fullmatch(rf"/proc/{os.getpid()}/fd/\d+", path)
+    command = ["/usr/bin/head", "-c", "1", path]
+    environment = {**os.environ, "LC_ALL": "C"}
+    asked = [
+        subprocess.run(command, user=user, env=environment, capture_output=True, check=False)
+        for user in (_NOBODY, 0)
+    ]
+    assert b"Permission denied" in asked[0].stderr
+    assert asked[1].returncode == 0, asked[1].stderr
