@@ -36,9 +36,7 @@ void UnpackInt8(const char* packed, size_t dim, Room* room, float* values) {
   int8_t* const quantized = room->bytes.data();
   std::memcpy(quantized, packed + sizeof(scale) + sizeof(embed_w), dim);
   values[0] = narrow::FromHalf(embed_w);
-  for (size_t i = 0; i < dim; ++i) {
-    values[1 + i] = narrow::Restored(quantized[i], scale);
-  }
+  for (size_t i = 0; i < dim; ++i) { values[1 + i] = narrow::Restored(quantized[i], scale); }
 }
 
 template <uint16_t (*kTo)(float)>
@@ -76,7 +74,7 @@ void UnpackValues(Wire wire, const char* packed, size_t columns, Room* room, flo
 
 size_t WireBytes(Wire wire, size_t columns) {
   return wire == Wire::kInt8 ? narrow::kInt8Head + columns - 3
-                            : narrow::kCounts + 2 * (columns - 2);
+                             : narrow::kCounts + 2 * (columns - 2);
 }
 
 void PackRows(Wire wire, const float* rows, size_t n, size_t columns, char* out) {
