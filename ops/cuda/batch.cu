@@ -143,8 +143,9 @@ Status LaunchFill(const TableView& table, const int32_t* at, uint64_t first, con
   return Launch("fill", body, TilesOf(m, kFillTile), 0, stream);
 }
 
-Status LaunchMerge(const TableView& table, const int32_t* plan, uint64_t plan_size,
-                   const pbx_hbm_gradient& gradient, float* sums, Stream stream) {
+Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t plan_size,
+                   const pbx_hbm_gradient& gradient, Stream stream) {
+  const TableView& table = batch.view;
   if (plan_size < 4 || gradient.slots < 1 || gradient.instances < 0) {
     return Error(Code::kInvalidArgument,
                  "merge: a plan of %llu values, %lld slots, %lld instances: expected 4, 1 and 0 at "
@@ -152,22 +153,16 @@ Status LaunchMerge(const TableView& table, const int32_t* plan, uint64_t plan_si
                  static_cast<unsigned long long>(plan_size), static_cast<long long>(gradient.slots),
                  static_cast<long long>(gradient.instances));
   }
+  if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read only"); }
   const int room = (3 + table.config.layout.embedx_dim) | 1;
   const size_t of_row = static_cast<size_t>(room + 1) * 4;
   int tile = kMostMergeTile;
   while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
   // 3 + U + (U + 1) + M values, and no row without an occurrence.
   const uint64_t most_rows = (plan_size - 4) / 3;
-  const Merge body{table, plan, plan_size, gradient, sums, tile, room};
+  const Merge body{table, plan, plan_size, gradient, batch.sums.as<float>(), tile, room};
   return Launch("merge", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
                 static_cast<size_t>(tile) * of_row, stream);
-}
-
-// Grown where it is too small for `bytes`: work under way may still use what it had.
-Status Room(const char* what, size_t bytes, Memory* memory) {
-  if (bytes <= memory->bytes()) return Status::Ok();
-  PBX_RETURN_IF_ERROR(SynchronizeAll());
-  return memory->Grow(what, bytes);
 }
 
 Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {
@@ -190,7 +185,9 @@ Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {
   return Status::Ok();
 }
 
-Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp, Stream stream) {
+Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
+             bool read_only) {
+  const Stream stream = batch->hbm->copies.get();
   if (n > INT32_MAX) {
     return Error(Code::kInvalidArgument, "a batch of %llu rows, 2^31 - 1 are the most",
                  static_cast<unsigned long long>(n));
@@ -205,18 +202,22 @@ Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t sta
     while (bucket <= keys[i] >> (64 - bits)) fences[bucket++] = static_cast<uint32_t>(i);
   }
   const size_t row_bytes = n * view.stride * 4;
-  PBX_RETURN_IF_ERROR(Room("keys of a batch", n * 8, &batch->keys));
-  PBX_RETURN_IF_ERROR(Room("rows of a batch", row_bytes, &batch->rows));
-  PBX_RETURN_IF_ERROR(Room("the index of a batch", fences.size() * 4, &batch->fences));
+  const size_t sum_bytes = read_only ? 0 : n * static_cast<size_t>(batch->hbm->columns()) * 4;
+  PBX_RETURN_IF_ERROR(batch->keys.Grow("keys of a batch", n * 8));
+  PBX_RETURN_IF_ERROR(batch->rows.Grow("rows of a batch", row_bytes));
+  PBX_RETURN_IF_ERROR(batch->sums.Grow("sums of a batch", sum_bytes));
+  PBX_RETURN_IF_ERROR(batch->fences.Grow("the index of a batch", fences.size() * 4));
   view.keys = batch->keys.as<uint64_t>();
   view.rows = batch->rows.as<float>();
   view.fences = batch->fences.as<uint32_t>();
   view.n = n;
   view.stamp = stamp;
   view.shift = 64 - bits;
+  view.expects = !read_only;
   PBX_RETURN_IF_ERROR(ToDevice(batch->keys.as<void>(), keys, n * 8, stream));
   PBX_RETURN_IF_ERROR(ToDevice(batch->fences.as<void>(), fences.data(), fences.size() * 4, stream));
   PBX_RETURN_IF_ERROR(SetZero(batch->rows.as<void>(), row_bytes, stream));
+  PBX_RETURN_IF_ERROR(SetZero(batch->sums.as<void>(), sum_bytes, stream));
   return Synchronize(stream);  // keys and fences are the caller's, and gone soon
 }
 
@@ -236,9 +237,8 @@ int pbx_hbm_begin_batch(pbx_hbm* hbm, pbx_hbm_table** out) {
 }
 
 int pbx_hbm_renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
-                  void* stream) {
-  return Call(batch->hbm,
-              [&] { return Renew(batch, keys, n, stamp, static_cast<Stream>(stream)); });
+                  int32_t read_only) {
+  return Call(batch->hbm, [&] { return Renew(batch, keys, n, stamp, read_only != 0); });
 }
 
 int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t first,
@@ -252,8 +252,16 @@ int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t
 }
 
 int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
-                  const pbx_hbm_gradient* gradient, float* sums, void* stream) {
+                  const pbx_hbm_gradient* gradient, void* stream) {
   return Call(batch->hbm, [&] {
-    return LaunchMerge(batch->view, plan, plan_size, *gradient, sums, static_cast<Stream>(stream));
+    return LaunchMerge(*batch, plan, plan_size, *gradient, static_cast<Stream>(stream));
+  });
+}
+
+int pbx_hbm_sums(const pbx_hbm_table* batch, float* out, void* stream) {
+  return Call(batch->hbm, [&]() -> Status {
+    const size_t bytes = batch->view.n * static_cast<size_t>(batch->hbm->columns()) * 4;
+    PBX_RETURN_IF_ERROR(ToHost(out, batch->sums.as<void>(), bytes, static_cast<Stream>(stream)));
+    return Synchronize(static_cast<Stream>(stream));
   });
 }

@@ -202,17 +202,20 @@ PBX_HBM_API int pbx_hbm_push_records(pbx_hbm_table* table, const int32_t* plan, 
 /* A table of a batch's rows, which other ranks own: renewed for each batch, filled with what they
  * sent, pulled from as any other, and merged instead of pushed to. It begins without rows. */
 PBX_HBM_API int pbx_hbm_begin_batch(pbx_hbm* hbm, pbx_hbm_table** out);
-/* Gives it the keys of another batch (host (n), ascending) and rows of zeros. Its memory is kept,
- * and grows where it has to: then it waits for all streams. The report goes on. */
+/* Gives it the keys of another batch (host (n), ascending), rows and sums of zeros, and waits for
+ * the device: its memory is kept, and grows where it has to. The report goes on. read_only: it will
+ * not be merged, and a feasign without a row is none that find counts. */
 PBX_HBM_API int pbx_hbm_renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
-                              void* stream);
+                              int32_t read_only);
 /* Writes rows. at: device (m), or null: [first, first + m). records: device (m). */
 PBX_HBM_API int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t first,
                              const void* records, uint64_t m, void* stream);
-/* As push, but that no rule is applied: the sums of a row are added to its P floats in sums, device
- * (n, P). What is left out or mended is counted as by a push. */
+/* As push, but that no rule is applied: what a row's P columns come to is added to its sums. What is
+ * left out or mended is counted as by a push. */
 PBX_HBM_API int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
-                              const pbx_hbm_gradient* gradient, float* sums, void* stream);
+                              const pbx_hbm_gradient* gradient, void* stream);
+/* The sums, once the stream is done. out: host (n, P). */
+PBX_HBM_API int pbx_hbm_sums(const pbx_hbm_table* batch, float* out, void* stream);
 
 /* The same between arrays of the host, through buffers of the device, for an exchange by way of the
  * host: each returns when all is done. One call at a time uses a staging. */

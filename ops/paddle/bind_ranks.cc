@@ -56,7 +56,8 @@ void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
   float* to = out.mutable_data();
   const size_t n = SizeOf(ids);
   const py::gil_scoped_release release;
-  ThrowIfError(table.Pull(id_data, n, to));
+  DevicePass* const device = table.device();
+  ThrowIfError(device != nullptr ? device->PullToHost(id_data, n, to) : table.Pull(id_data, n, to));
 }
 
 // Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P), in that order.
@@ -67,7 +68,9 @@ void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& g
   const size_t plan_size = SizeOf(plan);
   const float* from = grad.data();
   const py::gil_scoped_release release;
-  ThrowIfError(table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
+  DevicePass* const device = table.device();
+  ThrowIfError(device != nullptr ? device->PushFromHost(plan_data, plan_size, n, from)
+                                 : table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
 }
 
 // lists: of (keys, slots, counts), the latter two may be empty. Returns keys, slots, counts, and a

@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Rule, TableConfig
+from paddlebox.config import HbmPlace, Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
+from paddlebox.ranks.batch_rows import batch_rows
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.lane import Lane
@@ -126,13 +127,8 @@ class ShardedTable(Table):
         self._staging, self._asking, self._stepping, self._ahead = lanes
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._native.unregister()  # operators find the batch by the table's name
-        self._batch = core.BatchTable(
-            config.name,
-            config.embedx_dim,
-            int(arguments.get("threads", 1)),
-            str(config.on_bad_grad),
-            config.bad_grad_bound,
-        )
+        place = arguments.get("hbm_place", HbmPlace.HOST)
+        self._batch = batch_rows(config, place, int(arguments.get("threads", 1)))
         self._columns = 3 + config.embedx_dim  # P
         self.options = options = options or RanksConfig()
         self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))

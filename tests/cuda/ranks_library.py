@@ -7,7 +7,7 @@ from ctypes import byref, c_int32, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
-from hbm_library import Device, OnDevice, Push, Table, pointer
+from hbm_library import Device, Push, Table, pointer
 
 WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 
@@ -39,9 +39,7 @@ def unpack(device: Device, wire: int, records: np.ndarray) -> np.ndarray:
     return out.get()
 
 
-def push_records(
-    table: Table, plan: np.ndarray, wire: int, records: np.ndarray, of: Push
-) -> None:
+def push_records(table: Table, plan: np.ndarray, wire: int, records: np.ndarray, of: Push) -> None:
     on_device, given = table.device.put(plan), table.device.put(records)
     shape = (len(records), 3 + table.device.config.embedx_dim)
     room = table.device.put(np.zeros(shape, np.float32))
@@ -61,10 +59,11 @@ class Batch(Table):
         self.handle = c_void_p()
         self.library.call("begin_batch", device.handle, byref(self.handle))
 
-    def renew(self, keys: np.ndarray, stamp: int) -> None:
+    def renew(self, keys: np.ndarray, stamp: int, *, read_only: bool = False) -> None:
         self.keys = keys.astype(np.uint64)
         self.library.call(
-            *("renew", self.handle, pointer(self.keys), c_uint64(len(keys)), c_int32(stamp)), None
+            *("renew", self.handle, pointer(self.keys), c_uint64(len(keys)), c_int32(stamp)),
+            c_int32(read_only),
         )
 
     def fill(
@@ -78,15 +77,17 @@ class Batch(Table):
         )
         self.library.call("synchronize", None)
 
-    def merge(self, plan: np.ndarray, of: Push, sums: OnDevice) -> None:
+    def merge(self, plan: np.ndarray, of: Push) -> np.ndarray:
+        """Returns the sums so far."""
         on_device = self.device.put(plan)
         grad, counts = self.device.put(of.grad), self.device.put(of.show_click)
         gradient = of.gradient(grad.pointer, counts.pointer)
         self.library.call(
-            *("merge", self.handle, on_device.pointer, c_uint64(len(plan)), byref(gradient)),
-            *(sums.pointer, None),
+            *("merge", self.handle, on_device.pointer, c_uint64(len(plan)), byref(gradient)), None
         )
-        self.library.call("synchronize", None)
+        sums = np.empty((len(self.keys), 3 + self.device.config.embedx_dim), np.float32)
+        self.library.call("sums", self.handle, pointer(sums), None)
+        return sums
 
 
 class Staging:
@@ -157,7 +158,11 @@ class HostRanks:
             return np.ascontiguousarray(records).view(np.float32)
         rows = np.empty((len(records), columns), np.float32)
         self._native.pbx_reference_unpack(
-            c_int32(wire), pointer(records), c_uint64(len(records)), c_uint64(columns), pointer(rows)
+            c_int32(wire),
+            pointer(records),
+            c_uint64(len(records)),
+            c_uint64(columns),
+            pointer(rows),
         )
         return rows
 

@@ -128,6 +128,7 @@ def test_a_batch_is_renewed_with_other_keys_and_rows_of_zeros(library, reference
         assert not made.pull(np.arange(len(feasigns))).any()
         assert made.find(feasigns[order]).tolist() == list(range(len(feasigns)))
         assert made.find(rng.integers(1, 1 << 64, 50, dtype=np.uint64)).tolist() == [-1] * 50
+        assert made.report().absent == 50 * stamp
         made.fill(0, np.ones((len(feasigns), 11), np.float32))
         assert (made.pull(np.arange(len(feasigns))) == 1).all()
     assert made.report().out_of_range == 0
@@ -140,7 +141,6 @@ def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(library, reference, host
     made = Batch(Device(library, config(dim)))
     made.renew(np.arange(1, n + 1, dtype=np.uint64), 1)
     expected = np.zeros((n, 3 + dim), np.float32)
-    sums = made.device.put(expected)
     for turn in range(2):  # of a program with two lookups: the second adds to the first
         ids, offsets = batch(rng, n, 60, 4)
         push = random_push(rng, dim, 240, 4, extra=5, scale=60.0)
@@ -152,16 +152,13 @@ def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(library, reference, host
             )
         plan = reference.plan(ids, offsets)
         host.merge(dim, n, plan, push, expected)
-        made.merge(plan, push, sums)
-        same_bits(sums.get(), expected)
+        same_bits(made.merge(plan, push), expected)
         assert made.report().rows_pushed > turn * 50
     assert expected.any()
 
 
 @pytest.mark.parametrize("clip", [False, True])
-def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(
-    library, reference, host, clip
-):
+def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(library, reference, host, clip):
     rng = np.random.default_rng(4)
     made = Batch(Device(library, config(8)))
     made.renew(np.arange(1, 21, dtype=np.uint64), 1)
@@ -170,10 +167,8 @@ def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(
     push.show_click[11] = np.nan
     plan = reference.plan(np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32))
     expected = np.zeros((20, 11), np.float32)
-    sums = made.device.put(expected)
     host.merge(8, 20, plan, push, expected)
-    made.merge(plan, push, sums)
-    same_bits(sums.get(), expected)
+    same_bits(made.merge(plan, push), expected)
     assert made.report().bad_rows == 4
     assert made.bad_by_slot() == {0: 4}
     assert expected[7].any() == clip
@@ -214,10 +209,22 @@ def test_what_is_not_there_is_left_out_and_counted(library, reference):
     assert made.pull(np.arange(10)).any(axis=1).tolist() == [False] * 9 + [True]
     push = random_push(np.random.default_rng(1), 8, 10, 1)
     ids, offsets = np.arange(10, dtype=np.int32), np.arange(11, dtype=np.int32)
-    sums = made.device.put(np.zeros((10, 11), np.float32))
-    made.merge(reference.plan(ids, offsets, stamp=2), push, sums)  # of the batch before
-    assert not sums.get().any()
+    of_the_one_before = reference.plan(ids, offsets, stamp=2)
+    assert not made.merge(of_the_one_before, push).any()
     assert made.report().out_of_range == 4
+
+
+def test_a_batch_of_an_evaluation_misses_no_feasign_and_takes_no_gradient(library, reference):
+    made = Batch(Device(library, config(8)))
+    made.renew(np.array([5], np.uint64), 1, read_only=True)
+    assert made.find(np.array([77], np.uint64)).tolist() == [-1]
+    assert made.report().absent == 0
+    plan = reference.plan(np.zeros(1, np.int32), np.arange(2, dtype=np.int32))
+    with pytest.raises(Error, match="the batch is read only"):
+        made.merge(plan, random_push(np.random.default_rng(1), 8, 1, 1))
+    made.renew(np.array([5], np.uint64), 2)
+    made.find(np.array([77], np.uint64))
+    assert (made.report().absent, made.report().an_absent) == (1, 77)
 
 
 def test_a_wire_that_is_none_is_named(library, reference):

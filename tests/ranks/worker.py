@@ -64,6 +64,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     slots = load_slots(config.data.slots)
     runner = build_runner(config, slots, world)
     arguments: dict[str, Any] = {"seed": config.seed, "mem_budget_bytes": 1 << 24, "threads": 2}
+    arguments["hbm_place"] = config.hbm.place
     arguments["folder"] = folder / f"store-{world.size}-{world.rank}"
     if world.alone:
         table = Table(config.table, **arguments)
