@@ -20,6 +20,8 @@ def host_is_device() -> bool:
 
 def gpu_number() -> int:
     """Of this process, as Paddle's launcher tells it; 0 alone."""
+    if host_is_device():
+        return 0
     first = os.environ.get(_SELECTED, "").split(",")[0].strip()
     return int(first) if first.isdigit() else 0
 
