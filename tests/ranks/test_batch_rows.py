@@ -92,7 +92,7 @@ def test_batches_are_read_and_merged_as_on_the_host(rows_at):
             seen.append(_step(random, 1))  # a second lookup adds to what the first has merged
             _filled(rows, random, 1)  # the next may be prepared while one is open
             feasigns = paddle.to_tensor(np.array([[3], [0], [number + 5]], np.int64))
-            pulled = ops.pull_box_sparse(feasigns, ops.create_anchor(), size=3 + DIM)
+            pulled = ops.pull_box_sparse(feasigns, 3 + DIM)
             with ops.raising_own_errors():
                 pulled.backward(paddle.ones_like(pulled))
             seen += [pulled.numpy(), np.array(rows.merged())]
@@ -142,7 +142,7 @@ def test_what_does_not_belong_to_a_batch_is_told(rows_at, place):
         rows.fill(np.array([3, -1], np.int32), 0, values)
     with pytest.raises(ValueError, match="values"):
         rows.fill(np.array([3], np.int32), 0, values)
-    with pytest.raises(PassError, match="no open batch"):
+    with pytest.raises(PassError, match=r"no open batch|no pass is open"):
         _step(random, 1)
     rows.open()
     with pytest.raises((ValueError, PassError), match=r"of pass|of another pass"):
@@ -151,14 +151,12 @@ def test_what_does_not_belong_to_a_batch_is_told(rows_at, place):
     _filled(rows, random, 3)
     rows.open()
     with pytest.raises(ValueError, match=f"feasigns?.* {ROWS + 9}"):
-        ops.pull_box_sparse(
-            paddle.to_tensor(np.array([ROWS + 9])), ops.create_anchor(), size=3 + DIM
-        )
+        ops.pull_box_sparse(paddle.to_tensor(np.array([ROWS + 9])), 3 + DIM)
         rows.merged()
     _filled(rows, random, 4, read_only=True)
     rows.open()
     absent = paddle.to_tensor(np.array([ROWS + 9]))
-    assert not ops.pull_box_sparse(absent, ops.create_anchor(), size=3 + DIM).numpy().any()
+    assert not ops.pull_box_sparse(absent, 3 + DIM).numpy().any()
     with pytest.raises(PassError, match="evaluation"):
         _step(random, 4)
 
