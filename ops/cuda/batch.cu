@@ -1,5 +1,5 @@
-// The table of a batch whose rows other ranks own: filled with what they sent, and merged instead of
-// pushed to, for the sums go back to them.
+// The table of a batch whose rows other ranks own: filled with what they sent, and merged instead
+// of pushed to, for the sums go back to them.
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -210,8 +210,8 @@ PBX_HBM_API int pbx_hbm_renew(pbx_hbm_table* batch, const uint64_t* keys, uint64
 /* Writes rows. at: device (m), or null: [first, first + m). records: device (m). */
 PBX_HBM_API int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t first,
                              const void* records, uint64_t m, void* stream);
-/* As push, but that no rule is applied: what a row's P columns come to is added to its sums. What is
- * left out or mended is counted as by a push. */
+/* As push, but that no rule is applied: what a row's P columns come to is added to its sums. What
+ * is left out or mended is counted as by a push. */
 PBX_HBM_API int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
                               const pbx_hbm_gradient* gradient, void* stream);
 /* The sums, once the stream is done. out: host (n, P). */

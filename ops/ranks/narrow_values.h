@@ -1,5 +1,5 @@
-// The values of a row in fewer bits, one by one: what ranks/narrow.h makes its records of, on the host
-// and on the device. Without branches, so that loops over them become vector code.
+// The values of a row in fewer bits, one by one: what ranks/narrow.h makes its records of, on the
+// host and on the device. Without branches, so that loops over them become vector code.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +73,7 @@ PBX_INLINE uint32_t LargestOf(const float* embedx, size_t dim) {
   return largest;
 }
 
-// The scale of an int8 embedx: NaN where one of it is not finite. inverse: 0 where all are sent as 0.
+// The scale of an int8 embedx: NaN where one of it is not finite. inverse: 0 where it is sent as 0.
 PBX_INLINE float ScaleOf(uint32_t largest, float* inverse) {
   *inverse = 0.0f;
   if (largest >= kInfinity) return FloatOf(kNan);

@@ -1,5 +1,5 @@
-// DeviceRows: open rows in the memory of a device, for operators whose tensors are there: those of a
-// pass (DevicePass), or of a batch that other ranks own.
+// DeviceRows: open rows in the memory of a device, for operators whose tensors are there: those of
+// a pass (DevicePass), or of a batch that other ranks own.
 //
 // Arrays are in the device's memory. Functions with a `stream` (null: the default one) put work
 // into it and do not wait; what the device meets there that is a mistake is told by a later call,
@@ -73,8 +73,8 @@ class DevicePass : public DeviceRows {
   virtual Status End(PassTable* pass, AccessCounters* counters) = 0;
   virtual void Abandon() = 0;
 
-  // For other ranks, by way of the host: as Pull and, with scale 1, Push, but that all arrays are in
-  // the host's memory, and both return when all is done. From any thread.
+  // For other ranks, by way of the host: as Pull and, with scale 1, Push, but that all arrays are
+  // in the host's memory, and both return when all is done. From any thread.
   virtual Status PullToHost(const int32_t* ids, size_t n, float* out) = 0;
   virtual Status PushFromHost(const int32_t* plan, size_t plan_size, size_t n,
                               const float* grad) = 0;

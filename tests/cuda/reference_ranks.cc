@@ -1,4 +1,5 @@
-// What ranks exchange, as the host packs and merges it, behind C functions. Not part of any product.
+// What ranks exchange, as the host packs and merges it, behind C functions. Not part of any
+// product.
 #include <cstdint>
 #include <vector>
 
