@@ -22,7 +22,7 @@ CPP = {
     "metric": {"base"},
     "dense": {"base"},
     "ranks": {"base"},
-    "cuda": {"store", "rule", "row", "base"},
+    "cuda": {"store", "ranks", "rule", "row", "base"},
     "paddle": {
         *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
         "base",

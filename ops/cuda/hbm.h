@@ -198,6 +198,67 @@ PBX_HBM_API int pbx_hbm_plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* of
 PBX_HBM_API int pbx_hbm_push(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                              const pbx_hbm_gradient* gradient, void* stream);
 
+/* ---- Rows that ranks exchange: records of one size, of P float32 columns (ops/ranks/narrow.h). */
+
+enum pbx_hbm_wire {
+  PBX_HBM_WIRE_FLOAT32 = 0,
+  PBX_HBM_WIRE_FLOAT16 = 1,
+  PBX_HBM_WIRE_BFLOAT16 = 2,
+  PBX_HBM_WIRE_INT8 = 3,
+};
+
+/* Of a record of `hbm`'s rows; 0 for a wire that is none. */
+PBX_HBM_API uint64_t pbx_hbm_record_bytes(const pbx_hbm* hbm, int32_t wire);
+/* As pull, the rows packed. out: device (m records). */
+PBX_HBM_API int pbx_hbm_gather(const pbx_hbm_table* table, int32_t wire, const int32_t* ids,
+                               uint64_t m, void* out, void* stream);
+/* rows: device (m, P), of device (m records). */
+PBX_HBM_API int pbx_hbm_unpack(const pbx_hbm* hbm, int32_t wire, const void* records, uint64_t m,
+                               float* rows, void* stream);
+/* As push of as many instances as there are records, with a slot each, whose plan says which
+ * records are of one row: they are added up in their order, which is that of the ranks that sent
+ * them. Of gradient only clip, bound and day are read. room: device (m, P), for what is unpacked;
+ * not read for float32, whose records are taken as they lie. */
+PBX_HBM_API int pbx_hbm_push_records(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
+                                     int32_t wire, const void* records, uint64_t m, float* room,
+                                     const pbx_hbm_gradient* gradient, void* stream);
+
+/* A table of a batch's rows, which other ranks own: renewed for each batch, filled with what they
+ * sent, pulled from as any other, and merged instead of pushed to. It begins without rows. */
+PBX_HBM_API int pbx_hbm_begin_batch(pbx_hbm* hbm, pbx_hbm_table** out);
+/* Gives it the keys of another batch (host (n), ascending), rows and sums of zeros, and waits for
+ * the device: its memory is kept, and grows where it has to. The report goes on. read_only: it will
+ * not be merged, and a feasign without a row is none that find counts. */
+PBX_HBM_API int pbx_hbm_renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
+                              int32_t read_only);
+/* Writes rows. at: device (m), or null: [first, first + m). records: device (m). */
+PBX_HBM_API int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t first,
+                             const void* records, uint64_t m, void* stream);
+/* As push, but that no rule is applied: what a row's P columns come to is added to its sums. What
+ * is left out or mended is counted as by a push. */
+PBX_HBM_API int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
+                              const pbx_hbm_gradient* gradient, void* stream);
+/* The sums, once the stream is done. out: host (n, P). */
+PBX_HBM_API int pbx_hbm_sums(const pbx_hbm_table* batch, float* out, void* stream);
+
+/* The same between arrays of the host, through buffers of the device, for an exchange by way of the
+ * host: each returns when all is done. One call at a time uses a staging. */
+typedef struct pbx_hbm_staging pbx_hbm_staging;
+PBX_HBM_API int pbx_hbm_open_staging(pbx_hbm* hbm, pbx_hbm_staging** out);
+PBX_HBM_API void pbx_hbm_close_staging(pbx_hbm_staging* staging); /* null is fine */
+/* ids, out: host. */
+PBX_HBM_API int pbx_hbm_stage_gather(pbx_hbm_staging* staging, const pbx_hbm_table* table,
+                                     int32_t wire, const int32_t* ids, uint64_t m, void* out);
+/* at, records: host. */
+PBX_HBM_API int pbx_hbm_stage_fill(pbx_hbm_staging* staging, pbx_hbm_table* batch, int32_t wire,
+                                   const int32_t* at, uint64_t first, const void* records,
+                                   uint64_t m);
+/* plan, records: host. */
+PBX_HBM_API int pbx_hbm_stage_push(pbx_hbm_staging* staging, pbx_hbm_table* table,
+                                   const int32_t* plan, uint64_t plan_size, int32_t wire,
+                                   const void* records, uint64_t m,
+                                   const pbx_hbm_gradient* gradient);
+
 #ifdef __cplusplus
 }
 #endif

@@ -82,5 +82,6 @@ struct pbx_hbm_table {
   pbx::hbm::Memory keys, rows, fences;
   pbx::hbm::Memory report;  // and behind it the counters of slots
   pbx::hbm::Memory refused, counted;
+  pbx::hbm::Memory sums;  // of a batch: (n, P) that its pushes have merged
   pbx::hbm::TableView view;
 };

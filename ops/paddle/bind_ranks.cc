@@ -58,6 +58,11 @@ void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
   float* to = out.mutable_data();
   const size_t n = SizeOf(ids);
   const py::gil_scoped_release release;
+  DevicePass* const device = table.device();
+  if (device != nullptr) {
+    ThrowIfError(device->PullToHost(id_data, n, to));
+    return;
+  }
   const bool extended = table.layout().expand_dim != 0;
   ThrowIfError(extended ? table.PullExtended(id_data, n, to) : table.Pull(id_data, n, to));
 }
@@ -81,6 +86,11 @@ void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& g
   const size_t plan_size = SizeOf(plan);
   const float* from = grad.data();
   const py::gil_scoped_release release;
+  DevicePass* const device = table.device();
+  if (device != nullptr) {
+    ThrowIfError(device->PushFromHost(plan_data, plan_size, n, from));
+    return;
+  }
   ThrowIfError(table.layout().expand_dim != 0
                    ? table.PushExtendedPlanned(plan_data, plan_size, n, from, 1.0f)
                    : table.PushPlanned(plan_data, plan_size, n, from, 1.0f));

@@ -61,6 +61,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMetric(module);
   pbx::BindTable(module);
   pbx::BindRanks(module);
+  pbx::BindDevice(module);
   pbx::BindNarrow(module);
   pbx::BindHostGroup(module);
   pbx::BindImport(module);

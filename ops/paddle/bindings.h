@@ -8,6 +8,7 @@ namespace pbx {
 void BindTable(pybind11::module_& module);    // bind_table.cc: Table and its tiers
 void BindMetric(pybind11::module_& module);   // bind_metric.cc: metrics and their states
 void BindRanks(pybind11::module_& module);    // bind_ranks.cc: batches whose rows other ranks own
+void BindDevice(pybind11::module_& module);   // bind_device.cc: such batches on a device
 void BindNarrow(pybind11::module_& module);   // bind_narrow.cc: rows as they travel between ranks
 void BindImport(pybind11::module_& module);   // bind_import.cc: rows of one table into another
 void BindMem(pybind11::module_& module);      // bind_mem.cc: the MEM tier alone

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/sorted_merge.h"
 #include "cuda/hbm.h"
+#include "paddle/device_arguments.h"
 
 namespace pbx {
 namespace {
@@ -44,10 +46,11 @@ struct Close {
   void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
   void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
   void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
+  void operator()(pbx_hbm_staging* staging) const { pbx_hbm_close_staging(staging); }
 };
 using OwnedTable = std::unique_ptr<pbx_hbm_table, Close>;
 
-class HbmDevice : public DeviceRows {
+class HbmDevice : public DevicePass {
  public:
   HbmDevice(const TableConfig& table, const HbmDeviceConfig& config)
       : config_(config),
@@ -80,6 +83,9 @@ class HbmDevice : public DeviceRows {
   Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
                     const float* show_click, const float* grad, void* stream) override;
 
+  Status PullToHost(const int32_t* ids, size_t n, float* out) override;
+  Status PushFromHost(const int32_t* plan, size_t plan_size, size_t n, const float* grad) override;
+
  private:
   Status OpenDevice();
   Result<OwnedTable> NewTable(const PassTable& pass);
@@ -92,6 +98,8 @@ class HbmDevice : public DeviceRows {
   Status CheckOpen(const char* what) const;
   Status CheckReport(const pbx_hbm_report& report) const;
   Status LookAtReport(void* stream);
+  Status OpenStaging();
+  Status CompleteGradient(pbx_hbm_gradient* gradient) const;
   Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
                       void* stream);
   size_t words() const { return static_cast<size_t>(pbx_hbm_row_words(hbm_.get())); }
@@ -108,6 +116,8 @@ class HbmDevice : public DeviceRows {
   // Tables go before what they are on.
   std::unique_ptr<pbx_hbm, Close> hbm_;
   std::unique_ptr<pbx_hbm_report, Close> seen_;  // pinned: as some call of late left it
+  std::unique_ptr<pbx_hbm_staging, Close> staging_;
+  std::mutex staging_mutex_;  // lanes of several threads
   OwnedTable open_;
   int32_t stamp_ = 0;
   uint32_t day_ = 0;
@@ -125,13 +135,7 @@ class HbmDevice : public DeviceRows {
 
 Status HbmDevice::OpenDevice() {
   if (hbm_ != nullptr) return Status::Ok();
-  const bool is_host = std::strcmp(HbmBackend(), "host") == 0;
-  if (is_host != config_.host_is_device) {
-    return Error(Code::kFailedPrecondition,
-                 "table '%s': hbm.place is gpu, and this library's device is %s: build it for a "
-                 "Paddle with CUDA (docs/gpu.md), or set hbm.place to host",
-                 name_.c_str(), is_host ? "the CPU" : "a GPU");
-  }
+  PBX_RETURN_IF_ERROR(CheckBackend(name_, config_));
   pbx_hbm_config config{};
   config.seed = accessor_.seed;
   config.embedx_dim = accessor_.layout.embedx_dim;
@@ -360,26 +364,12 @@ Status HbmDevice::PullExtended(const int32_t* ids, size_t n, float* out, void* s
 Status HbmDevice::PullPooled(const DeviceBatch& batch, float* out, const float* dense,
                              void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-  pbx_hbm_segments segments{};
-  segments.ids = batch.ids;
-  segments.nnz = batch.nnz;
-  segments.offsets = batch.offsets;
-  segments.list_of = batch.shared.list_of;
-  segments.lists = batch.shared.lists;
-  segments.segments = batch.instances * batch.slots;
-  segments.slots = batch.slots;
-  segments.extra = batch.dense_width;
-  segments.use_cvm = batch.use_cvm ? 1 : 0;
+  const pbx_hbm_segments segments = SegmentsOf(batch);
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_pull_pooled(open_.get(), &segments, out, stream), "pull_pooled"));
   rows_pulled_ += batch.nnz;
   PBX_RETURN_IF_ERROR(LookAtReport(stream));
-  if (batch.dense_width == 0) return Status::Ok();
-  const size_t of_slot = static_cast<size_t>(accessor_.layout.embedx_dim) + (batch.use_cvm ? 3 : 1);
-  const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
-  return StatusOf(pbx_hbm_copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense,
-                                    dense_bytes, dense_bytes, batch.instances, stream),
-                  "pull_pooled");
+  return StatusOf(CopyDense(batch, accessor_.layout.embedx_dim, dense, out, stream), "pull_pooled");
 }
 
 Status HbmDevice::Plan(const DeviceBatch& batch, int32_t* plan, void* stream) {
@@ -399,8 +389,8 @@ Status HbmDevice::Plan(const DeviceBatch& batch, int32_t* plan, void* stream) {
       "plan");
 }
 
-Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
-                               void* stream) {
+// What of a gradient is the table's.
+Status HbmDevice::CompleteGradient(pbx_hbm_gradient* gradient) const {
   PBX_RETURN_IF_ERROR(CheckOpen("push"));
   if (read_only_) {
     return Error(Code::kFailedPrecondition,
@@ -409,6 +399,12 @@ Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gr
   gradient->clip = on_bad_grad_ == OnBadGrad::kClip ? 1 : 0;
   gradient->bound = bad_grad_bound_;
   gradient->day = day_;
+  return Status::Ok();
+}
+
+Status HbmDevice::PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient* gradient,
+                               void* stream) {
+  PBX_RETURN_IF_ERROR(CompleteGradient(gradient));
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_push(open_.get(), plan, plan_size, gradient, stream), "push"));
   return LookAtReport(stream);
@@ -436,38 +432,66 @@ Status HbmDevice::PushExtended(const int32_t* plan, size_t plan_size, size_t n, 
 Status HbmDevice::PushIds(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                           float scale, bool with_expand, void* stream) {
   const RowLayout& layout = accessor_.layout;
-  pbx_hbm_gradient gradient{};
-  gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride =
-      3 + layout.embedx_dim + (with_expand ? layout.expand_dim : 0);
+  const int columns = layout.embedx_dim + (with_expand ? layout.expand_dim : 0);
+  pbx_hbm_gradient gradient = GradientOfRows(n, columns, grad, scale);
   gradient.with_expand = with_expand ? 1 : 0;
-  gradient.weights_at = 2;
-  gradient.instances = static_cast<int64_t>(n);
-  gradient.slots = 1;
-  gradient.scale = scale;
   return PushGradient(plan, plan_size, &gradient, stream);
 }
 
 Status HbmDevice::PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
                              const float* show_click, const float* grad, void* stream) {
-  pbx_hbm_gradient gradient{};
-  gradient.grad = grad;
-  gradient.weights_at = batch.use_cvm ? 2 : 0;
-  gradient.stride = gradient.weights_at + 1 + accessor_.layout.embedx_dim;
-  gradient.extra = static_cast<int64_t>(batch.dense_width);
-  gradient.show_click = show_click;
-  gradient.show_click_stride = 2;
-  gradient.instances = static_cast<int64_t>(batch.instances);
-  gradient.slots = static_cast<int64_t>(batch.slots);
-  gradient.scale = static_cast<float>(batch.instances);
+  pbx_hbm_gradient gradient =
+      GradientOfPooled(batch, accessor_.layout.embedx_dim, show_click, grad);
   return PushGradient(plan, plan_size, &gradient, stream);
+}
+
+// ---- For other ranks
+
+Status HbmDevice::OpenStaging() {
+  if (staging_ != nullptr) return Status::Ok();
+  pbx_hbm_staging* opened = nullptr;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_open_staging(hbm_.get(), &opened), "buffers between ranks and the GPU"));
+  staging_.reset(opened);
+  return Status::Ok();
+}
+
+Status HbmDevice::PullToHost(const int32_t* ids, size_t n, float* out) {
+  const std::lock_guard<std::mutex> lock(staging_mutex_);
+  PBX_RETURN_IF_ERROR(CheckOpen("rows for other ranks"));
+  PBX_RETURN_IF_ERROR(OpenStaging());
+  rows_pulled_ += n;
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_stage_gather(staging_.get(), open_.get(), PBX_HBM_WIRE_FLOAT32, ids, n, out),
+               "rows for other ranks"));
+  return LookAtReport(nullptr);
+}
+
+Status HbmDevice::PushFromHost(const int32_t* plan, size_t plan_size, size_t n, const float* grad) {
+  const std::lock_guard<std::mutex> lock(staging_mutex_);
+  pbx_hbm_gradient gradient{};
+  PBX_RETURN_IF_ERROR(CompleteGradient(&gradient));
+  PBX_RETURN_IF_ERROR(OpenStaging());
+  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_stage_push(staging_.get(), open_.get(), plan, plan_size,
+                                                  PBX_HBM_WIRE_FLOAT32, grad, n, &gradient),
+                               "gradients of other ranks"));
+  return LookAtReport(nullptr);
 }
 
 }  // namespace
 
 const char* HbmBackend() { return pbx_hbm_backend(); }
 
-std::unique_ptr<DeviceRows> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config) {
+Status CheckBackend(const std::string& table, const HbmDeviceConfig& config) {
+  const bool is_host = std::strcmp(HbmBackend(), "host") == 0;
+  if (is_host == config.host_is_device) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "table '%s': hbm.place is gpu, and this library's device is %s: build it for a "
+               "Paddle with CUDA (docs/gpu.md), or set hbm.place to host",
+               table.c_str(), is_host ? "the CPU" : "a GPU");
+}
+
+std::unique_ptr<DevicePass> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config) {
   return std::make_unique<HbmDevice>(table, config);
 }
 

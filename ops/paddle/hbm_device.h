@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "table/device_rows.h"
 #include "table/table.h"
@@ -17,8 +18,11 @@ struct HbmDeviceConfig {
 // "cuda" or "host": what ops/cuda was compiled for.
 const char* HbmBackend();
 
+// FailedPrecondition where that is not what the caller expects. table: its name.
+Status CheckBackend(const std::string& table, const HbmDeviceConfig& config);
+
 // Opens the device when the first pass begins, so that a store can be read where there is none.
 // table: its accessor, slot_rates, precision and what becomes of bad gradients.
-std::unique_ptr<DeviceRows> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config);
+std::unique_ptr<DevicePass> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config);
 
 }  // namespace pbx

@@ -1,6 +1,5 @@
-// DeviceRows: the rows of a table's open pass in the memory of a device, for as long as the pass is
-// open. The table gives them when a pass begins, and takes what pushes have changed when it ends;
-// in between they are there, and what the host has of them is old.
+// DeviceRows: open rows in the memory of a device, for operators whose tensors are there: those of
+// a pass (DevicePass), or of a batch that other ranks own.
 //
 // Arrays are in the device's memory. Functions with a `stream` (null: the default one) put work
 // into it and do not wait; what the device meets there that is a mistake is told by a later call,
@@ -39,18 +38,6 @@ class DeviceRows {
   DeviceRows(const DeviceRows&) = delete;
   DeviceRows& operator=(const DeviceRows&) = delete;
 
-  // Brings the rows of a pass there. events: life events that have happened; rows that the device
-  // has from the pass before are current only while no other has. OutOfSpace.
-  virtual Status Begin(const PassTable& pass, size_t events) = 0;
-  // Waits for the device and writes the changed rows into pass, marked kTouched; with 16-bit rows
-  // rounded, as RowCodec::Round does by pass_number. Adds what was met to counters. An error leaves
-  // the pass open.
-  virtual Status End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) = 0;
-  virtual void Abandon() = 0;
-  // Which pushes count shows and clicks from now on: (65536) of 1 and 0, by the slot of their row;
-  // empty: all. Waits for the device.
-  virtual Status SetCounted(const std::vector<float>& counted) = 0;
-
   // Whether tensors are to be on the CPU: a device that is the host.
   virtual bool on_cpu() const = 0;
 
@@ -77,6 +64,30 @@ class DeviceRows {
   // grad: as out of PullPooled. show_click: (instances, 2).
   virtual Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
                             const float* show_click, const float* grad, void* stream) = 0;
+};
+
+// The rows of a table's open pass, for as long as it is open. The table gives them when a pass
+// begins, and takes what pushes have changed when it ends; in between they are there, and what the
+// host has of them is old.
+class DevicePass : public DeviceRows {
+ public:
+  // Brings the rows of a pass there. events: life events that have happened; rows that the device
+  // has from the pass before are current only while no other has. OutOfSpace.
+  virtual Status Begin(const PassTable& pass, size_t events) = 0;
+  // Waits for the device and writes the changed rows into pass, marked kTouched; with 16-bit rows
+  // rounded, as RowCodec::Round does by pass_number. Adds what was met to counters. An error leaves
+  // the pass open.
+  virtual Status End(PassTable* pass, uint64_t pass_number, AccessCounters* counters) = 0;
+  virtual void Abandon() = 0;
+  // Which pushes count shows and clicks from now on: (65536) of 1 and 0, by the slot of their row;
+  // empty: all. Waits for the device.
+  virtual Status SetCounted(const std::vector<float>& counted) = 0;
+
+  // For other ranks, by way of the host: as Pull and, with scale 1, Push, but that all arrays are
+  // in the host's memory, and both return when all is done. From any thread.
+  virtual Status PullToHost(const int32_t* ids, size_t n, float* out) = 0;
+  virtual Status PushFromHost(const int32_t* plan, size_t plan_size, size_t n,
+                              const float* grad) = 0;
 };
 
 }  // namespace pbx

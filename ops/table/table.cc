@@ -26,7 +26,7 @@ Table::~Table() = default;
 
 Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
                                            const std::vector<SegmentDescriptor>& segments,
-                                           std::unique_ptr<DeviceRows> device) {
+                                           std::unique_ptr<DevicePass> device) {
   const int dim = config.accessor.layout.embedx_dim;
   if (dim < 1 || dim > 253) {
     return Error(Code::kInvalidArgument, "table '%s': embedx_dim is %d, expected 1 to 253",

@@ -92,7 +92,7 @@ class Table : public RowAccess {
   // null: on the host.
   static Result<std::unique_ptr<Table>> Open(const TableConfig& config,
                                              const std::vector<SegmentDescriptor>& segments,
-                                             std::unique_ptr<DeviceRows> device = nullptr);
+                                             std::unique_ptr<DevicePass> device = nullptr);
   ~Table() override;
 
   const TableConfig& config() const { return config_; }
@@ -161,7 +161,7 @@ class Table : public RowAccess {
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
   int32_t stamp() const override;  // of the open pass, 0 when there is none
-  DeviceRows* device() const override { return device_.get(); }
+  DevicePass* device() const override { return device_.get(); }
 
   // ---- The open pass, besides what RowAccess has
 
@@ -207,7 +207,7 @@ class Table : public RowAccess {
   TableConfig config_;
   std::vector<float> counted_;  // what config_.accessor.counted points to
   RowCodec codec_;
-  std::unique_ptr<DeviceRows> device_;
+  std::unique_ptr<DevicePass> device_;
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
   // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
   std::unique_ptr<ThreadPool> mem_pool_;

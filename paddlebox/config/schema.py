@@ -298,7 +298,7 @@ class HbmConfig(Section):
     place: Choice[HbmPlace] = Field(
         default=HbmPlace.HOST,
         description="where the rows of the open pass are, and the program runs: in the host's "
-        "memory on the CPU, or on a GPU (gpu: Paddle with CUDA, one rank; docs/gpu.md)",
+        "memory on the CPU, or on a GPU (gpu: Paddle with CUDA, one GPU a rank; docs/gpu.md)",
     )
 
 

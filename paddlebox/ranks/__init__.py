@@ -4,6 +4,7 @@ world.py        who there is, waiting for each other, small things gathered
 lane.py         arrays between every two ranks
 sharded.py      a table whose rows all ranks reach: keys once a pass, rows and gradients each step
 group.py        several such tables, exchanged in the same steps
+batch_rows.py   where the rows of a batch are: on the host, or on a GPU
 early.py        rows that travel a step earlier
 two_level.py    the same table, with what a node's ranks ask and send merged first
 narrow.py       rows and gradients in fewer bytes

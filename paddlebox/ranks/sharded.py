@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Rule, TableConfig
+from paddlebox.config import HbmPlace, Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks import bare as bare_rows
 from paddlebox.ranks.bare import THIN, Bare
+from paddlebox.ranks.batch_rows import batch_rows
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.ids import pack_ids, unpack_ids
@@ -132,14 +133,8 @@ class ShardedTable(Table):
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
         self._brought: np.ndarray | None = None  # keys of the step whose rows are here already
         self._native.unregister()  # operators find the batch by the table's name
-        self._batch = core.BatchTable(
-            config.name,
-            config.embedx_dim,
-            config.expand_dim,
-            int(arguments.get("threads", 1)),
-            str(config.on_bad_grad),
-            config.bad_grad_bound,
-        )
+        place = arguments.get("hbm_place", HbmPlace.HOST)
+        self._batch = batch_rows(config, place, int(arguments.get("threads", 1)))
         self._columns = 3 + config.embedx_dim + config.expand_dim  # P
         self.options = options = options or RanksConfig()
         self.traffic = Traffic(world.rank, ranks_per_node(world.size, options.per_node))
@@ -150,7 +145,8 @@ class ShardedTable(Table):
         self._between_nodes = (
             not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
         )
-        self._leaves_out = (
+        # Where rows are on a device it would be one more wait for it.
+        self._leaves_out = place is HbmPlace.HOST and (
             self._between_nodes
             or self._row_format.narrow
             or self._gradient_format.narrow

@@ -20,6 +20,8 @@ def host_is_device() -> bool:
 
 def gpu_number() -> int:
     """Of this process, as Paddle's launcher tells it; 0 alone."""
+    if host_is_device():
+        return 0
     first = os.environ.get(_SELECTED, "").split(",")[0].strip()
     return int(first) if first.isdigit() else 0
 
@@ -31,15 +33,10 @@ def native_place(place: HbmPlace) -> str:
     return "host_as_gpu" if host_is_device() else "gpu"
 
 
-def check_place(place: HbmPlace, ranks: int) -> None:
+def check_place(place: HbmPlace) -> None:
     """Raises: ConfigError where no pass could have its rows there."""
     if place is HbmPlace.HOST:
         return
-    if ranks > 1:
-        raise ConfigError(
-            f"hbm.place is gpu, and there are {ranks} ranks: rows on GPUs are of one rank today; "
-            "set it to host, or launch with --nproc_per_node 1"
-        )
     if core.hbm_backend() == "cuda" or host_is_device():
         return
     raise ConfigError(

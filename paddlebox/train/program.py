@@ -78,7 +78,7 @@ def build_runner(config: Config, slots: Slots, world: World | None = None) -> Ru
         that are themselves averaged now and then, and for rows on a GPU that cannot be there.
     """
     ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
-    check_place(config.hbm.place, ranks)
+    check_place(config.hbm.place)
     if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
         raise ConfigError(
             "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
@@ -174,6 +174,7 @@ class _Dygraph(RankedRunner):
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
         self._place = _place(config)
+        self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
         paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = _create_model(config, slots)
@@ -196,7 +197,9 @@ class _Dygraph(RankedRunner):
         loss.backward()
         if isinstance(self._mode, AllReduce):
             own = self._with_gradients()
-            summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
+            share = paddle.to_tensor(feed[SHARE])
+            gradients = [p.grad for p in own]
+            summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
             for parameter, gradient in zip(own, summed, strict=True):
                 parameter.grad.set_value(gradient)
         self._optimizer.step()
@@ -262,6 +265,8 @@ class _Static(RankedRunner):
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
         paddle.enable_static()
+        self._place = _place(config)
+        self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
         self._gradient_size = 0  # n
@@ -275,7 +280,6 @@ class _Static(RankedRunner):
         self._evaluate_fetch = self._build(
             config, slots, self._evaluate, paddle.static.Program(), train=False
         )
-        self._place = _place(config)
         self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):
@@ -315,7 +319,7 @@ class _Static(RankedRunner):
                 self._order = [parameter.name for parameter in parameters]
                 return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
             share = paddle.static.data(SHARE, [1], "float32")
-            summed = sum_gradients(gradients, share)
+            summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
             optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
             return [loss, logits]
 

@@ -1,0 +1,267 @@
+// The table of a batch whose rows other ranks own: filled with what they sent, and merged instead
+// of pushed to, for the sums go back to them.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "cuda/call.h"
+#include "cuda/pack.h"
+
+namespace pbx::hbm {
+namespace {
+
+constexpr int kFillTile = 64;              // records
+constexpr int kMostMergeTile = 32;         // rows of a block that merges
+constexpr size_t kMostShared = 40 * 1024;  // so that several blocks share a multiprocessor
+
+template <Record kRecord>
+struct Fill {
+  TableView table;
+  const int32_t* at;
+  uint64_t first, m, record_bytes;
+  const char* records;
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const RowLayout& layout = table.config.layout;
+    const int columns = 3 + layout.embedx_dim;
+    const uint64_t begin = static_cast<uint64_t>(tile) * kFillTile, left = m - begin;
+    const int count = static_cast<int>(left < kFillTile ? left : kFillTile);
+    block.ForEach(count * columns, [&](int i) {
+      const int r = i / columns, c = i - r * columns;
+      const uint64_t place = begin + static_cast<uint64_t>(r);
+      const int64_t id = at != nullptr ? at[place] : static_cast<int64_t>(first + place);
+      if (id < 0 || static_cast<uint64_t>(id) >= table.n) {
+        if (c == 0) AddTo(&table.report->out_of_range, 1);
+        return;
+      }
+      float* const row = table.row(id);
+      // A row that its owner has not created reads as zeros, as it came.
+      if (c == 0) SetFlag(row, kHasEmbedx);
+      row[c < 2 ? RowLayout::kShow + c
+                : (c == 2 ? RowLayout::kEmbed : layout.embedx_at() + c - 3)] =
+          ValueOf<kRecord>(records + place * record_bytes, c);
+    });
+  }
+};
+
+PBX_HOST_DEVICE inline bool Finite(float x) { return x * 0.0f == 0.0f; }
+
+struct Merge {
+  TableView table;
+  const int32_t* plan;
+  uint64_t plan_size;
+  pbx_hbm_gradient gradient;
+  float* sums;
+  int rows_of_tile, room;  // floats of a row's sums in the block's memory
+
+  PBX_HOST_DEVICE bool Fits() const {
+    const int64_t unique = plan[1], occurrences = plan[2];
+    return plan[0] == table.stamp && unique >= 0 && occurrences >= 0 &&
+           static_cast<uint64_t>(4 + 2 * unique + occurrences) <= plan_size;
+  }
+
+  // Column c of a row, in the order of its segments: as in a push.
+  PBX_HOST_DEVICE float Sum(const int32_t* segments, int32_t begin, int32_t end, int c) const {
+    float sum = 0.0f;
+    for (int32_t i = begin; i < end; ++i) {
+      const int64_t segment = segments[i] & INT32_MAX;
+      const int64_t instance = segment / gradient.slots;
+      if (instance >= gradient.instances) {
+        if (c == 0) AddTo(&table.report->out_of_range, 1);
+        continue;
+      }
+      sum += c < 2 ? gradient.show_click[instance * gradient.show_click_stride + c]
+                   : gradient.grad[segment * gradient.stride + instance * gradient.extra +
+                                   gradient.weights_at + c - 2];
+    }
+    return c < 2 ? sum : sum * gradient.scale;
+  }
+
+  // False: nothing is sent for the row.
+  PBX_HOST_DEVICE bool Check(const float* row, float* sum, int columns) const {
+    bool good = true;
+    for (int c = 0; c < columns; ++c) good = good && Finite(sum[c]);
+    if (good) return true;
+    AddTo(&table.report->bad_rows, 1);
+    AddTo(table.bad_by_slot + SlotOf(row), 1);
+    if (gradient.clip == 0) return false;
+    for (int c = 0; c < columns; ++c) {
+      if (Finite(sum[c])) continue;
+      const float mended = sum[c] > 0 ? gradient.bound : (sum[c] < 0 ? -gradient.bound : 0.0f);
+      sum[c] = c < 2 ? 0.0f : mended;
+    }
+    return true;
+  }
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    if (!Fits()) {
+      if (tile == 0) block.ForEach(1, [&](int) { AddTo(&table.report->out_of_range, 1); });
+      return;
+    }
+    const int64_t unique = plan[1], first = tile * rows_of_tile;
+    const int32_t occurrences = plan[2];
+    if (first >= unique) return;  // tiles were counted before the plan's size was known
+    const int64_t left = unique - first;
+    const int count = static_cast<int>(left < rows_of_tile ? left : rows_of_tile);
+    const int columns = 3 + table.config.layout.embedx_dim;
+    const int32_t* const ids = plan + 3 + first;
+    const int32_t* const starts = plan + 3 + unique + first;
+    const int32_t* const segments = plan + 3 + 2 * unique + 1;
+    float* const tile_sums = block.shared<float>();
+    int32_t* const places = reinterpret_cast<int32_t*>(tile_sums + rows_of_tile * room);
+    block.ForEach(count, [&](int r) {
+      const bool ascends = first + r == 0 || ids[r - 1] < ids[r];
+      const bool sound = starts[r] >= 0 && starts[r] <= starts[r + 1] &&
+                         starts[r + 1] <= occurrences && ascends && table.Has(ids[r]);
+      places[r] = sound ? ids[r] : -1;
+      if (!sound) AddTo(&table.report->out_of_range, 1);
+      if (first + r != 0) return;
+      AddTo(&table.report->rows_pushed, static_cast<uint64_t>(unique));
+      AddTo(&table.report->ids_pushed, static_cast<uint64_t>(occurrences));
+    });
+    block.ForEach(count * columns, [&](int i) {
+      const int r = i / columns, c = i % columns;
+      if (places[r] >= 0) tile_sums[r * room + c] = Sum(segments, starts[r], starts[r + 1], c);
+    });
+    block.ForEach(count, [&](int r) {
+      if (places[r] >= 0 && !Check(table.row(places[r]), tile_sums + r * room, columns)) {
+        places[r] = -1;
+      }
+    });
+    block.ForEach(count * columns, [&](int i) {
+      const int r = i / columns, c = i % columns;
+      if (places[r] >= 0) sums[int64_t{places[r]} * columns + c] += tile_sums[r * room + c];
+    });
+  }
+};
+
+template <Record kRecord>
+Status LaunchFill(const TableView& table, const int32_t* at, uint64_t first, const void* records,
+                  uint64_t m, Stream stream) {
+  const uint64_t bytes = RecordBytes(kRecord, 3 + table.config.layout.embedx_dim);
+  const Fill<kRecord> body{table, at, first, m, bytes, static_cast<const char*>(records)};
+  return Launch("fill", body, TilesOf(m, kFillTile), 0, stream);
+}
+
+Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t plan_size,
+                   const pbx_hbm_gradient& gradient, Stream stream) {
+  const TableView& table = batch.view;
+  if (plan_size < 4 || gradient.slots < 1 || gradient.instances < 0) {
+    return Error(Code::kInvalidArgument,
+                 "merge: a plan of %llu values, %lld slots, %lld instances: expected 4, 1 and 0 at "
+                 "least",
+                 static_cast<unsigned long long>(plan_size), static_cast<long long>(gradient.slots),
+                 static_cast<long long>(gradient.instances));
+  }
+  if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read only"); }
+  const int room = (3 + table.config.layout.embedx_dim) | 1;
+  const size_t of_row = static_cast<size_t>(room + 1) * 4;
+  int tile = kMostMergeTile;
+  while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
+  // 3 + U + (U + 1) + M values, and no row without an occurrence.
+  const uint64_t most_rows = (plan_size - 4) / 3;
+  const Merge body{table, plan, plan_size, gradient, batch.sums.as<float>(), tile, room};
+  return Launch("merge", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
+                static_cast<size_t>(tile) * of_row, stream);
+}
+
+Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {
+  auto batch = std::make_unique<pbx_hbm_table>();
+  batch->hbm = hbm;
+  TableView& view = batch->view;
+  view.config = hbm->config;
+  view.stride =
+      (static_cast<uint32_t>(hbm->words()) + kSectorWords - 1) / kSectorWords * kSectorWords;
+  const size_t report_bytes = sizeof(pbx_hbm_report) + kSlots * sizeof(uint64_t);
+  Result<Memory> report = Memory::New("counters", report_bytes);
+  if (!report.ok()) return report.status();
+  batch->report = std::move(report.value());
+  view.report = batch->report.as<pbx_hbm_report>();
+  view.bad_by_slot = reinterpret_cast<uint64_t*>(view.report + 1);
+  const Stream stream = hbm->copies.get();
+  PBX_RETURN_IF_ERROR(SetZero(view.report, report_bytes, stream));
+  PBX_RETURN_IF_ERROR(Synchronize(stream));
+  *out = std::move(batch);
+  return Status::Ok();
+}
+
+Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
+             bool read_only) {
+  const Stream stream = batch->hbm->copies.get();
+  if (n > INT32_MAX) {
+    return Error(Code::kInvalidArgument, "a batch of %llu rows, 2^31 - 1 are the most",
+                 static_cast<unsigned long long>(n));
+  }
+  TableView& view = batch->view;
+  int bits = 1;
+  while (bits < 30 && (n >> (bits + 2)) != 0) ++bits;
+  // The keys come from the host, and a batch has few: where its buckets begin is found there.
+  std::vector<uint32_t> fences((size_t{1} << bits) + 1, static_cast<uint32_t>(n));
+  uint64_t bucket = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    while (bucket <= keys[i] >> (64 - bits)) fences[bucket++] = static_cast<uint32_t>(i);
+  }
+  const size_t row_bytes = n * view.stride * 4;
+  const size_t sum_bytes = read_only ? 0 : n * static_cast<size_t>(batch->hbm->columns()) * 4;
+  PBX_RETURN_IF_ERROR(batch->keys.Grow("keys of a batch", n * 8));
+  PBX_RETURN_IF_ERROR(batch->rows.Grow("rows of a batch", row_bytes));
+  PBX_RETURN_IF_ERROR(batch->sums.Grow("sums of a batch", sum_bytes));
+  PBX_RETURN_IF_ERROR(batch->fences.Grow("the index of a batch", fences.size() * 4));
+  view.keys = batch->keys.as<uint64_t>();
+  view.rows = batch->rows.as<float>();
+  view.fences = batch->fences.as<uint32_t>();
+  view.n = n;
+  view.stamp = stamp;
+  view.shift = 64 - bits;
+  view.expects = !read_only;
+  PBX_RETURN_IF_ERROR(ToDevice(batch->keys.as<void>(), keys, n * 8, stream));
+  PBX_RETURN_IF_ERROR(ToDevice(batch->fences.as<void>(), fences.data(), fences.size() * 4, stream));
+  PBX_RETURN_IF_ERROR(SetZero(batch->rows.as<void>(), row_bytes, stream));
+  PBX_RETURN_IF_ERROR(SetZero(batch->sums.as<void>(), sum_bytes, stream));
+  return Synchronize(stream);  // keys and fences are the caller's, and gone soon
+}
+
+}  // namespace
+}  // namespace pbx::hbm
+
+using namespace pbx;       // NOLINT(google-build-using-namespace): the C interface is outside of it
+using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
+
+int pbx_hbm_begin_batch(pbx_hbm* hbm, pbx_hbm_table** out) {
+  return Call(hbm, [&]() -> Status {
+    std::unique_ptr<pbx_hbm_table> batch;
+    PBX_RETURN_IF_ERROR(BeginBatch(hbm, &batch));
+    *out = batch.release();
+    return Status::Ok();
+  });
+}
+
+int pbx_hbm_renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
+                  int32_t read_only) {
+  return Call(batch->hbm, [&] { return Renew(batch, keys, n, stamp, read_only != 0); });
+}
+
+int pbx_hbm_fill(pbx_hbm_table* batch, int32_t wire, const int32_t* at, uint64_t first,
+                 const void* records, uint64_t m, void* stream) {
+  return Call(batch->hbm, [&]() -> Status {
+    Record record = Record::kFloat32;
+    PBX_RETURN_IF_ERROR(RecordOf(wire, &record));
+    PBX_FOR_RECORD(record, LaunchFill, batch->view, at, first, records, m,
+                   static_cast<Stream>(stream))
+  });
+}
+
+int pbx_hbm_merge(pbx_hbm_table* batch, const int32_t* plan, uint64_t plan_size,
+                  const pbx_hbm_gradient* gradient, void* stream) {
+  return Call(batch->hbm, [&] {
+    return LaunchMerge(*batch, plan, plan_size, *gradient, static_cast<Stream>(stream));
+  });
+}
+
+int pbx_hbm_sums(const pbx_hbm_table* batch, float* out, void* stream) {
+  return Call(batch->hbm, [&]() -> Status {
+    const size_t bytes = batch->view.n * static_cast<size_t>(batch->hbm->columns()) * 4;
+    PBX_RETURN_IF_ERROR(ToHost(out, batch->sums.as<void>(), bytes, static_cast<Stream>(stream)));
+    return Synchronize(static_cast<Stream>(stream));
+  });
+}

@@ -1,0 +1,109 @@
+// Records between the host's arrays and the tables of a device, through buffers that stay.
+#include <memory>
+
+#include "cuda/call.h"
+#include "cuda/pack.h"
+
+struct pbx_hbm_staging {
+  pbx_hbm* hbm = nullptr;
+  pbx::hbm::OwnStream stream;
+  pbx::hbm::Memory ids, records, rows;
+};
+
+namespace pbx::hbm {
+namespace {
+
+// Ids or a plan, and records, on the device.
+Status Stage(pbx_hbm_staging* staging, const int32_t* ids, uint64_t count, const void* records,
+             uint64_t bytes) {
+  const Stream stream = staging->stream.get();
+  PBX_RETURN_IF_ERROR(staging->ids.Grow("ids on the device", count * 4));
+  PBX_RETURN_IF_ERROR(staging->records.Grow("records on the device", bytes));
+  if (ids != nullptr) {
+    PBX_RETURN_IF_ERROR(ToDevice(staging->ids.as<void>(), ids, count * 4, stream));
+  }
+  if (records == nullptr) return Status::Ok();
+  return ToDevice(staging->records.as<void>(), records, bytes, stream);
+}
+
+Status BytesOf(const pbx_hbm_staging& staging, int32_t wire, uint64_t m, uint64_t* bytes) {
+  Record record = Record::kFloat32;
+  PBX_RETURN_IF_ERROR(RecordOf(wire, &record));
+  *bytes = m * RecordBytes(record, staging.hbm->columns());
+  return Status::Ok();
+}
+
+// Call(), with what f put into the stream done.
+template <class F>
+int Staged(pbx_hbm_staging* staging, const F& f) {
+  int code = PBX_HBM_OK;
+  const int staged = Call(staging->hbm, [&] { return f(&code); });
+  if (staged != PBX_HBM_OK || code != PBX_HBM_OK) return staged != PBX_HBM_OK ? staged : code;
+  return pbx_hbm_synchronize(staging->stream.get());
+}
+
+}  // namespace
+}  // namespace pbx::hbm
+
+using namespace pbx;       // NOLINT(google-build-using-namespace): the C interface is outside of it
+using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
+
+int pbx_hbm_open_staging(pbx_hbm* hbm, pbx_hbm_staging** out) {
+  return Call(hbm, [&]() -> Status {
+    auto staging = std::make_unique<pbx_hbm_staging>();
+    staging->hbm = hbm;
+    PBX_RETURN_IF_ERROR(staging->stream.Open());
+    *out = staging.release();
+    return Status::Ok();
+  });
+}
+
+void pbx_hbm_close_staging(pbx_hbm_staging* staging) {
+  if (staging == nullptr) return;
+  const OnDevice here(staging->hbm->device);
+  delete staging;
+}
+
+int pbx_hbm_stage_gather(pbx_hbm_staging* staging, const pbx_hbm_table* table, int32_t wire,
+                         const int32_t* ids, uint64_t m, void* out) {
+  return Staged(staging, [&](int* code) -> Status {
+    uint64_t bytes = 0;
+    PBX_RETURN_IF_ERROR(BytesOf(*staging, wire, m, &bytes));
+    PBX_RETURN_IF_ERROR(Stage(staging, ids, m, nullptr, bytes));
+    const Stream stream = staging->stream.get();
+    *code = pbx_hbm_gather(table, wire, staging->ids.as<int32_t>(), m, staging->records.as<void>(),
+                           stream);
+    if (*code != PBX_HBM_OK) return Status::Ok();
+    return ToHost(out, staging->records.as<void>(), bytes, stream);
+  });
+}
+
+int pbx_hbm_stage_fill(pbx_hbm_staging* staging, pbx_hbm_table* batch, int32_t wire,
+                       const int32_t* at, uint64_t first, const void* records, uint64_t m) {
+  return Staged(staging, [&](int* code) -> Status {
+    uint64_t bytes = 0;
+    PBX_RETURN_IF_ERROR(BytesOf(*staging, wire, m, &bytes));
+    PBX_RETURN_IF_ERROR(Stage(staging, at, m, records, bytes));
+    *code = pbx_hbm_fill(batch, wire, at == nullptr ? nullptr : staging->ids.as<int32_t>(), first,
+                         staging->records.as<void>(), m, staging->stream.get());
+    return Status::Ok();
+  });
+}
+
+int pbx_hbm_stage_push(pbx_hbm_staging* staging, pbx_hbm_table* table, const int32_t* plan,
+                       uint64_t plan_size, int32_t wire, const void* records, uint64_t m,
+                       const pbx_hbm_gradient* gradient) {
+  return Staged(staging, [&](int* code) -> Status {
+    uint64_t bytes = 0;
+    PBX_RETURN_IF_ERROR(BytesOf(*staging, wire, m, &bytes));
+    PBX_RETURN_IF_ERROR(Stage(staging, plan, plan_size, records, bytes));
+    const auto columns = static_cast<uint64_t>(staging->hbm->columns());
+    if (wire != PBX_HBM_WIRE_FLOAT32) {
+      PBX_RETURN_IF_ERROR(staging->rows.Grow("gradients on the device", m * columns * 4));
+    }
+    *code = pbx_hbm_push_records(table, staging->ids.as<int32_t>(), plan_size, wire,
+                                 staging->records.as<void>(), m, staging->rows.as<float>(),
+                                 gradient, staging->stream.get());
+    return Status::Ok();
+  });
+}

@@ -1,0 +1,60 @@
+// What an operator's tensors are in the C interface of ops/cuda.
+#pragma once
+
+#include "cuda/hbm.h"
+#include "table/device_rows.h"
+
+namespace pbx {
+
+inline pbx_hbm_segments SegmentsOf(const DeviceBatch& batch) {
+  pbx_hbm_segments segments{};
+  segments.ids = batch.ids;
+  segments.nnz = batch.nnz;
+  segments.offsets = batch.offsets;
+  segments.list_of = batch.shared.list_of;
+  segments.lists = batch.shared.lists;
+  segments.segments = batch.instances * batch.slots;
+  segments.slots = batch.slots;
+  segments.extra = batch.dense_width;
+  segments.use_cvm = batch.use_cvm ? 1 : 0;
+  return segments;
+}
+
+// grad: (n, 3 + dim).
+inline pbx_hbm_gradient GradientOfRows(size_t n, int dim, const float* grad, float scale) {
+  pbx_hbm_gradient gradient{};
+  gradient.grad = gradient.show_click = grad;
+  gradient.stride = gradient.show_click_stride = 3 + dim;
+  gradient.weights_at = 2;
+  gradient.instances = static_cast<int64_t>(n);
+  gradient.slots = 1;
+  gradient.scale = scale;
+  return gradient;
+}
+
+inline pbx_hbm_gradient GradientOfPooled(const DeviceBatch& batch, int dim, const float* show_click,
+                                         const float* grad) {
+  pbx_hbm_gradient gradient{};
+  gradient.grad = grad;
+  gradient.weights_at = batch.use_cvm ? 2 : 0;
+  gradient.stride = gradient.weights_at + 1 + dim;
+  gradient.extra = static_cast<int64_t>(batch.dense_width);
+  gradient.show_click = show_click;
+  gradient.show_click_stride = 2;
+  gradient.instances = static_cast<int64_t>(batch.instances);
+  gradient.slots = static_cast<int64_t>(batch.slots);
+  gradient.scale = static_cast<float>(batch.instances);
+  return gradient;
+}
+
+// Puts dense (instances, dense_width) behind the slots of out. A pbx_hbm_code.
+inline int CopyDense(const DeviceBatch& batch, int dim, const float* dense, float* out,
+                     void* stream) {
+  if (batch.dense_width == 0) return PBX_HBM_OK;
+  const size_t of_slot = static_cast<size_t>(dim) + (batch.use_cvm ? 3 : 1);
+  const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);
+  return pbx_hbm_copy_rows(out + pooled, pooled * sizeof(float) + dense_bytes, dense, dense_bytes,
+                           dense_bytes, batch.instances, stream);
+}
+
+}  // namespace pbx
