@@ -35,8 +35,8 @@ struct Side {
 };
 
 Status NoExpand(const char* what) {
-  return Error(Code::kFailedPrecondition,
-               "%s: rows of other ranks have no expand part on a device", what);
+  return Error(Code::kFailedPrecondition, "%s: rows of other ranks have no expand part on a device",
+               what);
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ def batch_rows(config: TableConfig, place: HbmPlace, threads: int) -> Any:
 
         prepare(stamp, keys, read_only) -> fill(at, first, values) ... -> open() -> merged()
 
-    values: float32 of P columns (with an expand part, its too), at: int32 places among the keys, or None: from `first` on. What it
-    takes and gives is the host's, wherever its rows are; merged() of rows on a GPU waits for it.
+    values: float32 of P columns (and those of an expand part), at: int32 places among the keys, or
+    None: from `first` on. What it takes and gives is the host's, wherever its rows are; merged()
+    of rows on a GPU waits for it.
     """
     name, dim = config.name, config.embedx_dim
     on_bad_grad = str(config.on_bad_grad), config.bad_grad_bound

@@ -143,7 +143,7 @@ class History:
         """Versions of another table of the group that kept versions of this one name."""
         if self.manifest is None:
             return set()
-        kept = [self.manifest.version(number) for number in self.manifest.versions()]
+        kept = self.manifest.records()  # at one moment: the other table's merges ask for them, too
         return {record.tables[table] for record in kept if table in record.tables}
 
     # ---- what is added

@@ -225,6 +225,10 @@ class Manifest(Closing):
 
         return self._read(read)
 
+    def records(self) -> list[VersionRecord]:
+        """All kept versions of one moment, oldest first, each checked as `version` does."""
+        return self._read(lambda txn: [self._record(txn, n) for n in self._kept(txn)])
+
     def commit(self, record: VersionRecord) -> None:
         """Makes record the newest version, durably. Its files must be durable already.
 
@@ -267,7 +271,7 @@ class Manifest(Closing):
         Raises: StoreError: it is not kept, or a reader holds a lease on one to forget.
         """
         with self._writing():
-            records = [self.version(number) for number in self.versions()]
+            records = self.records()
             chosen = self.version(version) if version > 0 else None
             last = version
             for record in records:
@@ -298,7 +302,7 @@ class Manifest(Closing):
             if any(lease.version is None for lease in leases):
                 return []  # a reader is choosing just now: next time
             pinned = {lease.version for lease in leases}
-            records = [self.version(number) for number in self.versions()]
+            records = self.records()
             of_pass: list[int] = []  # the newest version of each pass
             number = None
             for record in records:
@@ -320,7 +324,7 @@ class Manifest(Closing):
             StoreError: the version is not kept, or one after it has a name or is being read.
         """
         with self._writing():
-            records = [self.version(number) for number in self.versions()]
+            records = self.records()
             self.version(version)
             dropped = [record for record in records if record.version > version]
             numbers = {record.version for record in dropped}
@@ -372,7 +376,7 @@ class Manifest(Closing):
         the store; temporary files too. Segments that wait for their commit are among them.
         """
         with self._writing(), self._system("list"):
-            kept = [self.version(number) for number in self.versions()]
+            kept = self.records()
             return files.unreferenced(self.folder, kept)
 
     def remove_unreferenced(self) -> list[str]:

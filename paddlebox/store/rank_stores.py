@@ -100,4 +100,4 @@ def sum_of_digests(digests: Sequence[str]) -> str:
 
 def _kept(store: Path) -> list[VersionRecord]:
     with Manifest.open_reader(store) as manifest:
-        return [manifest.version(number) for number in manifest.versions()]
+        return manifest.records()

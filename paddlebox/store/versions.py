@@ -14,7 +14,7 @@ def find_version(manifest: Manifest, what: str) -> int:
 
     Raises: StoreError with what there is.
     """
-    records = [manifest.version(number) for number in manifest.versions()]
+    records = manifest.records()
     named = {c.name: c.version for c in checkpoints(manifest.folder)}
     day, _, number = what.partition("/")
     if what in named:

@@ -123,7 +123,7 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
     if agreed == passes:
         return passes
     with Manifest.open_writer(own / "store") as manifest:
-        records = [manifest.version(number) for number in manifest.versions()]
+        records = manifest.records()
         fitting = [r.version for r in records if int(r.cursor.get("pass", 0)) == agreed]
         # Only a first commit is taken back whole: before the second all have the first.
         if not fitting and (agreed or len({r.cursor.get("pass", 0) for r in records}) > 1):
@@ -146,7 +146,7 @@ def common_version(store: Path, world: World) -> int | None:
     if world.alone:
         return None
     with Manifest.open_reader(store) as manifest:
-        records = [manifest.version(number) for number in manifest.versions()]
+        records = manifest.records()
     own = {number: record.version for number, record in newest_after_passes(records).items()}
     found = world.gather("kept", json.dumps(sorted(own)).encode())
     common = set.intersection(*(set(json.loads(text)) for text in found))

@@ -62,7 +62,7 @@ def look(store: Path) -> Found | None:
         return None
     try:
         with Manifest.open_reader(store) as manifest:
-            records = [manifest.version(number) for number in manifest.versions()]
+            records = manifest.records()
     except CorruptionError:
         if files.manifest_versions(str(store)):
             raise
@@ -297,7 +297,7 @@ def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
         if not _visible(root, rank):
             continue
         with Manifest.open_reader(dir_of(root, rank) / "store") as manifest:
-            records = [manifest.version(number) for number in manifest.versions()]
+            records = manifest.records()
         if rank not in stores or all(record.is_partial for record in records):
             raise ConfigError(
                 f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch "

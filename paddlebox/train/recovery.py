@@ -127,7 +127,7 @@ def forget(run_dir: Path) -> None:
         head = manifest.head()
         if head is None or not head.is_partial:
             return
-        records = [manifest.version(number) for number in manifest.versions()]
+        records = manifest.records()
         whole = [record.version for record in records if not record.is_partial]
         if not whole and pass_of(head) == 0:
             manifest.rewind(0)

@@ -29,7 +29,7 @@ def stat(folder: Path) -> dict[str, Any]:
     """Figures of a store; bytes are of files."""
     with reading(folder) as manifest:
         head = newest(manifest)
-        records = [manifest.version(number) for number in manifest.versions()]
+        records = manifest.records()
         journal = manifest.journal()
         held = [lease for lease in manifest.leases() if lease.pid != os.getpid()]
         shape = compaction.shape(head.segments, head.live_rows)

@@ -13,7 +13,6 @@ WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 
 
 def record_bytes(device: Device, wire: int) -> int:
-    device.library._function("record_bytes").restype = c_uint64
     return int(device.library.get("record_bytes", device.handle, c_int32(wire)))
 
 
