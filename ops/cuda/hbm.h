@@ -249,6 +249,9 @@ PBX_HBM_API void pbx_hbm_close_staging(pbx_hbm_staging* staging); /* null is fin
 /* ids, out: host. */
 PBX_HBM_API int pbx_hbm_stage_gather(pbx_hbm_staging* staging, const pbx_hbm_table* table,
                                      int32_t wire, const int32_t* ids, uint64_t m, void* out);
+/* ids: host. out: (m) 1 where the row has an embedx, host. */
+PBX_HBM_API int pbx_hbm_stage_have_embedx(pbx_hbm_staging* staging, const pbx_hbm_table* table,
+                                          const int32_t* ids, uint64_t m, uint8_t* out);
 /* at, records: host. */
 PBX_HBM_API int pbx_hbm_stage_fill(pbx_hbm_staging* staging, pbx_hbm_table* batch, int32_t wire,
                                    const int32_t* at, uint64_t first, const void* records,

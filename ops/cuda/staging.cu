@@ -13,6 +13,25 @@ struct pbx_hbm_staging {
 namespace pbx::hbm {
 namespace {
 
+constexpr int kTileIds = 4 * kThreads;
+
+struct LookForEmbedx {
+  TableView table;
+  const int32_t* ids;  // (m)
+  uint64_t m;
+  uint8_t* out;  // (m)
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const uint64_t first = static_cast<uint64_t>(tile) * kTileIds;
+    block.ForEach(CountOf(m, first, kTileIds), [&](int i) {
+      const uint64_t at = first + static_cast<uint64_t>(i);
+      const bool has = table.Has(ids[at]);
+      out[at] = has && HasEmbedx(table.row(ids[at])) ? 1 : 0;
+      if (ids[at] != -1 && !has) AddTo(&table.report->out_of_range, 1);
+    });
+  }
+};
+
 // Ids or a plan, and records, on the device.
 Status Stage(pbx_hbm_staging* staging, const int32_t* ids, uint64_t count, const void* records,
              uint64_t bytes) {
@@ -75,6 +94,18 @@ int pbx_hbm_stage_gather(pbx_hbm_staging* staging, const pbx_hbm_table* table, i
                            stream);
     if (*code != PBX_HBM_OK) return Status::Ok();
     return ToHost(out, staging->records.as<void>(), bytes, stream);
+  });
+}
+
+int pbx_hbm_stage_have_embedx(pbx_hbm_staging* staging, const pbx_hbm_table* table,
+                              const int32_t* ids, uint64_t m, uint8_t* out) {
+  return Staged(staging, [&](int*) -> Status {
+    PBX_RETURN_IF_ERROR(Stage(staging, ids, m, nullptr, m));
+    const Stream stream = staging->stream.get();
+    uint8_t* const found = staging->records.as<uint8_t>();
+    const LookForEmbedx body{table->view, staging->ids.as<int32_t>(), m, found};
+    PBX_RETURN_IF_ERROR(Launch("have_embedx", body, TilesOf(m, kTileIds), 0, stream));
+    return ToHost(out, found, m, stream);
   });
 }
 

@@ -68,12 +68,14 @@ void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
 }
 
 // ids: (n). Returns (n) uint8.
-py::array_t<uint8_t> HaveEmbedx(const Table& table, const Array<int32_t>& ids) {
+py::array_t<uint8_t> HaveEmbedx(Table& table, const Array<int32_t>& ids) {
   std::vector<uint8_t> found(SizeOf(ids));
   const int32_t* id_data = ids.data();
   {
     const py::gil_scoped_release release;
-    ThrowIfError(table.HaveEmbedx(id_data, found.size(), found.data()));
+    DevicePass* const device = table.device();
+    ThrowIfError(device != nullptr ? device->HaveEmbedx(id_data, found.size(), found.data())
+                                   : table.HaveEmbedx(id_data, found.size(), found.data()));
   }
   return ToArray(std::move(found));
 }

@@ -84,6 +84,7 @@ class HbmDevice : public DevicePass {
                     const float* show_click, const float* grad, void* stream) override;
 
   Status PullToHost(const int32_t* ids, size_t n, float* out) override;
+  Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) override;
   Status PushFromHost(const int32_t* plan, size_t plan_size, size_t n, const float* grad) override;
 
  private:
@@ -464,6 +465,15 @@ Status HbmDevice::PullToHost(const int32_t* ids, size_t n, float* out) {
   PBX_RETURN_IF_ERROR(
       StatusOf(pbx_hbm_stage_gather(staging_.get(), open_.get(), PBX_HBM_WIRE_FLOAT32, ids, n, out),
                "rows for other ranks"));
+  return LookAtReport(nullptr);
+}
+
+Status HbmDevice::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) {
+  const std::lock_guard<std::mutex> lock(staging_mutex_);
+  PBX_RETURN_IF_ERROR(CheckOpen("a look for embedx"));
+  PBX_RETURN_IF_ERROR(OpenStaging());
+  PBX_RETURN_IF_ERROR(
+      StatusOf(pbx_hbm_stage_have_embedx(staging_.get(), open_.get(), ids, n, out), "embedx"));
   return LookAtReport(nullptr);
 }
 

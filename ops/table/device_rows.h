@@ -86,6 +86,8 @@ class DevicePass : public DeviceRows {
   // For other ranks, by way of the host: as Pull and, with scale 1, Push, but that all arrays are
   // in the host's memory, and both return when all is done. From any thread.
   virtual Status PullToHost(const int32_t* ids, size_t n, float* out) = 0;
+  // As RowAccess::HaveEmbedx.
+  virtual Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) = 0;
   virtual Status PushFromHost(const int32_t* plan, size_t plan_size, size_t n,
                               const float* grad) = 0;
 };

@@ -145,8 +145,7 @@ class ShardedTable(Table):
         self._between_nodes = (
             not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
         )
-        # Where rows are on a device it would be one more wait for it.
-        self._leaves_out = place is HbmPlace.HOST and (
+        self._leaves_out = (
             self._between_nodes
             or self._row_format.narrow
             or self._gradient_format.narrow

@@ -105,6 +105,15 @@ class Staging:
         )
         return out
 
+    def have_embedx(self, table: Table, ids: np.ndarray) -> np.ndarray:
+        ids = ids.astype(np.int32)
+        out = np.full(len(ids), 7, np.uint8)
+        self.library.call(
+            *("stage_have_embedx", self.handle, table.handle, pointer(ids)),
+            *(c_uint64(len(ids)), pointer(out)),
+        )
+        return out
+
     def fill(
         self,
         batch: Batch,

@@ -197,6 +197,25 @@ def test_staged_arrays_of_the_host_travel_as_those_of_the_device(library, refere
     staging.close()
 
 
+def test_rows_tell_whether_they_have_an_embedx(library, reference):
+    rng = np.random.default_rng(6)
+    case = filled(library, reference, config(4), 3000)
+    have = rng.random(3000) < 0.5
+    flags = case.rows.view(np.uint32)[:, 0]
+    flags &= ~np.uint32(1 << 16)
+    flags |= have.astype(np.uint32) << np.uint32(16)
+    case.table.put_rows(case.rows)
+    ids = rng.integers(-1, 3000, 5000).astype(np.int32)
+    staging = Staging(case.device)
+    found = staging.have_embedx(case.table, ids)
+    assert np.array_equal(found, np.where(ids >= 0, have[ids], False))
+    assert len(staging.have_embedx(case.table, ids[:0])) == 0
+    assert case.table.report().out_of_range == 0
+    assert staging.have_embedx(case.table, np.array([3000])) == [0]
+    assert case.table.report().out_of_range == 1
+    staging.close()
+
+
 def test_what_is_not_there_is_left_out_and_counted(library, reference):
     case = filled(library, reference, config(8), 10)
     assert not gather(case.table, 0, np.array([10, -2]))[0].any()
