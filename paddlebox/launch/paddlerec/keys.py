@@ -40,9 +40,9 @@ _SAID = {
     "project",
     "runner.warmup_model_path": "PaddleRec's files are not read; --init-from takes a run of this "
     "project",
-    "runner.use_gpu": "by default training is on the CPU; hbm.place says so (docs/gpu.md)",
-    "runner.use_xpu": "training is on the CPU, or on a GPU (hbm.place)",
-    "runner.use_npu": "training is on the CPU, or on a GPU (hbm.place)",
+    "runner.use_gpu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
+    "runner.use_xpu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
+    "runner.use_npu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
     "runner.use_auc": "the AUC is always measured",
     "runner.use_visual": "tools/report.py shows a run; trainer.visualdl writes scalars",
     "runner.use_fleet": "several processes: python -m paddle.distributed.launch (docs/ranks.md)",
