@@ -196,7 +196,7 @@ def _stat(folder: Path, arguments: argparse.Namespace) -> int:
         (
             "live rows",
             f"{s['live_rows']:,}",
-            f"deleted ones until they are merged too; {s['stored_rows']:,} stored with old copies",
+            f"deleted ones too until a merge; {s['stored_rows']:,} stored, old copies included",
         ),
         ("segments", f"{s['segments']:,}", f"at most {s['depth']} over one key"),
         (
