@@ -20,6 +20,9 @@ NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.cu ops/*/*.h ops/*/*.inl)
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
+# Those that run by themselves: gpu.py is of bench-gpu, the others are parts of benchmarks.
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py ranks_peer.py report.py serving_load.py),\
+  $(wildcard benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 
 export MAX_JOBS := $(JOBS)
@@ -149,7 +152,7 @@ $(STAMPS)/bench-ps: requirements/bench_ps.txt
 bench-setup-ps: $(STAMPS)/bench-ps ## .venv-bench-ps: Paddle 3.0.0, for its parameter server
 
 bench: bench-setup bench-setup-ps ## every benchmark, one after another; each prints a table and writes JSON
-	@status=0; for script in benchmarks/*.py; do echo "== $$script"; \
+	@status=0; for script in $(BENCHMARKS); do echo "== $$script"; \
 	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
 
 lint: lint-python types format-check width layers tidy ## every static check

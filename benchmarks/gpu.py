@@ -198,6 +198,8 @@ def peers(dim: int, rows: int, ids: np.ndarray) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {}
     try:
         torch: Any = importlib.import_module("torch")
+        if not torch.cuda.is_available():
+            raise ImportError("PyTorch is for the CPU")
         bag = torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True, device="cuda")
         optimizer = torch.optim.SparseAdam(bag.parameters())
         asked = torch.from_numpy(ids.astype(np.int64)).cuda()
@@ -286,10 +288,8 @@ def main() -> int:
             figures += measure(library, dim, rows, batches, arguments)
     pinned = pinned_rate(library)
     ids = ids_of("uniform", 1_000_000, 65536, np.random.default_rng(arguments.seed))
-    beside = {
-        name: timed(library, arguments.calls, call)
-        for name, call in peers(64, 1_000_000, ids).items()
-    }
+    found = peers(64, 1_000_000, ids) if arguments.device == "gpu" else {}
+    beside = {name: timed(library, arguments.calls, call) for name, call in found.items()}
     goals = []
     for of in figures:
         if (of["dim"], of["rows"], of["ids"], of["batch"]) != GOAL_AT:

@@ -7,6 +7,7 @@ A line a GPU, a column for each other one: "link" where NVLink joins them, "by 3
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def cell(route: Route | None) -> str:
 
 
 def main() -> int:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     try:
         topology = Topology.parse(sys.stdin.read())
     except PaddleBoxError as error:

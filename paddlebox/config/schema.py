@@ -446,7 +446,9 @@ class DataConfig(StreamConfig):
             )
         for name in ("files_per_pass", "date", "files_per_day"):
             if self.path_template and getattr(self, name):
-                raise ValueError(f"{name} is of train_files; path_template has passes and dates")
+                raise ValueError(
+                    f"{name} is of train_files: leave it out, path_template has passes and dates"
+                )
         return self
 
     @model_validator(mode="after")

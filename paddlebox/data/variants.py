@@ -25,7 +25,7 @@ class PadBoxSlotDataset(BoxPSDataset):
         self._shuffle_next = False
 
     def disable_polling(self) -> None:
-        """Every rank reads all files of its list; with one rank it always does."""
+        """Accepted, and nothing: one rank reads all files, several always share them out."""
 
     def batches(self) -> Iterator[Feed]:
         current = self._current

@@ -53,9 +53,8 @@ def report_main(argv: Sequence[str] | None = None) -> int:
 def run_page(run: Run, reload_s: float = 0) -> Page:
     config = flat(run.config)
     data = config.get("data.train_files") or []
-    files = (
-        f"{data[0]}{f' and {len(data) - 1} more' if len(data) > 1 else ''}" if data else "no files"
-    )
+    data = data or [config.get("data.path_template") or "no files"]
+    files = f"{data[0]}{f' and {len(data) - 1} more' if len(data) > 1 else ''}"
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Page(
         title=run.name,

@@ -142,6 +142,10 @@ def _table(
     return ["pass", *(s.name for s in series)], rows
 
 
+# trainer.evaluate_before_pass: what serving would have got, had it been up to date.
+_BEFORE = "before it, as served"
+
+
 def _of_training(run: Run) -> str:
     """What a curve of training is called: with phases it is update's."""
     return "update" if any("phases" in line for line in run.lines) else "training"
@@ -170,6 +174,7 @@ def _auc(run: Run) -> Figure:
             (_of_training(run), 1, lambda x: auc(x, "metrics", "auc")),
             ("test", 2, lambda x: auc(x, "test", "auc")),
             ("join", 3, lambda x: auc(x, "phases", "join", "metrics", "auc")),
+            (_BEFORE, 4, lambda x: auc(x, "before", "auc")),
         ],
         text.decimal,
     )
@@ -184,6 +189,7 @@ def _loss(run: Run) -> Figure:
             (_of_training(run), 1, lambda x: number(x, "loss")),
             ("test", 2, lambda x: number(x, "test", "loss")),
             ("join", 3, lambda x: number(x, "phases", "join", "loss")),
+            (_BEFORE, 4, lambda x: number(x, "before", "loss")),
         ],
         text.decimal,
     )
@@ -265,6 +271,7 @@ def _copc(run: Run) -> Figure:
             (_of_training(run), 1, lambda x: number(x, "metrics", "copc")),
             ("test", 2, lambda x: number(x, "test", "copc")),
             ("join", 3, lambda x: number(x, "phases", "join", "metrics", "copc")),
+            (_BEFORE, 4, lambda x: number(x, "before", "copc")),
         ],
         lambda v: text.decimal(v, 3),
     )

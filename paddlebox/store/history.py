@@ -111,7 +111,8 @@ class History:
                 f"{self.folder}: version {self.head.version} was written with "
                 f"{ {key: stored[key] for key in differing} }, the config says "
                 f"{ {key: wanted[key] for key in differing} }: rows of one would be misread by the "
-                "other"
+                "other; say what it was written with, in the config or by -o, or begin another "
+                "folder, by --init-from with these rows"
             )
 
     # ---- what there is

@@ -193,7 +193,11 @@ def _table(rows: Sequence[Sequence[Any]]) -> list[str]:
 def _stat(folder: Path, arguments: argparse.Namespace) -> int:
     s = report.stat(folder)
     rows = [
-        ("live rows", f"{s['live_rows']:,}", f"{s['stored_rows']:,} stored, old copies included"),
+        (
+            "live rows",
+            f"{s['live_rows']:,}",
+            f"deleted ones too until a merge; {s['stored_rows']:,} stored, old copies included",
+        ),
         ("segments", f"{s['segments']:,}", f"at most {s['depth']} over one key"),
         (
             "stored bytes",

@@ -65,7 +65,7 @@ def served_answer(folder: Path) -> dict[str, Any]:
         server.wait(60)
 
 
-@pytest.mark.slow  # eleven starts of a process that imports Paddle
+@pytest.mark.slow  # twelve starts of a process that imports Paddle
 def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for day in range(3):
@@ -96,7 +96,7 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     def of(part: str) -> str:
         return next(text for command, text in said.items() if part in command)
 
-    assert len(commands) == 9
+    assert len(commands) == 10
     assert json.loads(of("evaluate.py"))["samples"] == 700
     assert "show " in of("lookup")
     assert "20240102" in of("store.py life")  # a day that has ended

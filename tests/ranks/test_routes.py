@@ -142,3 +142,16 @@ def test_the_tool_prints_the_routes_of_what_it_reads():
     )
     assert bad.returncode == 1
     assert "expected the matrix" in bad.stderr
+
+
+def test_the_tool_says_what_it_is_for():
+    done = subprocess.run(
+        [sys.executable, "tools/gpu_routes.py", "--help"],
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "nvidia-smi topo -m | tools/gpu_routes.py" in done.stdout

@@ -58,6 +58,19 @@ def test_a_name_from_a_config_cannot_become_markup(run_dir):
     assert page.count("<script>") == 1
 
 
+def test_a_run_by_hours_shows_its_logs_and_what_was_predicted_before_each(run_dir):
+    run = read_run(run_dir)
+    assert "before it, as served" not in run_page(run).html()
+    data = {**run.config["data"], "train_files": [], "path_template": "logs/{date}/{hour}"}
+    run.config = {**run.config, "data": data}
+    run.lines[-1]["before"] = {"loss": 0.4321, "auc": 0.6543, "copc": 1.234}
+    page = run_page(run).html()
+    assert "on logs/{date}/{hour} (" in page
+    assert page.count(">before it, as served</th>") == 3  # AUC, loss, COPC
+    for value in ("0.6543", "0.4321", "1.234"):
+        assert value in page
+
+
 def test_what_is_not_there_is_said(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"name": "empty", "data": {}, "model": {}}))
     run = read_run(tmp_path)

@@ -332,7 +332,7 @@ def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
         TableGroup([CONFIGS[0], CONFIGS[0]], slots=SLOTS)
     with pytest.raises(ConfigError, match=r"its share of mem\.budget_bytes"):
         TableGroup(CONFIGS, slots=SLOTS, mem_budget_bytes=3 * MIB // 2)
-    with pytest.raises(ConfigError, match="embedx_dim"):
+    with pytest.raises(ConfigError, match=r"embedx_dim.* by --init-from"):
         TableGroup(
             [CONFIGS[0], CONFIGS[1].model_copy(update={"embedx_dim": 8})],
             slots=SLOTS,

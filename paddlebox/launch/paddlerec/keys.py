@@ -40,15 +40,17 @@ _SAID = {
     "project",
     "runner.warmup_model_path": "PaddleRec's files are not read; --init-from takes a run of this "
     "project",
-    "runner.use_gpu": "training is on the CPU today",
-    "runner.use_xpu": "training is on the CPU today",
-    "runner.use_npu": "training is on the CPU today",
+    "runner.use_gpu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
+    "runner.use_xpu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
+    "runner.use_npu": "training is on the CPU unless hbm.place says gpu (docs/gpu.md)",
     "runner.use_auc": "the AUC is always measured",
     "runner.use_visual": "tools/report.py shows a run; trainer.visualdl writes scalars",
     "runner.use_fleet": "several processes: python -m paddle.distributed.launch (docs/ranks.md)",
     "runner.fleet_mode": "there is no parameter server; ranks train in step (docs/ranks.md)",
-    "runner.sync_mode": "there is no parameter server; ranks train in step (docs/ranks.md)",
-    "runner.geo_step": "there is no parameter server; ranks train in step (docs/ranks.md)",
+    "runner.sync_mode": "ranks train in step; ranks.sparse_sync: async does not wait "
+    "(docs/ranks.md)",
+    "runner.geo_step": "ranks train in step; ranks.sparse_sync: async does not wait "
+    "(docs/ranks.md)",
     "runner.thread_num": "threads are tuned by what waits: data.threads, trainer.dense_threads",
     "runner.num_workers": "threads are tuned by what waits: data.threads",
     "runner.reader_type": "there is one kind of dataset, by passes: data.files_per_pass",
