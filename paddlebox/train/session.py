@@ -230,7 +230,8 @@ def train(
         if lines.passes and not lines.samples:
             raise TrainingError(
                 f"{config.name}: {lines.passes} passes without one training step: the rows and "
-                f"dense parameters are those it began with. data.drop_last is {config.data.drop_last}, "
+                "dense parameters are those it began with. "
+                f"data.drop_last is {config.data.drop_last}, "
                 f"data.batch_size {config.data.batch_size}; the log says how many instances each "
                 "pass had"
             )
