@@ -182,7 +182,7 @@ class _Dygraph(RankedRunner):
             # before, and under names that depend on what else the process has made.
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._model.parameters())
-        self._gradient_size = sum(p.size for p in self._model.parameters() if not p.stop_gradient)
+        self._gradient_size = sum(p.size for p in self._trained())
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
@@ -195,32 +195,34 @@ class _Dygraph(RankedRunner):
         loss, logits = self._forward(feed)
         loss.backward()
         if isinstance(self._mode, AllReduce):
-            own = self._with_gradients()
-            summed = sum_gradients([p.grad for p in own], paddle.to_tensor(feed[SHARE]))
-            for parameter, gradient in zip(own, summed, strict=True):
-                parameter.grad.set_value(gradient)
+            summed = sum_gradients(self._gradients(), paddle.to_tensor(feed[SHARE]))
+            self._set_gradients(summed)
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
 
-    def _with_gradients(self) -> list[Any]:
-        return [p for p in self._model.parameters() if p.grad is not None]
+    def _trained(self) -> list[Any]:
+        return [p for p in self._model.parameters() if not p.stop_gradient]
+
+    def _gradients(self) -> list[Any]:
+        """One for each parameter, zeros for one that this batch did not use: another rank's may."""
+        return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
+
+    def _set_gradients(self, gradients: list[Any]) -> None:
+        for parameter, gradient in zip(self._trained(), gradients, strict=True):
+            parameter.grad = gradient
 
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, logits and (n) the gradients of all parameters."""
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
-        flat = [p.grad.numpy().reshape(-1) for p in self._with_gradients()]
+        flat = [gradient.numpy().reshape(-1) for gradient in self._gradients()]
         return float(loss), logits.numpy(), np.concatenate(flat)
 
     def _apply(self, gradient: np.ndarray) -> None:
         """Updates the parameters by (n) as of `_backward`."""
-        own = [p for p in self._model.parameters() if not p.stop_gradient]
-        for parameter, part in zip(
-            own, split_gradient(paddle.to_tensor(gradient), own), strict=True
-        ):
-            parameter.grad = part
+        self._set_gradients(split_gradient(paddle.to_tensor(gradient), self._trained()))
         self._optimizer.step()
         self._optimizer.clear_grad()
 
