@@ -255,9 +255,27 @@ class _Dygraph(RankedRunner):
     def parameters(self) -> dict[str, np.ndarray]:
         return {p.name: np.array(p.numpy()) for p in self._model.parameters()}
 
+    def look(self) -> dict[str, np.ndarray]:
+        if not isinstance(self._place, paddle.CPUPlace):
+            return self.parameters()
+        return {p.name: np.from_dlpack(p.detach()) for p in self._model.parameters()}
+
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         for parameter in self._model.parameters():
             parameter.set_value(values[parameter.name])
+
+
+class _OnHost:
+    """A static program's tensor, as numpy asks for one whose memory it may read."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._tensor._to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # kDLCPU
 
 
 class _Static(RankedRunner):
@@ -376,6 +394,12 @@ class _Static(RankedRunner):
     def parameters(self) -> dict[str, np.ndarray]:
         tensors = self._state.state_dict("param", self._scope)
         return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def look(self) -> dict[str, np.ndarray]:
+        if not isinstance(self._place, paddle.CPUPlace):
+            return self.parameters()
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.from_dlpack(_OnHost(tensor)) for name, tensor in tensors.items()}
 
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         self._set(values)
