@@ -187,10 +187,11 @@ Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema) {
     for (const std::string& name : schema->ColumnNames()) {
       expected += (expected.empty() ? "" : ", ") + name;
     }
-    return Error(Code::kInvalidArgument,
-                 "expected a header with the columns %.1000s, found no first line, or an empty one; "
-                 "of files without a header slots.yaml says csv: {header: false}",
-                 expected.c_str());
+    return Error(
+        Code::kInvalidArgument,
+        "expected a header with the columns %.1000s, found no first line, or an empty one; "
+        "of files without a header slots.yaml says csv: {header: false}",
+        expected.c_str());
   }
   std::vector<feed::Cell> cells;
   std::string unquoted;
