@@ -11,6 +11,7 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
@@ -34,6 +35,16 @@ def identity(path: Path) -> list[Any]:
     """By which a changed input is told."""
     found = os.stat(path)
     return [path.name, found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def refused(path: Path) -> Iterator[None]:
+    """What cannot be read or written, or is not what it should be, ends the program in a line that
+    names the path."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError) as error:
+        raise SystemExit(f"{path}: {error}") from error
 
 
 def add_split(parser: ArgumentParser, out: str, parts: int, test_ratio: float) -> None:

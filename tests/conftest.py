@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -71,11 +72,25 @@ def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
     return subprocess.run(
         [sys.executable, f"tools/{name}.py", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def call(folder: Path, command: str) -> str:
+    """Runs a command of a page, `.venv/bin/python …`, in a folder; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def make_synthetic(folder: Path, *, passes: int, rows: int, test_rows: int = 10) -> Path:

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.advise import advise_main
 
 if __name__ == "__main__":
-    sys.exit(advise_main())
+    sys.exit(reader.run(advise_main))

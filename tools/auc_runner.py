@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.diagnose import auc_runner_main
 
 if __name__ == "__main__":
-    sys.exit(auc_runner_main())
+    sys.exit(reader.run(auc_runner_main))

@@ -5,6 +5,7 @@ import warnings
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.launch import reader
     from paddlebox.report.compare import compare_main
 
-    sys.exit(compare_main())
+    sys.exit(reader.run(compare_main))

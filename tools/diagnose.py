@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.diagnose import diagnose_main
 
 if __name__ == "__main__":
-    sys.exit(diagnose_main())
+    sys.exit(reader.run(diagnose_main))

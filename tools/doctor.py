@@ -6,7 +6,8 @@ if __name__ == "__main__":
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have another
         sys.exit(f"fails python: {sys.version.split()[0]}, expected 3.11 or later")
     try:
+        from paddlebox.launch import reader
         from paddlebox.launch.doctor import doctor_main
     except ModuleNotFoundError as error:
         sys.exit(f"fails packages: not installed: {error.name}\n      -> pip install it here")
-    sys.exit(doctor_main())
+    sys.exit(reader.run(doctor_main))

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.cli import evaluate_main
 
 if __name__ == "__main__":
-    sys.exit(evaluate_main())
+    sys.exit(reader.run(evaluate_main))

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.export import export_main
 
 if __name__ == "__main__":
-    sys.exit(export_main())
+    sys.exit(reader.run(export_main))

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.from_paddlerec import from_paddlerec_main
 
 if __name__ == "__main__":
-    sys.exit(from_paddlerec_main())
+    sys.exit(reader.run(from_paddlerec_main))

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.new_model import new_model_main
 
 if __name__ == "__main__":
-    sys.exit(new_model_main())
+    sys.exit(reader.run(new_model_main))

@@ -5,6 +5,7 @@ import warnings
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.launch import reader
     from paddlebox.report.cli import report_main
 
-    sys.exit(report_main())
+    sys.exit(reader.run(report_main))

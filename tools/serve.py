@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.serve import serve_main
 
 if __name__ == "__main__":
-    sys.exit(serve_main())
+    sys.exit(reader.run(serve_main))

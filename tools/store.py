@@ -5,6 +5,7 @@ import warnings
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
+    from paddlebox.launch import reader
     from paddlebox.upkeep.cli import main
 
-    sys.exit(main())
+    sys.exit(reader.run(main))

@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.supervise import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(reader.run(main))

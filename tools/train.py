@@ -2,7 +2,8 @@
 
 import sys
 
+from paddlebox.launch import reader
 from paddlebox.launch.cli import train_main
 
 if __name__ == "__main__":
-    sys.exit(train_main())
+    sys.exit(reader.run(train_main))

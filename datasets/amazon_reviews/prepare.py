@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import chunks, identity, open_text, report, write_groups
+from parts import chunks, identity, open_text, refused, report, write_groups
 
 LIKED = 4.0
 HEADER = "liked,user,item,category,brand,history,user_count,user_mean,item_count"
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.length, options.rows) < 1 or not 0 <= options.test_ratio < 1:
         parser.error("expected --length and --rows of 1 or more, --test-ratio from 0 to below 1")
-    try:
+    with refused(options.reviews):
         inputs = [path for path in (options.reviews, options.meta) if path]
         made_of = {
             "inputs": [identity(path) for path in inputs],
@@ -150,8 +150,6 @@ def main(arguments: list[str] | None = None) -> int:
         first = islice(rows, train)
         groups = chain(chunks(first, options.rows, "train-{}.csv"), [("test.csv", rows)])
         report(options.out, write_groups(options.out, groups, HEADER, made_of, len(reviews.at)))
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise SystemExit(f"{options.reviews}: {error}") from error
     return 0
 
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import identity, open_text, report, write_groups
+from parts import identity, open_text, refused, report, write_groups
 
 FEATURES = (
     *("C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain"),
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="the publisher's train")
     parser.add_argument("--out", type=Path, default=Path("data/avazu"), help="folder to write to")
     options = parser.parse_args(arguments)
-    try:
+    with refused(options.input):
         made_of = {"input": identity(options.input)}
         last = ""
         for day, _ in rows_of(options.input):
@@ -71,8 +71,6 @@ def main(arguments: list[str] | None = None) -> int:
             for day, rows in groupby(rows_of(options.input), lambda row: row[0])
         )
         report(options.out, write_groups(options.out, groups, HEADER, made_of))
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise SystemExit(f"{options.input}: {error}") from error
     return 0
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import add_split, cuts, identity, open_text, parse_split, report, write_parts
+from parts import add_split, cuts, identity, open_text, parse_split, refused, report, write_parts
 
 # In the order of the file, by the publisher's names; those of None are made a label or left out.
 COLUMNS: tuple[str | None, ...] = (
@@ -54,14 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make CSV files of census-income.data.")
     add_split(parser, "data/census_income", parts=1, test_ratio=0.2)
     options = parse_split(parser, arguments)
-    try:
+    with refused(options.input):
         with open_text(options.input) as lines:
             count = sum(1 for line in lines if line.strip())
         files = list(cuts(count, options.parts, options.test_ratio))
         made_of = {"input": identity(options.input)}
         write_parts(options.out, files, HEADER, rows_of(options.input), made_of)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SystemExit(f"{options.input}: {error}") from error
     report(options.out, files)
     return 0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import add_split, cuts, parse_split, report
+from parts import add_split, cuts, parse_split, refused, report
 
 
 def open_lines(path: Path) -> BinaryIO:
@@ -57,10 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Cut a Criteo TSV into passes and a test file.")
     add_split(parser, "data/criteo", parts=10, test_ratio=0.1)
     options = parse_split(parser, arguments)
-    try:
+    with refused(options.input):
         files = split(options.input, options.out, options.parts, options.test_ratio)
-    except (OSError, EOFError) as error:
-        raise SystemExit(f"{options.input}: {error}") from error
     report(options.out, files)
     return 0
 

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import chunks, identity, open_text, report, write_groups
+from parts import chunks, identity, open_text, refused, report, write_groups
 
 COLUMNS = 40  # label, 13 integers, 26 tokens, parted by tabs
 
@@ -55,11 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     for path in sorted(options.days, key=day_of):
         day = day_of(path)
         out = options.out / ("test" if day in options.test_days else "train") / f"day_{day:02}"
-        try:
+        with refused(path):
             made_of = {"input": identity(path), "rows": options.rows}
             report(out, write_groups(out, parts_of(path, options.rows), "", made_of))
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise SystemExit(f"{path}: {error}") from error
     return 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import identity, open_text, report, write_groups
+from parts import identity, open_text, refused, report, write_groups
 
 LABELS = ("is_click", "long_view", "is_like")
 OF_LOG = ("user_id", "video_id", "tab")
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--test-from", default="20220507", help="rows of this date and later are for testing"
     )
     options = parser.parse_args(arguments)
-    try:
+    with refused(options.folder):
         # The logs of random exposure are left out: they are of other videos' odds to be shown.
         logs = sorted(options.folder.glob("log_standard_*.csv*"))
         if not logs:
@@ -102,8 +102,6 @@ def main(arguments: list[str] | None = None) -> int:
             for number, log in enumerate(logs)
         )
         report(options.out, write_groups(options.out, groups, HEADER, made_of))
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise SystemExit(f"{options.folder}: {error}") from error
     return 0
 
 

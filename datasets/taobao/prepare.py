@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from parts import chunks, identity, open_text, report, side_by_side, write_groups
+from parts import chunks, identity, open_text, refused, report, side_by_side, write_groups
 
 BEHAVIORS = ("pv", "buy", "cart", "fav")
 HEADER = "done,user,item,category,weekday,hour,history,history_categories"
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.length, options.per_user, options.rows) < 1:
         parser.error("expected --length, --per-user and --rows of 1 or more")
-    try:
+    with refused(options.input):
         made_of = {
             "input": identity(options.input),
             **{k: v for k, v in vars(options).items() if k not in ("input", "out")},
@@ -118,8 +118,6 @@ def main(arguments: list[str] | None = None) -> int:
             [("test.csv", rows_of(options.input, items, options, testing=True))],
         )
         report(options.out, write_groups(options.out, groups, HEADER, made_of))
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise SystemExit(f"{options.input}: {error}") from error
     return 0
 
 

@@ -182,6 +182,17 @@ std::unique_ptr<LineParser> NewCsvParser(const FeedSchema& schema) {
 }  // namespace feed
 
 Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema) {
+  if (size == 0) {
+    std::string expected;
+    for (const std::string& name : schema->ColumnNames()) {
+      expected += (expected.empty() ? "" : ", ") + name;
+    }
+    return Error(
+        Code::kInvalidArgument,
+        "expected a header with the columns %.1000s, found no first line, or an empty one; "
+        "of files without a header slots.yaml says csv: {header: false}",
+        expected.c_str());
+  }
   std::vector<feed::Cell> cells;
   std::string unquoted;
   feed::LineError error(true);

@@ -77,10 +77,45 @@ class SlotTextParser : public LineParser {
     }
   }
 
+  // Of lines whose tokens have one ':' each: with blanks in their place, names and values take
+  // turns. Names are converted too, for nothing; it is still twice as fast.
+  bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                 const TokenColumns& tokens, LineValues* out) override {
+    char* const blank = blanked_.data() + TokenKernels::kReach;
+    size_t colons = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const bool colon = line[i] == ':';
+      blank[i] = colon ? ' ' : line[i];
+      colons += colon;
+    }
+    const size_t n = kernels.tokens(blank, size, tokens);
+    if (n != 2 * colons) return false;
+    Begin(out);
+    LineError unsaid(false);
+    const bool value_first = schema_.format == Format::kFeasignSlot;
+    for (size_t i = 0; i < n; i += 2) {
+      const size_t after = tokens.size(i + 1);
+      // Sizes of 127 may be more. One byte, a ':', stands between the two.
+      if (tokens.size(i) >= 127 || after >= 127 ||
+          tokens.ends[i + 1] - after != tokens.ends[i] + 1 || line[tokens.ends[i]] != ':') {
+        return false;
+      }
+      const size_t name = value_first ? i + 1 : i;
+      const char* const name_end = blank + tokens.ends[name];
+      const size_t name_size = tokens.size(name);
+      const uint32_t slot = Find(name_end - name_size, name_size);
+      if (slot == NameTable::kNone) {
+        const char* const begin = line + tokens.ends[i] - tokens.size(i);
+        if (!CheckUnknown(begin, line + tokens.ends[i + 1], &unsaid)) return false;
+      } else if (!AddFast(slot, blank, tokens, value_first ? i : i + 1, out)) {
+        return false;
+      }
+    }
+    return Finish(out, &unsaid);
+  }
+
   bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
-    std::fill(out->lengths.begin(), out->lengths.end(), 0u);
-    std::fill(filled_.begin(), filled_.end(), 0u);
-    found_.clear();
+    Begin(out);
     for (p = SkipBlanks(p, end); p < end; p = SkipBlanks(p, end)) {
       const char* const after = TokenEnd(p, end);
       Token token;
@@ -95,6 +130,17 @@ class SlotTextParser : public LineParser {
       }
       p = after;
     }
+    return Finish(out, error);
+  }
+
+ private:
+  void Begin(LineValues* out) {
+    std::fill(out->lengths.begin(), out->lengths.end(), 0u);
+    std::fill(filled_.begin(), filled_.end(), 0u);
+    found_.clear();
+  }
+
+  bool Finish(LineValues* out, LineError* error) {
     for (size_t i = 0; i < filled_.size(); ++i) {
       if (filled_[i] == 0 && schema_.slots[i].kind == SlotKind::kDense &&
           schema_.slots[i].transform.has_default) {
@@ -108,7 +154,6 @@ class SlotTextParser : public LineParser {
     return true;
   }
 
- private:
   // Lines tend to name slots in one order: what followed the slot before, or the slot itself, is
   // compared before it is searched.
   uint32_t Find(const char* name, size_t size) {
@@ -169,13 +214,36 @@ class SlotTextParser : public LineParser {
         } else if (ScanUint64(token.value, end, &feasign) != end) {
           return error->Token(slot.name, token.value, end, kFeasignExpected);
         }
-        if (feasign == 0) return true;
-        const uint32_t column = static_cast<uint32_t>(column_[index]);
-        if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, column);
-        found_.push_back({feasign, column});
-        ++out->lengths[column];
+        AddFeasign(index, feasign, out);
         return true;
       }
+    }
+    return false;
+  }
+
+  void AddFeasign(uint32_t index, uint64_t feasign, LineValues* out) {
+    if (feasign == 0) return;
+    const uint32_t column = static_cast<uint32_t>(column_[index]);
+    if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, column);
+    found_.push_back({feasign, column});
+    ++out->lengths[column];
+  }
+
+  // As Add, of token i; false is no verdict.
+  bool AddFast(uint32_t index, const char* line, const TokenColumns& tokens, size_t i,
+               LineValues* out) {
+    const SlotSpec& slot = schema_.slots[index];
+    ++filled_[index];
+    switch (slot.kind) {
+      case SlotKind::kLabel: return ParseLabel(line, tokens, i, &out->label);
+      case SlotKind::kDense: {
+        if (filled_[index] > static_cast<uint32_t>(slot.dim)) return false;
+        return FloatOf(line, tokens, i, &out->dense[column_[index] + filled_[index] - 1]);
+      }
+      case SlotKind::kSparse:
+        if (tokens.bytes_odd(i) != 0) return false;  // no kernel reads strings
+        AddFeasign(index, tokens.values[i], out);
+        return true;
     }
     return false;
   }
@@ -214,6 +282,9 @@ class SlotTextParser : public LineParser {
   std::vector<Found> found_;
   std::vector<uint32_t> follower_;  // of each slot: the one that came after it the last time
   uint32_t last_ = NameTable::kNone;
+  // A line with blanks for its ':', between bytes that may be read.
+  std::vector<char> blanked_ =
+      std::vector<char>(TokenKernels::kMaxLine + 2 * TokenKernels::kReach, ' ');
 };
 
 }  // namespace

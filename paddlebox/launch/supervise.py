@@ -3,6 +3,7 @@
     supervise.py       one loop: look at the ranks, report, do what was decided
     supervise_job      what is decided, from what all nodes report
     supervise_ranks    the processes of this node
+    supervise_folder   where these tell what they do
     supervise_wire     between nodes
 
 It imports no Paddle and has one thread, so it can fork at any time.
@@ -17,15 +18,16 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from paddlebox.errors import ConfigError
 from paddlebox.launch.launcher import launch_options, narrowed
+from paddlebox.launch.supervise_folder import watch_folder
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Report
 from paddlebox.launch.supervise_ranks import Attempt, become_reaper
 from paddlebox.launch.supervise_wire import Alone, Link, Met, address_of
@@ -99,13 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
     become_reaper()
-    watch = Path(tempfile.mkdtemp(prefix="paddlebox-watch-"))
-    node = _Node(narrowed(command), passed_on(os.environ, options.env), watch, options.grace_s)
-    try:
+    with closing(link), watch_folder() as watch:
+        node = _Node(narrowed(command), passed_on(os.environ, options.env), watch, options.grace_s)
         return _supervise(node, link)
-    finally:
-        link.close()
-        shutil.rmtree(watch, ignore_errors=True)
 
 
 def passed_on(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[str, str]:

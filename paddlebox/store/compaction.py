@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-_KEYS = 2.0**64
+from paddlebox.store.overlaps import Hull, Overlaps
 
 
 @dataclass(frozen=True)
@@ -61,59 +61,21 @@ class Shape:
         return self.bytes / self.live_bytes if self.live_bytes else 1.0
 
 
-class _Columns:
-    """The descriptors as arrays, ascending by (sequence, min_key)."""
-
-    def __init__(self, segments: Sequence[Mapping[str, Any]]) -> None:
-        ordered = sorted(segments, key=lambda s: (s["sequence"], s["min_key"]))
-        self.ids = [int(s["id"]) for s in ordered]
-        self.low = np.array([s["min_key"] for s in ordered], np.uint64)
-        self.high = np.array([s["max_key"] for s in ordered], np.uint64)
-        self.sequence = np.array([s["sequence"] for s in ordered], np.int64)
-        self.bytes = np.array([s["bytes"] for s in ordered], np.int64)
-        self.rows = np.array([s["rows"] for s in ordered], np.int64)
-
-    def over(self, key: np.uint64) -> np.ndarray:
-        """Indices of the segments over a key, oldest first."""
-        return np.flatnonzero((self.low <= key) & (self.high >= key))
-
-    def closed(self, low: np.uint64, high: np.uint64, first: int, last: int) -> np.ndarray:
-        """Which segments of the age window [first, last] overlap [low, high], directly or through
-        one that does: a mask."""
-        window = (self.sequence >= first) & (self.sequence <= last)
-        while True:
-            inside = window & (self.low <= high) & (self.high >= low)
-            wider_low, wider_high = self.low[inside].min(), self.high[inside].max()
-            if wider_low >= low and wider_high <= high:
-                return inside
-            low, high = min(low, wider_low), max(high, wider_high)
-
-    def deepest(self) -> int:
-        """Most segments over a point of the key space."""
-        if not self.ids:
-            return 0
-        # +1 where a segment begins, -1 just after it ends; beginnings first at equal keys.
-        keys = np.concatenate([self.low, self.high])
-        step = np.concatenate([np.ones(len(self.ids), np.int64), -np.ones(len(self.ids), np.int64)])
-        order = np.lexsort((-step, keys))
-        return int(np.cumsum(step[order]).max())
-
-
 def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
     """A count of live rows, put right where the segments know better: those of one sequence have no
     key in common, and all together no more keys than rows. Where no two overlap it is exact; before
     that the count may be off by the keys that filters took for others."""
-    columns = _Columns(segments)
+    columns = Overlaps(segments)
     total = int(columns.rows.sum())
     if columns.deepest() <= 1:
         return total
-    _, at = np.unique(columns.sequence, return_inverse=True)
+    _, at = np.unique(np.array(columns.sequence), return_inverse=True)
     return min(max(counted, int(np.bincount(at, columns.rows).max())), total)
 
 
 def shape(segments: Sequence[Mapping[str, Any]], live_rows: int) -> Shape:
     """Bytes, live bytes and depth of a version's segments."""
-    columns = _Columns(segments)
+    columns = Overlaps(segments)
     total, rows = int(columns.bytes.sum()), int(columns.rows.sum())
     live = round(total * min(live_rows, rows) / rows) if rows else 0
     return Shape(total, live, columns.deepest())
@@ -131,7 +93,7 @@ def plan(
     """
     if len(segments) < 2:
         return []
-    columns = _Columns(segments)
+    columns = Overlaps(segments)
     planner = _Planner(columns, live_rows, policy, limit)
     planner.plan_depth()
     planner.plan_space()
@@ -142,30 +104,25 @@ def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
     """Merges everything that overlaps anything else, and nothing else."""
     if not segments:
         return []
-    columns = _Columns(segments)
+    columns = Overlaps(segments)
     merges = []
     left = np.ones(len(columns.ids), bool)
-    first, last = _ages(columns)
-    while left.any():
-        at = int(np.flatnonzero(left)[0])
-        inside = columns.closed(columns.low[at], columns.high[at], first, last)
-        left &= ~inside
-        if inside.sum() > 1:
-            merges.append(_merge(columns, inside, "space"))
+    first, last = min(columns.sequence), max(columns.sequence)
+    for at, (low, high) in enumerate(zip(columns.low, columns.high, strict=True)):
+        if left[at]:
+            hull = columns.closed(low, high, first, last)
+            left[hull.members] = False
+            if len(hull.members) > 1:
+                merges.append(_merge(columns, hull, "space"))
     return merges
 
 
-def _ages(columns: _Columns) -> tuple[int, int]:
-    return int(columns.sequence.min()), int(columns.sequence.max())
-
-
-def _merge(columns: _Columns, inside: np.ndarray, reason: str) -> Merge:
-    chosen = np.flatnonzero(inside)
-    return Merge(tuple(columns.ids[i] for i in chosen), int(columns.bytes[chosen].sum()), reason)
+def _merge(columns: Overlaps, hull: Hull, reason: str) -> Merge:
+    return Merge(tuple(columns.ids[i] for i in hull.members.tolist()), hull.bytes, reason)
 
 
 class _Planner:
-    def __init__(self, columns: _Columns, live_rows: int, policy: Policy, limit: int) -> None:
+    def __init__(self, columns: Overlaps, live_rows: int, policy: Policy, limit: int) -> None:
         self.columns = columns
         self.policy = policy
         self.limit = limit
@@ -174,76 +131,51 @@ class _Planner:
         self.total = int(columns.bytes.sum())
         rows = max(1, int(columns.rows.sum()))
         self.live_bytes = self.total * min(live_rows, rows) / rows
-        # One probe for each stack of files that can differ: where some file begins.
-        self.probes = np.unique(columns.low)
 
-    def _take(self, inside: np.ndarray, reason: str) -> None:
-        merge = _merge(self.columns, inside, reason)
+    def _take(self, hull: Hull, reason: str) -> None:
+        merge = _merge(self.columns, hull, reason)
         self.merges.append(merge)
-        self.taken |= inside
+        self.taken[hull.members] = True
         self.limit -= merge.bytes
 
     def plan_depth(self) -> None:
         columns = self.columns
-        for probe in self.probes:
-            stack = columns.over(probe)
+        for stack in columns.stacks():
             if len(stack) < self.policy.merge_depth or self.taken[stack].any() or self.limit <= 0:
                 continue
-            best: tuple[float, np.ndarray] | None = None
+            best: tuple[float, Hull] | None = None
             for i in range(len(stack) - 1):
+                low, high = columns.low[stack[i]], columns.high[stack[i]]
                 for j in range(i + 1, len(stack)):
-                    inside = columns.closed(
-                        columns.low[stack[i]],
-                        columns.high[stack[i]],
-                        int(columns.sequence[stack[i]]),
-                        int(columns.sequence[stack[j]]),
-                    )
-                    inside = self._with(inside, stack[i : j + 1])
-                    width = self._width(inside)
-                    cost = float(columns.bytes[inside].sum()) / width / (j - i)
-                    if (best is None or cost < best[0]) and not (inside & self.taken).any():
-                        best = (cost, inside)
+                    ages = columns.sequence[stack[i]], columns.sequence[stack[j]]
+                    hull = columns.closed(low, high, *ages)  # all from i to j: they overlap i
+                    cost = float(hull.bytes) / hull.width / (j - i)
+                    if (best is None or cost < best[0]) and not hull.is_taken(self.taken):
+                        best = (cost, hull)
             if best is not None:
                 self._take(best[1], "depth")
-
-    def _with(self, inside: np.ndarray, members: np.ndarray) -> np.ndarray:
-        """The closure again, around all members of a window and not its first alone."""
-        columns = self.columns
-        if inside[members].all():
-            return inside
-        return columns.closed(
-            columns.low[members].min(),
-            columns.high[members].max(),
-            int(columns.sequence[members].min()),
-            int(columns.sequence[members].max()),
-        )
-
-    def _width(self, inside: np.ndarray) -> float:
-        low, high = self.columns.low[inside].min(), self.columns.high[inside].max()
-        return max((float(high) - float(low)) / _KEYS, 1e-12)
 
     def plan_space(self) -> None:
         columns = self.columns
         if self.total < self.policy.min_bytes:
             return
-        candidates: dict[tuple[int, ...], tuple[float, float, np.ndarray]] = {}
-        first = int(columns.sequence.min())
-        for probe in self.probes:
-            stack = columns.over(probe)
+        candidates: dict[tuple[int, ...], tuple[float, float, Hull]] = {}
+        first = min(columns.sequence)
+        for stack in columns.stacks():
             low, high = columns.low[stack[0]], columns.high[stack[0]]
             for member in stack[1:]:
                 low, high = min(low, columns.low[member]), max(high, columns.high[member])
-                inside = columns.closed(low, high, first, int(columns.sequence[member]))
-                written = max(1.0, self.live_bytes * self._width(inside))
-                freed = float(columns.bytes[inside].sum()) - written
+                hull = columns.closed(low, high, first, columns.sequence[member])
+                written = max(1.0, self.live_bytes * hull.width)
+                freed = float(hull.bytes) - written
                 if freed > 0:
-                    key = (int(inside.argmax()), int(inside.sum()))
-                    candidates[key] = (freed / written, freed, inside)
+                    key = (int(hull.members[0]), len(hull.members))
+                    candidates[key] = (freed / written, freed, hull)
         total = self.total
-        for _, freed, inside in sorted(candidates.values(), key=lambda c: -c[0]):
+        for _, freed, hull in sorted(candidates.values(), key=lambda c: -c[0]):
             if total <= self.policy.space_target * self.live_bytes or self.limit <= 0:
                 return
-            if (inside & self.taken).any():
+            if hull.is_taken(self.taken):
                 continue
-            self._take(inside, "space")
+            self._take(hull, "space")
             total -= int(freed)

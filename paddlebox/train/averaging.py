@@ -34,7 +34,7 @@ class Averaged:
         result = self._runner.train_step(feed)
         self._steps += 1
         kept = np.float32(min(self._decay, self._steps / (self._steps + START)))
-        for name, value in self._runner.parameters().items():
+        for name, value in self._runner.look().items():
             average = self._averages[name]
             average -= value
             average *= kept

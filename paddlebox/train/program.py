@@ -183,7 +183,7 @@ class _Dygraph(RankedRunner):
             # before, and under names that depend on what else the process has made.
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._model.parameters())
-        self._gradient_size = sum(p.size for p in self._model.parameters() if not p.stop_gradient)
+        self._gradient_size = sum(p.size for p in self._trained())
         self._inputs = _model_inputs(config)
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
@@ -196,34 +196,34 @@ class _Dygraph(RankedRunner):
         loss, logits = self._forward(feed)
         loss.backward()
         if isinstance(self._mode, AllReduce):
-            own = self._with_gradients()
             share = paddle.to_tensor(feed[SHARE])
-            gradients = [p.grad for p in own]
-            summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
-            for parameter, gradient in zip(own, summed, strict=True):
-                parameter.grad.set_value(gradient)
+            self._set_gradients(sum_gradients(self._gradients(), share, on_gpu=self._on_gpu))
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
 
-    def _with_gradients(self) -> list[Any]:
-        return [p for p in self._model.parameters() if p.grad is not None]
+    def _trained(self) -> list[Any]:
+        return [p for p in self._model.parameters() if not p.stop_gradient]
+
+    def _gradients(self) -> list[Any]:
+        """One for each parameter, zeros for one that this batch did not use: another rank's may."""
+        return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
+
+    def _set_gradients(self, gradients: list[Any]) -> None:
+        for parameter, gradient in zip(self._trained(), gradients, strict=True):
+            parameter.grad = gradient
 
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
         """Loss, logits and (n) the gradients of all parameters."""
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
-        flat = [p.grad.numpy().reshape(-1) for p in self._with_gradients()]
+        flat = [gradient.numpy().reshape(-1) for gradient in self._gradients()]
         return float(loss), logits.numpy(), np.concatenate(flat)
 
     def _apply(self, gradient: np.ndarray) -> None:
         """Updates the parameters by (n) as of `_backward`."""
-        own = [p for p in self._model.parameters() if not p.stop_gradient]
-        for parameter, part in zip(
-            own, split_gradient(paddle.to_tensor(gradient), own), strict=True
-        ):
-            parameter.grad = part
+        self._set_gradients(split_gradient(paddle.to_tensor(gradient), self._trained()))
         self._optimizer.step()
         self._optimizer.clear_grad()
 
@@ -256,9 +256,27 @@ class _Dygraph(RankedRunner):
     def parameters(self) -> dict[str, np.ndarray]:
         return {p.name: np.array(p.numpy()) for p in self._model.parameters()}
 
+    def look(self) -> dict[str, np.ndarray]:
+        if not isinstance(self._place, paddle.CPUPlace):
+            return self.parameters()
+        return {p.name: np.from_dlpack(p.detach()) for p in self._model.parameters()}
+
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         for parameter in self._model.parameters():
             parameter.set_value(values[parameter.name])
+
+
+class _OnHost:
+    """A static program's tensor, as numpy asks for one whose memory it may read."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._tensor._to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # kDLCPU
 
 
 class _Static(RankedRunner):
@@ -378,6 +396,12 @@ class _Static(RankedRunner):
     def parameters(self) -> dict[str, np.ndarray]:
         tensors = self._state.state_dict("param", self._scope)
         return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def look(self) -> dict[str, np.ndarray]:
+        if not isinstance(self._place, paddle.CPUPlace):
+            return self.parameters()
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.from_dlpack(_OnHost(tensor)) for name, tensor in tensors.items()}
 
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         self._set(values)

@@ -53,6 +53,11 @@ class RankedRunner(ABC):
         """Copies, by name: of the dense state, what is no optimizer's."""
 
     @abstractmethod
+    def look(self) -> dict[str, np.ndarray]:
+        """`parameters`, to be read before the next step: where they are in the host's memory these
+        are no copies, which are what takes the time (1.0 ms for 770,000 floats)."""
+
+    @abstractmethod
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         """All of them."""
 

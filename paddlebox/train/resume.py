@@ -24,6 +24,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.versions import find_version
+from paddlebox.train.lines import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
@@ -72,12 +73,8 @@ class Begun:
     skipped: dict[str, int]  # files that are left out, as `leave_out` takes them
     record: VersionRecord | None = None
     passes: int = 0  # of the plan that are committed
-    lines: list[dict[str, Any]] = field(default_factory=list)  # of metrics.jsonl, one for each
+    lines: Lines = field(default_factory=Lines)  # of metrics.jsonl, one for each
     line_missing: bool = False  # the last of them was not written before the run ended
-
-    @property
-    def last_metrics(self) -> dict[str, float]:
-        return dict(self.lines[-1].get("metrics", {})) if self.lines else {}
 
 
 def description(config: Config, slots: Slots) -> dict[str, Any]:
@@ -181,7 +178,7 @@ def take_up_at(
         plan, _ = known_from(None, {})
         skipped = choose_skipped(plan, 0, {}, skip)
         _log_skipped(skipped)
-        return Begun(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0))
+        return Begun(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0, config))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
@@ -200,11 +197,11 @@ def take_up_at(
                 manifest.commit(record)
     _log_skipped(skipped)
     plan = leave_out(plan, skipped)
-    begun = Begun(plan, skipped, record, done, _keep_lines(run_dir, done))
+    begun = Begun(plan, skipped, record, done, _keep_lines(run_dir, done, config))
     if record is None or done == 0:
         return begun
-    if not any(line["pass"] == done for line in begun.lines):
-        begun.lines.append(json.loads(record.cursor["line"]))
+    if begun.lines.last.get("pass") != done:
+        begun.lines.add(json.loads(record.cursor["line"]))
         begun.line_missing = True
     log.info(
         "%s: goes on after pass %d, version %d of %s",
@@ -392,11 +389,11 @@ def _size(file: str) -> int | None:
         return None
 
 
-def _keep_lines(run_dir: Path, passes: int) -> list[dict[str, Any]]:
+def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
     """Lines of metrics.jsonl up to a pass, one for each; the others, torn ones too, are dropped."""
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
-        return []
+        return Lines(config.alerts.window_passes)
     kept: dict[int, dict[str, Any]] = {}
     text = path.read_text(errors="replace")
     for line in text.splitlines():
@@ -415,4 +412,4 @@ def _keep_lines(run_dir: Path, passes: int) -> list[dict[str, Any]]:
             temporary.rename(path)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-    return lines
+    return Lines(config.alerts.window_passes, lines)

@@ -11,13 +11,19 @@ from paddlebox.config import Config
 from paddlebox.errors import PaddleBoxError, StoreError
 
 
-def summary_of(run_dir: Path, passes: int) -> dict[str, Any] | None:
-    """summary.json of a run that is done with so many passes."""
+def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | None:
+    """summary.json of a run that is done with so many passes; the store's version is that of now,
+    which a merge or a move to another number of ranks has raised since."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):
         return None
-    return dict(summary) if summary.get("passes") == passes else None
+    if summary.get("passes") != passes:
+        return None
+    if summary.get("version") != version:
+        summary["version"] = version
+        write_json(run_dir / "summary.json", summary)
+    return dict(summary)
 
 
 def make_run_dir(run_dir: Path, config: Config) -> None:

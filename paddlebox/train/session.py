@@ -93,7 +93,8 @@ def train(
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
         check_same_source(start, run_dir)
-    summary = summary_of(run_dir, begun.passes) if passes.are_done() else None
+    head = begun.record.version if begun.record is not None else 0
+    summary = summary_of(run_dir, begun.passes, head) if passes.are_done() else None
     if on_ranks.is_true_of_all(summary is not None, world):
         assert summary is not None
         log.info("%s: all %d passes are committed: nothing new to train", run_dir, begun.passes)
@@ -118,7 +119,7 @@ def train(
         Watch(
             config.alerts if world.rank == 0 else AlertsConfig(),
             run_dir,
-            begun.lines,
+            begun.lines.recent,
             publishes=bool(config.publish.file),
         ) as watch,
         publishing(config if world.rank == 0 else None, run_dir, watch) as saved,
@@ -177,14 +178,14 @@ def train(
 
             def write_line() -> None:
                 if saves is not None:
-                    lines[-1]["save"] = saves.due()
+                    lines.last["save"] = saves.due()
                 if tests:
-                    heartbeat.stage("evaluate", f"after pass {len(lines)}")
-                    lines[-1]["test"] = evaluated_now()
-                append_json(run_dir / "metrics.jsonl", lines[-1])
-                watch.passed(lines[-1])
+                    heartbeat.stage("evaluate", f"after pass {lines.passes}")
+                    lines.last["test"] = evaluated_now()
+                append_json(run_dir / "metrics.jsonl", lines.last)
+                watch.passed(lines.last)
                 if scalars is not None:
-                    scalars.add(lines[-1])
+                    scalars.add(lines.last)
 
             all_written = on_ranks.is_true_of_all(not begun.line_missing, world)
             if begun.line_missing:
@@ -213,7 +214,7 @@ def train(
                     following = passes.ready()
                     if following is not None:
                         _preload(dataset, following, world)
-                    lines.append(
+                    lines.add(
                         _train_pass(
                             config,
                             table,
@@ -222,14 +223,14 @@ def train(
                             (planned, following),
                             begin,
                             partial(resume.cursor, passes.hash_of(planned), skipped=begun.skipped),
-                            lines[-1].get("metrics", {}) if lines else {},
+                            lines.last.get("metrics", {}),
                             world,
                         )
                         | before
                         | rescue.line
                     )
                     if planned.number in repeated:
-                        lines[-1]["repeats_pass"] = repeated[planned.number]
+                        lines.last["repeats_pass"] = repeated[planned.number]
                     write_line()
                     on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
@@ -243,22 +244,24 @@ def train(
             saves.finish()
         if copier is not None:
             copier.finish(table.head)
-        if lines and not any(line["samples"] or "partial_recovery" in line for line in lines):
+        recovered = any("partial_recovery" in line for line in lines.recent)
+        if lines.passes and not (lines.samples or recovered):
             raise TrainingError(
-                f"{config.name}: {len(lines)} passes without one training step: the rows and dense "
-                f"parameters are those it began with. data.drop_last is {config.data.drop_last}, "
+                f"{config.name}: {lines.passes} passes without one training step: the rows and "
+                "dense parameters are those it began with. "
+                f"data.drop_last is {config.data.drop_last}, "
                 f"data.batch_size {config.data.batch_size}; the log says how many instances each "
                 "pass had"
             )
         wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,
-            "passes": lines[-1]["pass"] if lines else 0,
+            "passes": lines.last.get("pass", 0),
             "resumed_after_pass": begun.passes,
-            "samples": sum(line["samples"] for line in lines),
+            "samples": lines.samples,
             "seconds": time.perf_counter() - started,
             "version": table.head.version if table.head is not None else 0,
-            "last_pass": lines[-1] if lines else None,
+            "last_pass": lines.last or None,
             "store": table.counters(),
             "written_a_day": wear,
             "sparse_digest": table.digest(),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import tool
+
 LINES = 4000
 
 pytestmark = pytest.mark.slow  # starts processes that import Paddle
@@ -41,13 +40,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def advise(config: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "advise.py"), str(config), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done: subprocess.CompletedProcess[str] = tool("advise", config, *arguments)
+    return done
 
 
 def test_it_counts_what_the_files_hold_and_predicts_from_kept_rates(config: Path, tmp_path: Path):

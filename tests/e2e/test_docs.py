@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT, call
+
 PAGE = (ROOT / "docs" / "first_hour.md").read_text()
 HEADER = "clicked,user_id,item,country,age,price,tags"
 
@@ -76,22 +77,9 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         if named := re.match(r"# (mine/\S+)\n", block):
             (tmp_path / named[1]).write_text(block)
 
-    def call(command: str) -> str:
-        _, *arguments = shlex.split(command)
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        return done.stdout
-
     lines = [line for block in blocks() for line in block.splitlines() if ".venv/" in line[:6]]
     commands = [line for line in lines if not line.endswith(" &")]
-    said = {command: call(command) for command in commands}
+    said = {command: call(tmp_path, command) for command in commands}
 
     def of(part: str) -> str:
         return next(text for command, text in said.items() if part in command)
@@ -108,10 +96,10 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert json.loads(line)["metrics"]["gauc"]["groups"] > 0
 
     write_lines(tmp_path / "mine" / "train-20240104.csv", 3)  # a new day
-    call(commands[0])
+    call(tmp_path, commands[0])
     lines = (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines()
     assert [json.loads(one)["date"] for one in lines][-2:] == ["20240103", "20240104"]
-    call(".venv/bin/python tools/export.py runs/mine.export --apply runs/mine")
+    call(tmp_path, ".venv/bin/python tools/export.py runs/mine.export --apply runs/mine")
 
 
 @pytest.mark.slow

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ import pytest
 from paddlebox import ops
 from paddlebox.config import Config
 from paddlebox.config.describe import describe
-from tests.conftest import ROOT, make_synthetic
+from tests.conftest import ROOT, call, make_synthetic
 
 DESIGN = (ROOT / "docs" / "design.md").read_text()
 
@@ -91,19 +87,6 @@ def test_every_tool_that_a_page_names_is_there() -> None:
     for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
         for name in set(re.findall(r"\btools/(\w+)\.py", path.read_text())) - theirs:
             assert (ROOT / "tools" / f"{name}.py").is_file(), f"{path.name}: tools/{name}.py"
-
-
-def call(folder: Path, command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)[1:]],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def commands_of(name: str) -> list[str]:

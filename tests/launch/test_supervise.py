@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import launch_options, narrowed
 from paddlebox.launch.supervise import main, passed_on
+from paddlebox.launch.supervise_folder import watch_folder
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.launch.supervise_wire import Met
 from tests.conftest import ROOT
@@ -345,6 +348,50 @@ def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
     assert done.returncode == 0, done.stderr
     assert re.search(r"rank 0 \(process \d+ on .*\): no progress in step 3 for 2 s", done.stderr)
     assert "attempt 2 begins" in done.stderr
+
+
+def test_the_folder_of_a_killed_supervisor_goes_and_that_of_a_living_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / "paddlebox-watch-of-something-else"
+    other.mkdir()
+    killed = tmp_path / "paddlebox-watch-killed"
+    (killed / "1").mkdir(parents=True)
+    (killed / "1" / "beat.0").touch()
+    (killed / "LOCK").touch()  # as a process leaves it that is no more
+    with watch_folder() as first:
+        assert not killed.exists()
+        with watch_folder() as second:
+            assert first != second
+            assert sorted(tmp_path.iterdir()) == sorted([first, second, other])
+    assert [*tmp_path.iterdir()] == [other]
+
+
+def test_a_killed_supervisor_lets_its_lock_go(tmp_path: Path) -> None:
+    """Its ranks and their launcher hold nothing of it."""
+    program = tmp_path / "waits.py"
+    program.write_text(
+        "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(60)"
+    )
+    supervised = [sys.executable, program, tmp_path / "begun"]
+    folders = tmp_path / "temporary"
+    folders.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "tools/supervise.py", "--", *supervised],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folders)},
+        stderr=subprocess.DEVNULL,
+    ) as supervisor:
+        try:
+            while not (tmp_path / "begun").exists():
+                assert supervisor.poll() is None
+                time.sleep(0.05)
+        finally:
+            supervisor.kill()
+    (lock,) = folders.glob("paddlebox-watch-*/LOCK")
+    with open(lock, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_kill_that_is_seen_together_with_the_launchers_signals_is_no_stop() -> None:

@@ -4,16 +4,14 @@ evaluation does."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import tool
+
 SLOTS = """slots:
   - {name: click, type: label}
   - {name: age, type: dense, log1p: true}
@@ -24,16 +22,9 @@ SLOTS = """slots:
 BUY = "  - {name: buy, type: label}\n"
 
 
-def tool(name: str, *arguments: Any) -> Any:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / f"{name}.py", *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def ended(done: Any) -> Any:
     assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+    return done
 
 
 def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
@@ -86,14 +77,14 @@ metrics: [{{name: last, prediction: {tasks[-1]}, label: {tasks[-1]}}}]
         config += "optimizer: {learning_rate: 0.01}\n"
     (tmp_path / "config.yaml").write_text(config)
     run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
-    _, log = tool("train", *run)
-    evaluated = json.loads(tool("evaluate", *run)[0])
+    log = ended(tool("train", *run)).stderr
+    evaluated = json.loads(ended(tool("evaluate", *run)).stdout)
     assert evaluated["last"]["auc"] == evaluated.get("tasks", {}).get("buy", evaluated)["auc"]
     if len(tasks) > 1:
         assert all(f"{task}: AUC=" in log for task in tasks)
         assert evaluated["auc"] == evaluated["tasks"]["click"]["auc"]
         assert evaluated["auc"] > 0.55
-    tool("export", tmp_path / "run", "--out", tmp_path / "model.pbx")
+    ended(tool("export", tmp_path / "run", "--out", tmp_path / "model.pbx"))
     fields = [{k: v for k, v in one.items() if k not in ("click", "buy")} for one in test]
     with Predictor(tmp_path / "model.pbx", follow_s=0) as predictor:
         assert list(predictor.tasks) == tasks

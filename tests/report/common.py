@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import tool
+
 SAMPLES = 3000  # of each file
 
 
@@ -23,17 +20,6 @@ def write_file(path: Path, seed: int) -> None:
         c = f"2 {rng.randrange(301, 311)} {rng.randrange(301, 311)}" if number % 4 == 0 else "1 0"
         lines.append(f"1 id-{number} 1 {click} 1 {rng.random():.3f} 1 {a} 1 {b} {c}\n")
     path.write_text("".join(lines))
-
-
-def tool(name: str, *arguments: Any) -> Any:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "tools" / f"{name}.py"), *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def trained(data: Path, folder: Path, *overrides: str) -> Path:

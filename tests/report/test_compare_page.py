@@ -7,7 +7,8 @@ import pytest
 
 from paddlebox.report.compare import compare_main
 from paddlebox.report.predictions import read_dump
-from tests.report.common import SAMPLES, tool, trained
+from tests.conftest import tool
+from tests.report.common import SAMPLES, trained
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from paddlebox.train.slot_figures import copc_by_value
-from tests.report.common import SAMPLES, tool
+from tests.conftest import tool
+from tests.report.common import SAMPLES
 
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 

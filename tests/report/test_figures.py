@@ -9,7 +9,7 @@ from paddlebox.report import text
 from paddlebox.report.figures import Series, bars, byte_ticks, chosen, curves, ticks
 from paddlebox.report.sections import _merged
 from paddlebox.report.settings import ABSENT, changed, differing
-from tests.report.common import ROOT
+from tests.conftest import ROOT
 
 
 def test_ticks_are_round_and_inside():

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paddlebox.store.compaction import Policy, plan, plan_all, shape
+from tests.store import plain_compaction
 
 ROW = 8900  # bytes: 200,000 rows stand for 20 million of 89
 ROWS = 200_000
@@ -169,3 +172,38 @@ def test_depth_counts_segments_over_one_key() -> None:
     assert (found.depth, found.bytes, found.live_bytes) == (3, 400, 200)
     assert found.space_ratio == 2
     assert shape([], 0).space_ratio == 1
+
+
+KEYS = st.one_of(
+    st.integers(0, 40), st.integers(0, 2**64 - 1), st.integers(0, 15).map(lambda part: part << 60)
+)
+
+
+@st.composite
+def any_segments(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Any overlaps, of narrow, wide and nested ranges, in any order."""
+    sizes = st.integers(1, 10**7)
+    found = []
+    for number in range(draw(st.integers(0, 40))):
+        low, high = sorted([draw(KEYS), draw(KEYS)])
+        sequence, size = draw(st.integers(1, 9)), draw(sizes)
+        ages = {"id": number + 7, "sequence": sequence, "min_key": low, "max_key": high}
+        found.append(ages | {"rows": max(1, size // 90), "bytes": size})
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    any_segments(),
+    st.floats(0.1, 1.0),
+    st.integers(2, 6),
+    st.sampled_from([1, 10**6, 1 << 62]),
+)
+def test_the_index_changes_no_decision(
+    segments: list[dict[str, Any]], live: float, depth: int, limit: int
+) -> None:
+    rows = round(live * sum(one["rows"] for one in segments))
+    policy = Policy(merge_depth=depth, max_depth=depth + 3, min_bytes=0)
+    expected = plain_compaction.plan(segments, rows, policy, limit)
+    assert plan(segments, rows, policy, limit) == expected
+    assert plan_all(segments) == plain_compaction.plan_all(segments)

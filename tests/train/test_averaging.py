@@ -37,6 +37,8 @@ class Counting:
     def parameters(self) -> dict[str, np.ndarray]:
         return {"w": self.value.copy()}
 
+    look = parameters
+
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
         self.value = values["w"].copy()
 

@@ -240,14 +240,14 @@ class TestLines:
         path = self.write(run_dir, self.text(1), self.text(2), self.text(3), torn)
         begun = take_up(run_dir)
         assert path.read_text() == self.text(1) + self.text(2)
-        assert [found["pass"] for found in begun.lines] == [1, 2]
+        assert [found["pass"] for found in begun.lines.recent] == [1, 2]
         assert not begun.line_missing
 
     def test_the_last_line_comes_out_of_the_commit_where_it_was_not_written(self, run_dir):
         self.write(run_dir, self.text(1), self.text(2)[:-9])
         begun = take_up(run_dir)
         assert begun.line_missing
-        assert json.dumps(begun.lines[-1]) == json.dumps(line(2))  # with its NaN
+        assert json.dumps(begun.lines.last) == json.dumps(line(2))  # with its NaN
 
     def test_going_back_takes_the_lines_with_it(self, run_dir):
         path = self.write(run_dir, self.text(1), self.text(2))

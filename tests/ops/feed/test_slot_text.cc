@@ -58,6 +58,24 @@ TEST(a_name_may_hold_a_colon) {
   CHECK_EQ(Text(Parse(Schema(Format::kSlotValue, slots), "y:1 a:b:5").feasigns), "5");
 }
 
+// Fast ways see ':' as a blank: what then looks like turns of names and values is not taken for
+// them. Parse compares all ways.
+TEST(colons_and_blanks_in_other_places_read_alike_in_every_way) {
+  const char* const lines[] = {"1:1 5:7 :7 6", "1:1 5 :7",      "1:1 5: 7",     "1:1 5::7",
+                               ":1:1 5:7",     "1:1 5:7:",      "1:1 5:7 :",    "1:1\t 5:7  ",
+                               "1:1:5:7",      "1 1:5 7 6:7:7", "1:1 5:7 6:7",  "1 :1 5: 7",
+                               "1:1 5:\x01",   "1:1 5:un\x01",  "1:1 un:un 5:7"};
+  for (const char* line : lines) {
+    for (const Format format : {Format::kFeasignSlot, Format::kSlotValue}) {
+      Parse(Schema(format, {Label("1"), Sparse("7"), Sparse("5")}), std::string(line) + "\n");
+    }
+  }
+  const std::string name(130, 'n');
+  const FeedSchema schema = Schema(Format::kSlotValue, {Label("1"), Sparse(name)});
+  CHECK_EQ(Text(Parse(schema, "1:1 " + name + ":8\n").feasigns), "8");
+  CHECK_EQ(Text(Parse(schema, "1:1 " + name.substr(3) + ":8\n").lengths), "0");
+}
+
 TEST(many_slots_are_all_found) {
   std::vector<SlotSpec> slots = {Label("click")};
   std::string line = "1:click";

@@ -1,0 +1,46 @@
+"""Tools whose reader is gone end without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from paddlebox.launch import reader
+from tests.conftest import ROOT
+
+
+def without_a_reader(*command: str) -> tuple[int, str]:
+    """Exit code and standard error of a program whose output nobody reads."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, check=False
+        )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "tools").glob("*.py")))
+def test_every_tool_runs_so(name: str) -> None:
+    """Of all of them, as text: to start each takes a minute."""
+    assert "    sys.exit(reader.run(" in (ROOT / "tools" / name).read_text()
+
+
+def test_the_doctor_ends_in_silence_when_its_reader_is_gone() -> None:
+    assert without_a_reader("tools/doctor.py", "--disk-mib", "0") == (141, "")
+    assert without_a_reader("tools/doctor.py", "--help")[1] == ""
+
+
+def test_a_broken_pipe_of_the_tool_itself_is_an_error() -> None:
+    def sends_to_a_command() -> int:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        reader.run(sends_to_a_command)
+
+
+def test_what_is_read_keeps_its_exit_code() -> None:
+    assert reader.run(lambda: 7) == 7

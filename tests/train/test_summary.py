@@ -1,0 +1,58 @@
+"""What the summary of a run that is done says when the run is started again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from paddlebox.config import Config, Slots
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+from paddlebox.train import resume
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.session import train
+
+SLOTS = "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
+
+
+def done_run(folder: Path) -> Config:
+    """A run dir of one pass, at version 1."""
+    (folder / "s.yaml").write_text(SLOTS)
+    (folder / "a").write_text("1 1 1 7\n")
+    files = [str(folder / "a")]
+    data = {"format": "multislot", "slots": str(folder / "s.yaml"), "train_files": files}
+    config = Config.model_validate({"name": "r", "data": data, "model": {"type": "dnn"}})
+    slots = Slots.model_validate(
+        {"slots": [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]}
+    )
+    line = {"pass": 1, "epoch": 1, "date": "", "files": files, "samples": 1, "metrics": {}}
+    plan = resume.hashes_of([PlannedPass(1, 1, files)])
+    with Manifest.open_writer(folder / "store") as manifest:
+        manifest.commit(
+            VersionRecord(
+                version=1,
+                parent=0,
+                segments=[],
+                layout={},
+                pass_number=1,
+                cursor=resume.cursor(plan[0], line),
+                config=resume.description(config, slots),
+            )
+        )
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (folder / "summary.json").write_text(
+        json.dumps({"passes": 1, "samples": 1, "version": 1, "seconds": 2.0})
+    )
+    return config
+
+
+def test_its_version_is_the_head_of_the_store_also_after_a_merge_or_a_move(tmp_path: Path) -> None:
+    config = done_run(tmp_path)
+    assert train(config, tmp_path)["version"] == 1
+    with Manifest.open_writer(tmp_path / "store") as manifest:
+        head = manifest.head()
+        assert head is not None
+        manifest.commit(dataclasses.replace(head, version=2, parent=1))
+    assert train(config, tmp_path) == {"passes": 1, "samples": 1, "version": 2, "seconds": 2.0}
+    assert json.loads((tmp_path / "summary.json").read_text())["version"] == 2
