@@ -43,8 +43,9 @@ class BatchTable : public RowAccess {
   // Makes room for the next batch: keys (n) ascending. Its rows read as zeros until they are
   // filled. stamp: > 0, as in the batch's plan. read_only: of an evaluation.
   Status Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only);
-  // values: (count, P + E) as RowAccess::Pull (PullExtended) gives them. at: (count) places among the prepared rows,
-  // or null: [first, first + count). InvalidArgument for places that are not there.
+  // values: (count, P + E) as RowAccess::Pull (PullExtended) gives them. at: (count) places among
+  // the prepared rows, or null: [first, first + count). InvalidArgument for places that are not
+  // there.
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   // The prepared batch is the open one from here on; that before it is gone.
   Status Open();

@@ -244,8 +244,8 @@ def train(
             saves.finish()
         if copier is not None:
             copier.finish(table.head)
-        recovered = any("partial_recovery" in line for line in lines.recent)
-        if lines.passes and not (lines.samples or recovered):
+        went_on = any("partial_recovery" in line for line in lines.recent)
+        if lines.passes and not (lines.samples or went_on):
             raise TrainingError(
                 f"{config.name}: {lines.passes} passes without one training step: the rows and "
                 "dense parameters are those it began with. "
