@@ -21,7 +21,7 @@ CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
 # Those that run by themselves: gpu.py is of bench-gpu, the others are parts of benchmarks.
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py ranks_peer.py report.py serving_load.py),\
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py report.py serving_load.py),\
   $(wildcard benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 

@@ -15,8 +15,8 @@ from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs/benchmarks.md").read_text()
 SCRIPTS = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
-# Parts of serving.py and ranks.py, and what all of them write with.
-PARTS = {"ranks_peer.py", "report.py", "serving_load.py"}
+# A part of serving.py, and what all of them write with.
+PARTS = {"report.py", "serving_load.py"}
 
 
 def test_every_benchmark_is_on_the_page() -> None:

@@ -74,7 +74,7 @@ class World:
     def commit(self, planned: PlannedPass, plan: str) -> None:
         line = {
             "pass": planned.number, "epoch": 1, "date": planned.date, "hour": planned.hour,
-            "files": list(planned.files), "metrics": {},
+            "files": list(planned.files), "samples": 1, "metrics": {},
         }  # fmt: skip
         with Manifest.open_writer(self.run_dir / "store") as manifest:
             manifest.commit(
