@@ -2,7 +2,7 @@
 was measured on a training run.
 
 A pass n is loaded (read, parse, key) and staged while pass n - 1 trains; it begins when its load
-and the commit of pass n - 1 are done.
+is done, and ends when the commit of pass n - 1 is.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Predi
         0.0  # training that the load of the next pass is hidden behind; nothing hides the first
     )
     seen, largest, rows = 0, 0.0, 0.0
+    synced_s = written_s = 0.0  # of the commit before: beside the training, waited for at its end
     for number, samples in enumerate(work.passes):
         rows_before = rows
         if number < work.passes_an_epoch:  # later epochs bring nothing new
@@ -81,12 +82,13 @@ def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Predi
         spent["stage"] = min(waited_s, stage_s)
         spent["load"] = waited_s - spent["stage"]
         spent["pack"] = max(0.0, load.pack_s / load.packers - trained_s)
-        if not last:  # the last commit is behind the last pass
-            spent["commit"] = rates.commit_s + unique * rates.commit_row_s
+        spent["commit"] = max(0.0, synced_s + written_s - trained_s)
         # What training does not hide is done while it waits, and crowds nobody.
         hidden = 0.0 if last else min(1.0, trained_s / max(1e-9, load.seconds + stage_s))
         beside_s = load.pack_s + hidden * (load.text_s + load.key_s + stage_s)
+        beside_s += min(written_s, trained_s)
         spent["crowding"] = _crowding_s(rates, spent, trained_s, beside_s)
+        synced_s, written_s = rates.commit_s, unique * rates.commit_row_s
         for name, seconds in spent.items():
             parts[name] += seconds
         hides_s = trained_s + spent["crowding"]

@@ -91,6 +91,15 @@ def test_the_load_of_the_next_pass_is_hidden_behind_training_and_the_first_is_no
     assert found.bottleneck == "feeder"
 
 
+def test_a_commit_is_hidden_behind_the_training_of_the_next_pass():
+    # 1.5 s of syncing and 1 s of writing rows beside a pass of 2 s, 0.5 s of which it waits for.
+    rates = {"commit_s": 1.5, "commit_row_s": 1e-4, "pull_id_s": 2e-4}
+    assert told(rates).parts["commit"] == pytest.approx(0.5)
+    assert told(rates).parts["crowding"] == 0
+    # On one processor the rows' second is one more that the pass takes.
+    assert told({**rates, "cores": 1.0}).parts["crowding"] == pytest.approx(1.0)
+
+
 def test_threads_that_want_more_than_the_cores_take_longer():
     # Training 2 s a pass on one core; beside the first, parsing the second takes 8 s of threads.
     rates = {"pull_id_s": 2e-4, "parse_byte_s": 8e-5}
