@@ -1,5 +1,5 @@
-// HostSum: the sum over the members of a HostGroup. Each puts its values into memory that all share,
-// and when all have, each adds them up where they lie: one wait, and no message but that.
+// HostSum: the sum over the members of a HostGroup. Each puts its values into memory that all
+// share, and when all have, each adds them up where they lie: one wait, and no message but that.
 //
 //   [member][turn]  values; a member writes to its two in turn, so that nobody waits for those who
 //                   still read those of the sum before
@@ -36,8 +36,8 @@ class HostSum {
   HostSum& operator=(const HostSum&) = delete;
 
   // sum: (n) of what all members give, added up in their order: the same bits on each. parts: one
-  // after the other this member's (n) values, each of which counts `scale` times. Every member calls
-  // it, with the same n: InvalidArgument where they differ. Else as HostGroup::Swap.
+  // after the other this member's (n) values, each of which counts `scale` times. Every member
+  // calls it, with the same n: InvalidArgument where they differ. Else as HostGroup::Swap.
   Status Add(const std::vector<Part>& parts, float scale, float* sum,
              const HostGroup::GoOn& go_on = {});
 

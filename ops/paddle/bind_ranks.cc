@@ -80,7 +80,8 @@ py::array_t<uint8_t> HaveEmbedx(Table& table, const Array<int32_t>& ids) {
   return ToArray(std::move(found));
 }
 
-// Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P + E), in that order.
+// Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P + E), in that
+// order.
 void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad) {
   const size_t n = SizeOf(grad) / ColumnsOf(table);
   ExpectRows("grad", SizeOf(grad), n, ColumnsOf(table));

@@ -28,7 +28,7 @@ from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
-from paddlebox.store.leases import Lease
+from paddlebox.store.leases import Lease, leased
 from paddlebox.store.parts import parts_of, payload_crc
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
@@ -220,8 +220,11 @@ class Copier:
         elif self._running is not None and not self._running.done():
             log.info("version %d is not copied: an earlier one still is", record.version)
             return
-        lease = Lease(self._store)
-        lease.pin(record.version)
+        try:
+            lease = leased(self._store, record.version)
+        except StoreError as error:
+            log.warning("version %d is not copied: %s", record.version, error)
+            return
         self._running = self._thread.submit(self._copy, record, lease)
 
     def _copy(self, record: VersionRecord, lease: Lease) -> None:

@@ -75,7 +75,7 @@ def make_folder(folder: str) -> None:
         if not os.path.isdir(folder):
             raise StoreError(f"{folder}: expected a folder, found a file") from None
     except OSError as error:
-        raise _refused(folder, "make the folder", error) from error
+        raise refused(folder, "make the folder", error) from error
 
 
 def write_durably(path: str, data: bytes) -> None:
@@ -95,10 +95,10 @@ def write_durably(path: str, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise _refused(path, "write", error) from error
+        raise refused(path, "write", error) from error
 
 
-def _refused(path: str, action: str, error: OSError) -> StoreError:
+def refused(path: str, action: str, error: OSError) -> StoreError:
     if error.errno in _FULL:
         return OutOfSpaceError(f"{path}: no space to {action}; the last commit stands ({error})")
     return StoreError(f"{path}: cannot {action}: {error}")

@@ -10,7 +10,7 @@ from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
 from paddlebox.store.group import Tables
 from paddlebox.store.history import GroupLink, History
-from paddlebox.store.leases import Lease
+from paddlebox.store.leases import leased
 from paddlebox.store.table import Table
 
 _MEM_BYTES = 1 << 20  # of a table that is only read through
@@ -27,8 +27,7 @@ class _Version:
         with table.committing():  # else it might be forgotten before it is leased
             self.record = table.head
             self.journal = table.journal()
-            self.lease = Lease(str(table.folder))
-            self.lease.pin(self.record.version)
+            self.lease = leased(str(table.folder), self.record.version)
 
 
 class _FrozenHistory(History):
@@ -77,7 +76,7 @@ class Frozen(Closing):
     """The last commit of a table or a group, kept until `close`. Rows are opened by `open`, which
     another thread may call: filters and fences are read then, 2 bytes a row.
 
-    Raises: StoreError for a table without a folder, or without a commit.
+    Raises: StoreError for a table without a folder, or without a commit; OutOfSpaceError.
     """
 
     def __init__(self, tables: Tables) -> None:

@@ -13,6 +13,8 @@ import os
 import secrets
 from dataclasses import dataclass
 
+from paddlebox.store import files
+
 _FOLDER = "leases"
 
 
@@ -46,8 +48,14 @@ class Lease:
 
     def pin(self, version: int) -> None:
         """Names the version. The caller must look again whether it is still kept: the writer may
-        have dropped it just before."""
-        os.pwrite(self._fd, f"{version:020d}\n".encode(), 0)
+        have dropped it just before.
+
+        Raises: OutOfSpaceError, StoreError.
+        """
+        try:
+            os.pwrite(self._fd, f"{version:020d}\n".encode(), 0)
+        except OSError as error:
+            raise files.refused(self._path, "name the version to keep", error) from error
 
     def release(self) -> None:
         """Gives the version free. May be called again."""
@@ -58,6 +66,20 @@ class Lease:
                 os.unlink(self._path)
         os.close(self._fd)
         self._fd = -1
+
+
+def leased(store: str, version: int) -> Lease:
+    """A lease on a version that is kept just now. Raises: OutOfSpaceError, StoreError."""
+    try:
+        lease = Lease(store)
+    except OSError as error:
+        raise files.refused(os.path.join(store, _FOLDER), "take a lease", error) from error
+    try:
+        lease.pin(version)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
 
 
 def held_leases(store: str, remove_stale: bool = False) -> list[Held]:

@@ -81,7 +81,10 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
     one, lines_of_one = trained(tmp_path / "one", overrides(data, wide=None))
     two, lines_of_two = trained(tmp_path / "two", overrides(data, wide=8))
     for a, b in zip(lines_of_one, lines_of_two, strict=True):
-        assert (a["loss"], a["metrics"], a["hits"]) == (b["loss"], b["metrics"], b["hits"])
+        assert (a["loss"], a["metrics"]) == (b["loss"], b["metrics"])
+        # Which tier has a row depends on how far the commit beside the training has come.
+        assert a["hits"]["new"] == b["hits"]["new"]
+        assert sum(a["hits"].values()) == sum(b["hits"].values())
         assert "tables" not in a
     assert two["sparse_digest"] != one["sparse_digest"]  # of each table by its name
 
