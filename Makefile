@@ -28,7 +28,7 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
+.PHONY: help setup train test test-slow test-long test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
   bench-setup-ps cuda cuda-setup test-gpu bench-gpu \
   lint lint-python types format-check width format tidy layers clean
 
@@ -75,10 +75,13 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 test: setup core-test ## quick tests: the core's (strict build) and Python's
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
-test-slow: setup ## the tests that `test` leaves out
-	$(BIN)/python -m pytest -q -m slow -n $$(( ($(JOBS) + 2) / 2 )) --dist worksteal
+test-slow: setup ## the tests that `test` leaves out, without the longest variants
+	$(BIN)/python -m pytest -q -m "slow and not long" -n $(JOBS) --dist worksteal
 
-test-all: test test-slow sanitize ## every test, and the core under the sanitizers
+test-long: setup ## those variants
+	$(BIN)/python -m pytest -q -m long -n $(JOBS) --dist worksteal
+
+test-all: test test-slow test-long sanitize ## every test, and the core under the sanitizers
 
 core-test: ## the core alone: no Paddle, no Python
 	@$(CORE_TESTS) run VARIANT=plain

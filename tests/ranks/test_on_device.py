@@ -36,7 +36,9 @@ def host_is_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "host")
 
 
-@pytest.mark.parametrize("program", ["pir", pytest.param("dygraph", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "program", ["pir", pytest.param("dygraph", marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: str) -> None:
     _assert_same(*_both(tmp_path, 2, program=program))
 
@@ -44,7 +46,10 @@ def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: st
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    ["{rows: int8, gradients: int8}", "{sparse_sync: async, staleness: 3}"],
+    [
+        "{rows: int8, gradients: int8}",
+        pytest.param("{sparse_sync: async, staleness: 3}", marks=pytest.mark.long),
+    ],
 )
 def test_ways_of_exchange_end_the_same_on_devices(tmp_path: Path, options: str) -> None:
     _assert_same(*_both(tmp_path, 2, options, dim=16))

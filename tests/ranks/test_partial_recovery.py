@@ -84,7 +84,7 @@ def shows_by_range(run_dir: Path, stores: int, ranges: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_the_rows_of_a_killed_rank_go_back_and_those_of_the_others_stay(
     ranks: int, start: Start, whole: Supervised
 ) -> None:
@@ -109,6 +109,7 @@ def test_the_rows_of_a_killed_rank_go_back_and_those_of_the_others_stay(
     assert others.max() < 4 / _STEPS, lost  # what was on its way
 
 
+@pytest.mark.long
 def test_ranks_that_are_killed_again_and_while_the_job_recovers_lose_no_instance(
     start: Start,
 ) -> None:
@@ -157,6 +158,7 @@ def test_without_the_key_all_go_back_and_the_run_ends_with_the_bytes_of_an_undis
     assert "partial_recovery" not in off.lines()[1]
 
 
+@pytest.mark.long
 def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
     start: Start, whole: Supervised, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
     np.testing.assert_allclose(found, [4, 3], rtol=0.1)
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_leaves_no_version_in_the_middle_of_a_pass(
     start: Start, data: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_steps_that_do_not_wait_give_the_same_bits_in_each_run(tmp_path: Path) -> None:
     passes, found = _passes(tmp_path / "data", 2), []
     for name in ("first", "again"):
@@ -172,7 +173,7 @@ def test_killed_between_the_commits_of_the_tables_it_ends_as_the_undisturbed_one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_another_number_of_ranks_takes_the_rows_of_both_tables(
     files: Path, tmp_path: Path, ranks: int
 ) -> None:
