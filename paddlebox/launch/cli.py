@@ -114,9 +114,13 @@ def train_main(argv: Sequence[str] | None = None) -> int:
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
         _prepare(config)
-        from paddlebox.train import interrupt, session
+        from paddlebox.train import interrupt, on_ranks, session
 
-        with _joined() as world, interrupt.remembered():
+        with (
+            _joined() as world,
+            interrupt.remembered(),
+            on_ranks.stopped_with_others(world),
+        ):
             named = world.gather("run dir", str(run_dir).encode())[0].decode()
             summary = session.train(
                 config,

@@ -189,16 +189,20 @@ class World:
         if self.memory is not None:
             self.memory.leave(f"{type(error).__name__}: {error}")
 
+    def gone(self) -> list[str]:
+        """What is known of the ranks of this host that have ended or left the job: why, a line
+        each."""
+        found = []
+        for member in range(len(self.near) if self.memory is not None else 0):
+            try:
+                self.memory.check(member)
+            except RankError as error:
+                found.append(str(error))
+        return found
+
     def someone_died(self) -> bool:
         """Whether a process of this host has ended without a word; also as another rank tells."""
-        memory = self.memory
-        for member in range(len(self.near) if memory is not None else 0):
-            try:
-                memory.check(member)
-            except RankError as error:
-                if _DIED in str(error):
-                    return True
-        return False
+        return any(_DIED in why for why in self.gone())
 
     def counters(self) -> dict[str, float]:
         """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, how many of

@@ -12,11 +12,12 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError, PaddleBoxError, RankError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.group import Tables
 from paddlebox.store.manifest import Manifest, VersionRecord
@@ -24,6 +25,8 @@ from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
+
+_STOPPED = f"{interrupt.Stopped.__name__}: "  # in what a rank that was stopped tells the others
 
 
 def check_config(config: Config, world: World, back_to: str = "") -> None:
@@ -188,6 +191,31 @@ def stop_together(world: World, table: Tables) -> None:
         table.commit_ended()
         if not interrupt.asked():
             raise interrupt.Stopped(signal.SIGTERM)
+
+
+@contextmanager
+def stopped_with_others(world: World) -> Iterator[None]:
+    """Around a run. A signal that meets a rank between two passes ends it at once, while others may
+    have begun the next: they are stopped as it is, and have not failed.
+
+    Raises: Stopped for the error that came of that.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_of_a_stop(error, world):
+            raise
+        log.warning("the pass is given up, for another rank was stopped: %s", error)
+        raise interrupt.Stopped(signal.SIGTERM) from error
+
+
+def _is_of_a_stop(error: Exception, world: World) -> bool:
+    """Of ranks on other hosts nothing is known, but that the signal came to this one as well."""
+    foreign = not isinstance(error, PaddleBoxError)  # of the job's TCPStore, or of Gloo
+    if world.alone or not (foreign or isinstance(error, RankError)):
+        return False
+    gone = world.gone()
+    return all(_STOPPED in why for why in gone) if gone else foreign and interrupt.asked()
 
 
 def _size(file: str) -> int:

@@ -1,0 +1,77 @@
+"""A rank that a signal ends between two passes takes the others with it, as stopped, not failed."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from paddlebox.errors import RankError, StoreError
+from paddlebox.ranks import World
+from paddlebox.train import interrupt
+from paddlebox.train.on_ranks import stopped_with_others
+
+STOPPED = "rank 1 has left the job: Stopped: SIGTERM"
+FAILED = "rank 1 has left the job: ValueError: the step of this rank fails"
+DIED = "rank 1 (process 7) has ended in the middle of the job: see its log"
+
+
+def _world(gone: str = "") -> World:
+    """Rank 0 of two on a host, of which rank 1 is gone for that reason; without one it lives."""
+
+    def check(member: int) -> None:
+        if member == 1 and gone:
+            raise RankError(gone)
+
+    world = World(0, 2)
+    world.near, world.memory = [0, 1], SimpleNamespace(check=check)
+    return world
+
+
+@pytest.mark.parametrize("error", [RankError(STOPPED), RuntimeError("the job's store is gone")])
+def test_an_error_that_came_of_a_stop_elsewhere_is_a_stop(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(interrupt.Stopped) as stopped, stopped_with_others(_world(STOPPED)):
+        raise error
+    assert stopped.value.signal == signal.SIGTERM
+    assert stopped.value.__cause__ is error
+    assert str(error) in caplog.text
+
+
+@pytest.mark.parametrize("gone", [FAILED, DIED])
+@pytest.mark.parametrize("error", [RankError("the other is gone"), RuntimeError("no store")])
+def test_a_rank_that_failed_or_died_is_no_stop_even_where_a_signal_came_too(
+    gone: str, error: Exception
+) -> None:
+    with (
+        pytest.raises(type(error)) as raised,
+        interrupt.remembered(),
+        stopped_with_others(_world(gone)),
+    ):
+        with suppress(interrupt.Stopped):
+            signal.raise_signal(signal.SIGTERM)
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_lost_connection_is_a_stop_where_a_signal_came_to_this_rank_too(asked: bool) -> None:
+    lost = RuntimeError("connection closed by peer")
+    with (
+        pytest.raises(interrupt.Stopped if asked else RuntimeError),
+        interrupt.remembered(),
+        stopped_with_others(_world()),
+    ):
+        with suppress(interrupt.Stopped):
+            if asked:
+                signal.raise_signal(signal.SIGTERM)
+        raise lost
+
+
+@pytest.mark.parametrize("world", [World(), _world(STOPPED)])
+def test_this_ranks_own_error_stays_what_it_is(world: World) -> None:
+    with pytest.raises(StoreError, match="no room"), stopped_with_others(world):
+        raise StoreError("no room")
