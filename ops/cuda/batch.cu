@@ -6,13 +6,13 @@
 
 #include "cuda/call.h"
 #include "cuda/pack.h"
+#include "cuda/planned_gradient.h"
 
 namespace pbx::hbm {
 namespace {
 
-constexpr int kFillTile = 64;              // records
-constexpr int kMostMergeTile = 32;         // rows of a block that merges
-constexpr size_t kMostShared = 40 * 1024;  // so that several blocks share a multiprocessor
+constexpr int kFillTile = 64;       // records
+constexpr int kMostMergeTile = 32;  // rows of a block that merges
 
 template <Record kRecord>
 struct Fill {
@@ -24,8 +24,8 @@ struct Fill {
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const RowLayout& layout = table.config.layout;
     const int columns = 3 + layout.embedx_dim;
-    const uint64_t begin = static_cast<uint64_t>(tile) * kFillTile, left = m - begin;
-    const int count = static_cast<int>(left < kFillTile ? left : kFillTile);
+    const uint64_t begin = static_cast<uint64_t>(tile) * kFillTile;
+    const int count = CountOf(m, begin, kFillTile);
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns, c = i - r * columns;
       const uint64_t place = begin + static_cast<uint64_t>(r);
@@ -44,54 +44,9 @@ struct Fill {
   }
 };
 
-PBX_HOST_DEVICE inline bool Finite(float x) { return x * 0.0f == 0.0f; }
-
-struct Merge {
-  TableView table;
-  const int32_t* plan;
-  uint64_t plan_size;
-  pbx_hbm_gradient gradient;
+struct Merge : PlannedGradient {
   float* sums;
   int rows_of_tile, room;  // floats of a row's sums in the block's memory
-
-  PBX_HOST_DEVICE bool Fits() const {
-    const int64_t unique = plan[1], occurrences = plan[2];
-    return plan[0] == table.stamp && unique >= 0 && occurrences >= 0 &&
-           static_cast<uint64_t>(4 + 2 * unique + occurrences) <= plan_size;
-  }
-
-  // Column c of a row, in the order of its segments: as in a push.
-  PBX_HOST_DEVICE float Sum(const int32_t* segments, int32_t begin, int32_t end, int c) const {
-    float sum = 0.0f;
-    for (int32_t i = begin; i < end; ++i) {
-      const int64_t segment = segments[i] & INT32_MAX;
-      const int64_t instance = segment / gradient.slots;
-      if (instance >= gradient.instances) {
-        if (c == 0) AddTo(&table.report->out_of_range, 1);
-        continue;
-      }
-      sum += c < 2 ? gradient.show_click[instance * gradient.show_click_stride + c]
-                   : gradient.grad[segment * gradient.stride + instance * gradient.extra +
-                                   gradient.weights_at + c - 2];
-    }
-    return c < 2 ? sum : sum * gradient.scale;
-  }
-
-  // False: nothing is sent for the row.
-  PBX_HOST_DEVICE bool Check(const float* row, float* sum, int columns) const {
-    bool good = true;
-    for (int c = 0; c < columns; ++c) good = good && Finite(sum[c]);
-    if (good) return true;
-    AddTo(&table.report->bad_rows, 1);
-    AddTo(table.bad_by_slot + SlotOf(row), 1);
-    if (gradient.clip == 0) return false;
-    for (int c = 0; c < columns; ++c) {
-      if (Finite(sum[c])) continue;
-      const float mended = sum[c] > 0 ? gradient.bound : (sum[c] < 0 ? -gradient.bound : 0.0f);
-      sum[c] = c < 2 ? 0.0f : mended;
-    }
-    return true;
-  }
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     if (!Fits()) {
@@ -99,26 +54,15 @@ struct Merge {
       return;
     }
     const int64_t unique = plan[1], first = tile * rows_of_tile;
-    const int32_t occurrences = plan[2];
     if (first >= unique) return;  // tiles were counted before the plan's size was known
-    const int64_t left = unique - first;
-    const int count = static_cast<int>(left < rows_of_tile ? left : rows_of_tile);
+    const int count =
+        CountOf(static_cast<uint64_t>(unique), static_cast<uint64_t>(first), rows_of_tile);
     const int columns = 3 + table.config.layout.embedx_dim;
-    const int32_t* const ids = plan + 3 + first;
     const int32_t* const starts = plan + 3 + unique + first;
     const int32_t* const segments = plan + 3 + 2 * unique + 1;
     float* const tile_sums = block.shared<float>();
     int32_t* const places = reinterpret_cast<int32_t*>(tile_sums + rows_of_tile * room);
-    block.ForEach(count, [&](int r) {
-      const bool ascends = first + r == 0 || ids[r - 1] < ids[r];
-      const bool sound = starts[r] >= 0 && starts[r] <= starts[r + 1] &&
-                         starts[r + 1] <= occurrences && ascends && table.Has(ids[r]);
-      places[r] = sound ? ids[r] : -1;
-      if (!sound) AddTo(&table.report->out_of_range, 1);
-      if (first + r != 0) return;
-      AddTo(&table.report->rows_pushed, static_cast<uint64_t>(unique));
-      AddTo(&table.report->ids_pushed, static_cast<uint64_t>(occurrences));
-    });
+    FindPlaces(block, first, count, places);
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns, c = i % columns;
       if (places[r] >= 0) tile_sums[r * room + c] = Sum(segments, starts[r], starts[r + 1], c);
@@ -156,12 +100,9 @@ Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t pla
   if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read only"); }
   const int room = (3 + table.config.layout.embedx_dim) | 1;
   const size_t of_row = static_cast<size_t>(room + 1) * 4;
-  int tile = kMostMergeTile;
-  while (tile > 1 && static_cast<size_t>(tile) * of_row > kMostShared) tile /= 2;
-  // 3 + U + (U + 1) + M values, and no row without an occurrence.
-  const uint64_t most_rows = (plan_size - 4) / 3;
-  const Merge body{table, plan, plan_size, gradient, batch.sums.as<float>(), tile, room};
-  return Launch("merge", body, TilesOf(most_rows, static_cast<uint64_t>(tile)),
+  const int tile = RowsOfBlock(kMostMergeTile, of_row);
+  const Merge body{{table, plan, plan_size, gradient}, batch.sums.as<float>(), tile, room};
+  return Launch("merge", body, TilesOf(MostRowsOf(plan_size), static_cast<uint64_t>(tile)),
                 static_cast<size_t>(tile) * of_row, stream);
 }
 

@@ -64,8 +64,8 @@ struct Gather {
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const RowLayout& layout = table.config.layout;
     const int columns = 3 + layout.embedx_dim, room = columns | 1;  // odd: each row other banks
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile, left = m - first;
-    const int count = static_cast<int>(left < kTile ? left : kTile);
+    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
+    const int count = CountOf(m, first, kTile);
     float* const values = block.shared<float>();
     float* const scales = values + kTile * room;
     float* const inverses = scales + kTile;
@@ -100,8 +100,8 @@ struct Unpack {
   float* rows;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
-    const uint64_t first = static_cast<uint64_t>(tile) * kUnpackTile, left = m - first;
-    const int count = static_cast<int>(left < kUnpackTile ? left : kUnpackTile);
+    const uint64_t first = static_cast<uint64_t>(tile) * kUnpackTile;
+    const int count = CountOf(m, first, kUnpackTile);
     float* const to = rows + first * static_cast<uint64_t>(columns);
     block.ForEach(count * columns, [&](int i) {
       const int r = i / columns;

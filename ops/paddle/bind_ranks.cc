@@ -1,11 +1,11 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "paddle/arrays.h"
+#include "paddle/bind_batch.h"
 #include "paddle/bindings.h"
 #include "paddle/registry.h"
 #include "paddle/table_config.h"
@@ -31,24 +31,8 @@ std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_d
   return table;
 }
 
-void ExpectRows(const char* what, size_t found, size_t rows, size_t columns) {
-  if (found == rows * columns) return;
-  ThrowIfError(Error(Code::kInvalidArgument, "%s: found %zu values, expected %zu rows of %zu", what,
-                     found, rows, columns));
-}
-
 size_t ColumnsOf(const RowAccess& table) {
   return 3 + static_cast<size_t>(table.layout().embedx_dim + table.layout().expand_dim);
-}
-
-void Fill(BatchTable& table, const std::optional<Array<int32_t>>& at, size_t first,
-          const Array<float>& values) {
-  const size_t count = SizeOf(values) / table.columns();
-  ExpectRows("values", SizeOf(values), at.has_value() ? SizeOf(*at) : count, table.columns());
-  const int32_t* places = at.has_value() ? at->data() : nullptr;
-  const float* from = values.data();
-  const py::gil_scoped_release release;
-  ThrowIfError(table.Fill(first, places, count, from));
 }
 
 // Rows of the open pass, to be sent. ids: (n). out: (n, P + E), written in place.
@@ -141,21 +125,10 @@ py::array_t<int32_t> Compact(Array<int32_t>& ids, Array<int32_t>& plan, size_t t
 }  // namespace
 
 void BindRanks(py::module_& module) {
-  const auto release = py::call_guard<py::gil_scoped_release>();
-  py::class_<BatchTable, std::shared_ptr<BatchTable>>(module, "BatchTable")
+  py::class_<BatchTable, std::shared_ptr<BatchTable>> batch(module, "BatchTable");
+  batch
       .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
            py::arg("threads"), py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
-      .def("unregister", [](const BatchTable& t) { UnregisterTable(t.name()); })
-      .def("prepare",
-           [](BatchTable& t, int32_t stamp, const Array<uint64_t>& keys, bool read_only) {
-             const uint64_t* key_data = keys.data();
-             const size_t n = SizeOf(keys);
-             const py::gil_scoped_release released;
-             ThrowIfError(t.Prepare(stamp, key_data, n, read_only));
-           })
-      .def("fill", &Fill, py::arg("at"), py::arg("first"), py::arg("values").noconvert())
-      .def(
-          "open", [](BatchTable& t) { ThrowIfError(t.Open()); }, release)
       .def("merged", [](BatchTable& t) {
         const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),
@@ -163,6 +136,7 @@ void BindRanks(py::module_& module) {
         // The table's own memory, until the next batch: kept alive by the capsule.
         return py::array_t<float>(shape, merged, py::cast(&t));
       });
+  DefBatch(&batch);
   module.def("pull_into", &PullInto, py::arg("table"), py::arg("ids").noconvert(),
              py::arg("out").noconvert());
   module.def("have_embedx", &HaveEmbedx, py::arg("table"), py::arg("ids").noconvert());

@@ -1,10 +1,28 @@
-// What an operator's tensors are in the C interface of ops/cuda.
+// The C interface of ops/cuda for those above it: its errors, who closes what, and what an
+// operator's tensors are there.
 #pragma once
 
+#include "base/status.h"
 #include "cuda/hbm.h"
 #include "table/device_rows.h"
 
 namespace pbx {
+
+inline Status StatusOf(int code, const char* what, const char* where_full = "") {
+  if (code == PBX_HBM_OK) return Status::Ok();
+  const Code of = code == PBX_HBM_INVALID  ? Code::kInvalidArgument
+                  : code == PBX_HBM_MEMORY ? Code::kOutOfSpace
+                                           : Code::kIOError;
+  return Error(of, "%s: %s%s", what, pbx_hbm_error(), code == PBX_HBM_MEMORY ? where_full : "");
+}
+
+// For std::unique_ptr.
+struct Close {
+  void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
+  void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
+  void operator()(pbx_hbm_staging* staging) const { pbx_hbm_close_staging(staging); }
+  void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
+};
 
 inline pbx_hbm_segments SegmentsOf(const DeviceBatch& batch) {
   pbx_hbm_segments segments{};

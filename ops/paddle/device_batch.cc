@@ -11,20 +11,6 @@
 namespace pbx {
 namespace {
 
-Status StatusOf(int code, const char* what) {
-  if (code == PBX_HBM_OK) return Status::Ok();
-  const Code of = code == PBX_HBM_INVALID  ? Code::kInvalidArgument
-                  : code == PBX_HBM_MEMORY ? Code::kOutOfSpace
-                                           : Code::kIOError;
-  return Error(of, "%s: %s", what, pbx_hbm_error());
-}
-
-struct Close {
-  void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
-  void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
-  void operator()(pbx_hbm_staging* staging) const { pbx_hbm_close_staging(staging); }
-};
-
 // A batch on the device.
 struct Side {
   std::unique_ptr<pbx_hbm_table, Close> table;

@@ -18,13 +18,7 @@ constexpr size_t kChunkRows = 1 << 16;  // gathered on the host at a time
 constexpr size_t kSlots = 65536;
 
 Status StatusOf(int code, const char* what) {
-  if (code == PBX_HBM_OK) return Status::Ok();
-  const Code of = code == PBX_HBM_INVALID  ? Code::kInvalidArgument
-                  : code == PBX_HBM_MEMORY ? Code::kOutOfSpace
-                                           : Code::kIOError;
-  return Error(
-      of, "%s: %s%s", what, pbx_hbm_error(),
-      code == PBX_HBM_MEMORY ? "; a smaller hbm.budget_bytes splits passes into smaller ones" : "");
+  return pbx::StatusOf(code, what, "; a smaller hbm.budget_bytes splits passes into smaller ones");
 }
 
 pbx_hbm_rule RuleOf(const RuleConfig& rule) {
@@ -42,12 +36,6 @@ pbx_hbm_rule RuleOf(const RuleConfig& rule) {
           rule.max_bound};
 }
 
-struct Close {
-  void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
-  void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
-  void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
-  void operator()(pbx_hbm_staging* staging) const { pbx_hbm_close_staging(staging); }
-};
 using OwnedTable = std::unique_ptr<pbx_hbm_table, Close>;
 
 class HbmDevice : public DevicePass {

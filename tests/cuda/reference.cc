@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/hbm.h"
+#include "reference.h"
 #include "row/codec.h"
 #include "row/plan.h"
 #include "table/kernels.h"
@@ -123,17 +124,7 @@ PBX_HBM_API uint64_t pbx_reference_plan(const int32_t* ids, const int32_t* offse
 PBX_HBM_API void pbx_reference_push(const pbx_hbm_config* config, const uint64_t* keys, float* rows,
                                     const int32_t* plan, const pbx_hbm_gradient* gradient) {
   const pbx::AccessorConfig accessor = AccessorOf(*config);
-  pbx::GradientView view;
-  view.grad = gradient->grad;
-  view.stride = static_cast<size_t>(gradient->stride);
-  view.extra = static_cast<size_t>(gradient->extra);
-  view.weights_at = static_cast<size_t>(gradient->weights_at);
-  view.show_click = gradient->show_click;
-  view.show_click_stride = static_cast<size_t>(gradient->show_click_stride);
-  view.segments_per_instance = static_cast<size_t>(gradient->slots);
-  view.scale = gradient->scale;
-  view.on_bad = gradient->clip != 0 ? pbx::BadGrad::kClip : pbx::BadGrad::kSkip;
-  view.bound = gradient->bound;
+  pbx::GradientView view = ViewOf(*gradient);
   const auto unique = static_cast<size_t>(plan[1]);
   if (gradient->with_expand != 0) PushExpand(accessor, rows, plan, *gradient);
   pbx::ActiveKernels().push(BlockOf(accessor, keys, rows), plan + 3, plan + 3 + unique,

@@ -5,6 +5,7 @@
 
 #include "cuda/hbm.h"
 #include "ranks/narrow.h"
+#include "reference.h"
 #include "table/kernels.h"
 
 namespace {
@@ -43,17 +44,7 @@ PBX_HBM_API void pbx_reference_merge(int32_t dim, uint64_t n, const int32_t* pla
   accessor.embed.kind = accessor.embedx.kind = pbx::RuleKind::kNaive;
   std::vector<float> rows(n * static_cast<uint64_t>(accessor.layout.words()));
   std::vector<uint64_t> keys(n);
-  pbx::GradientView view;
-  view.grad = gradient->grad;
-  view.stride = static_cast<size_t>(gradient->stride);
-  view.extra = static_cast<size_t>(gradient->extra);
-  view.weights_at = static_cast<size_t>(gradient->weights_at);
-  view.show_click = gradient->show_click;
-  view.show_click_stride = static_cast<size_t>(gradient->show_click_stride);
-  view.segments_per_instance = static_cast<size_t>(gradient->slots);
-  view.scale = gradient->scale;
-  view.on_bad = gradient->clip != 0 ? pbx::BadGrad::kClip : pbx::BadGrad::kSkip;
-  view.bound = gradient->bound;
+  pbx::GradientView view = ViewOf(*gradient);
   view.merged = sums;
   const auto unique = static_cast<size_t>(plan[1]);
   const pbx::RowBlock block{reinterpret_cast<char*>(rows.data()), keys.data(),
