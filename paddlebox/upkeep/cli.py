@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("compact", _compact, "Merges the segments that are due.")
     command.add_argument("--full", action="store_true", help="until no two segments overlap")
     command = add(
-        "repair", _repair, "Mends what is damaged from parity, or drops it; without --yes it says what."
+        "repair", _repair, "Makes what is damaged anew, or drops it. Without --yes it says what."
     )
     command.add_argument("--yes", action="store_true", help="do it")
     add("migrate", _migrate, "Rewrites segments of older formats.")
