@@ -124,6 +124,7 @@ void BindTable(py::module_& module) {
                              [](const Table& t) { return t.codec().Fingerprint(); })
       .def_property_readonly("training", &Table::training)
       .def_property_readonly("has_frozen", &Table::has_frozen)
+      .def_property_readonly("unwritten_rows", &Table::unwritten_rows)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
       .def("stage", &Stage, py::arg("keys"), py::arg("slots"), py::arg("train"), py::arg("day"))
       .def("count_keys",

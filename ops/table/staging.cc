@@ -296,7 +296,7 @@ Result<Buffer> Table::PackRows(std::vector<const char*>* rows) {
   auto packed = Buffer::Allocate(rows->size() * stored_row_bytes());
   if (!packed.ok()) return packed;
   char* out = packed.value().data();
-  staging_pool_->ParallelRanges(rows->size(), kRowsPerTask, [&](size_t begin, size_t end) {
+  mem_pool_->ParallelRanges(rows->size(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       char* to = out + i * stored_row_bytes();
       codec_.Pack(reinterpret_cast<const float*>((*rows)[i]), to);

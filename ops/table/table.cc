@@ -365,6 +365,16 @@ bool Table::has_frozen() const {
   return frozen_ != nullptr;
 }
 
+uint64_t Table::unwritten_rows() const {
+  std::shared_ptr<const PassTable> pass;
+  {
+    const std::lock_guard<std::mutex> lock(residency_);
+    if (frozen_ == nullptr || frozen_->written) return 0;
+    pass = frozen_;
+  }
+  return static_cast<uint64_t>(std::count(pass->touched.begin(), pass->touched.end(), 1));
+}
+
 int32_t Table::stamp() const {
   const std::lock_guard<std::mutex> open(open_mutex_);
   return training_ == nullptr ? 0 : training_->stamp;

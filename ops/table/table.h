@@ -160,6 +160,8 @@ class Table : public RowAccess {
 
   bool training() const;  // a pass (of either purpose) is open
   bool has_frozen() const;
+  // Changed rows of the frozen pass that WriteFrozen has not written yet; 0 without one.
+  uint64_t unwritten_rows() const;
   int32_t stamp() const override;  // of the open pass, 0 when there is none
   DevicePass* device() const override { return device_.get(); }
 
@@ -209,7 +211,8 @@ class Table : public RowAccess {
   RowCodec codec_;
   std::unique_ptr<DevicePass> device_;
   std::unique_ptr<ThreadPool> staging_pool_;  // staging and commit, beside it
-  // MEM, under residency_: a read of the SSD tier holds the staging pool for seconds.
+  // MEM, under residency_, and what a commit packs: a read of the SSD tier holds the staging pool
+  // for seconds.
   std::unique_ptr<ThreadPool> mem_pool_;
   std::unique_ptr<MemTier> mem_;
   std::unique_ptr<SsdTier> ssd_;  // null without a folder

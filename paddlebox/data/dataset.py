@@ -70,7 +70,7 @@ class InMemoryDataset(Orders):
         assert self._next is not None
         if self._next.train:
             started = time.perf_counter()
-            self._table.begin_day(self._next.day)  # after the commit of the pass before
+            self._table.begin_day(self._next.day)
             self._next.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()
         with self._lock:
@@ -279,7 +279,7 @@ class InMemoryDataset(Orders):
         times, begin = current.stats.times, time.perf_counter_ns()
         take = self._table.commit_in_background if commit else self._table.keep_in_background
         taken = take(
-            dense=dict(self.dense_state()) if self.dense_state is not None else None,
+            dense=self._dense_now(),
             day=current.day,
             pass_number=self._passes_committed,
             cursor={"files": current.loaded.files, **self.cursor},
@@ -294,6 +294,12 @@ class InMemoryDataset(Orders):
             times.trace("commit", WORK, begin, end)
 
         taken.add_done_callback(committed)
+
+    def _dense_now(self) -> dict[str, np.ndarray] | None:
+        """Copies: the next pass may change the arrays before they are written."""
+        if self.dense_state is None:
+            return None
+        return {name: np.array(value) for name, value in self.dense_state().items()}
 
     def abandon_pass(self, error: BaseException | None = None) -> None:
         """Forgets the open pass: the store stays at its last commit. The table takes no more

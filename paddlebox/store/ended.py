@@ -57,6 +57,7 @@ class EndedPasses:
         """Writes the pass that has ended now, when it is called."""
         parts = self._take_parts()
         self._last_day = int(fields.get("day", 0))
+        fields["counted"] = self._counted_by_now(fields.get("counted"))
         return lambda: self._keep(parts, fields)
 
     def commit_later(
@@ -70,6 +71,7 @@ class EndedPasses:
         called. Returns the version; 0 without a folder."""
         parts, fields = self._take_parts(), {"day": 0, "pass_number": 0, **fields}
         self._last_day = int(fields["day"])
+        counted = self._counted_by_now(counted)
         return lambda: self._commit(parts, dense or {}, counted, fields)
 
     def commit_kept(self) -> int:
@@ -126,7 +128,7 @@ class EndedPasses:
                 segments=newly_written(segments),
                 live_rows=sum(s["rows"] for s in segments),
                 bytes_written={kind: sum(s["bytes"] for s in segments)},
-                dense=self._with_counts(dense, None),
+                dense=self._with_counts(dense, self._counted_by_now(None)),
                 events=list(events),
                 tables=self._history.others(),
                 **_plain(fields),
@@ -149,15 +151,19 @@ class EndedPasses:
             self._unnamed = [*parts, *self._unnamed]  # the commit may be tried again
             raise
 
-    def _with_counts(
-        self, dense: Mapping[str, np.ndarray], counted: int | None
-    ) -> dict[str, np.ndarray]:
+    def _counted_by_now(self, counted: int | None) -> int:
+        """Said when a pass ends: the next one may be counted before this one is written."""
+        if counted is not None or self._counts is None:
+            return counted or 0
+        return self._counts.last
+
+    def _with_counts(self, dense: Mapping[str, np.ndarray], counted: int) -> dict[str, np.ndarray]:
         own = {ADMISSION: self._counts.after(counted)} if self._counts is not None else {}
         return {**dense, **own}
 
     def _keep(self, parts: list[dict[str, Any]], fields: Mapping[str, Any]) -> None:
         fields = dict(fields)
-        counted = fields.pop("counted", None)
+        counted = fields.pop("counted")
         dense = self._with_counts(fields.pop("dense", None) or {}, counted)
         with self._given_back(parts):
             written = self.native.write_frozen()
@@ -169,7 +175,7 @@ class EndedPasses:
         self,
         parts: list[dict[str, Any]],
         dense: Mapping[str, np.ndarray],
-        counted: int | None,
+        counted: int,
         fields: Mapping[str, Any],
     ) -> int:
         with self._given_back(parts):

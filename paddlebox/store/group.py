@@ -150,12 +150,14 @@ class TableGroup(OneRank, Closing):
 
     def _link_of(self, number: int, read_only: bool) -> GroupLink:
         if number == 0:
-            return GroupLink(others=self._heads)
+            return GroupLink(others=self._heads, settle=self.wait_commit)
         name = self.names[number]
         named = self.head.tables.get(name, 0) if self.head is not None else 0
         first = self._tables[0]
         return GroupLink(
-            named=lambda: first.named_versions(name), version=None if read_only else named
+            named=lambda: first.named_versions(name),
+            settle=self.wait_commit,
+            version=None if read_only else named,
         )
 
     def _check_stored_names(self, read_only: bool) -> None:
@@ -302,10 +304,10 @@ class TableGroup(OneRank, Closing):
         together any more, and take no more passes or commits."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._torn = True
             for table in self._tables:
-                table.refuse_passes()
+                table.refuse_passes(error)
             raise
 
     @contextmanager

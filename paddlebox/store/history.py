@@ -31,6 +31,8 @@ class GroupLink:
     others: Callable[[], Mapping[str, int]] | None = None
     #: Of another: its versions that kept versions of the first one name.
     named: Callable[[], Collection[int]] | None = None
+    #: Waits for the commit of all tables in the background.
+    settle: Callable[[], object] | None = None
     #: Of another that is opened for training: the version to go back to; 0: an empty table.
     version: int | None = None
 

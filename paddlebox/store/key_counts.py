@@ -33,6 +33,12 @@ class KeyCounts:
             self._counted += 1
             return self._counted
 
+    @property
+    def last(self) -> int:
+        """The number of the last count; 0 before one."""
+        with self._mutex:
+            return self._counted
+
     def take_back(self, counted: int) -> None:
         """Raises: PassError for a count that is not the last."""
         with self._mutex:
@@ -44,10 +50,10 @@ class KeyCounts:
             self._native.set_admission_state(self._before.pop(counted))
             self._counted -= 1
 
-    def after(self, counted: int | None) -> np.ndarray:
-        """The filter as of a count; None: the last. What came before it is forgotten."""
+    def after(self, counted: int) -> np.ndarray:
+        """The filter as of a count. What came before it is forgotten."""
         with self._mutex:
-            following = (self._counted if counted is None else counted) + 1
+            following = counted + 1
             state = self._before.get(following)
             if state is None:
                 state = self._native.admission_state()

@@ -37,14 +37,17 @@ class Room:
                 "free"
             )
 
+    def holds_pass(self, rows: int, row_bytes: int, stored: int) -> bool:
+        """Whether `check_pass` would find room."""
+        return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
+
     def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
         """A pass of so many rows can be committed to a store of so many bytes, and a merge made
         beside it. row_bytes: as stored.
 
         Raises: OutOfSpaceError.
         """
-        needed = rows * (row_bytes + 8) * 11 // 10  # keys, filters, fences
-        reserve = stored // 64  # a merge of one range
+        needed, reserve = _of_pass(rows, row_bytes, stored)
         free = self.free_bytes()
         if needed + reserve > free:
             budget = f", disk_budget_bytes {self.budget_bytes}" * bool(self.budget_bytes)
@@ -58,3 +61,8 @@ class Room:
             log.warning(
                 "%s: %d of disk_budget_bytes %d are left", self.folder, free, self.budget_bytes
             )
+
+
+def _of_pass(rows: int, row_bytes: int, stored: int) -> tuple[int, int]:
+    """Bytes of a pass's segments, and of a merge of one range."""
+    return rows * (row_bytes + 8) * 11 // 10, stored // 64  # keys, filters, fences

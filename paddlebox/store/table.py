@@ -112,6 +112,8 @@ class Table(OneRank, Closing):
         #: Called after each commit of a pass, on its thread, with the version's record.
         self.after_commit: Callable[[VersionRecord], None] | None = None
         self._abandoned = False
+        self._refused_for: BaseException | None = None  # see refuse_passes
+        self._settle_commit = (link and link.settle) or self.wait_commit
         self._background = Background("paddlebox-commit")
         self._native: Any = None
         self._room: Room | None = None
@@ -273,7 +275,8 @@ class Table(OneRank, Closing):
         self._native.begin(staged.stamp)
 
     def make_room(self, staged: StagedPass) -> None:
-        """Waits for compaction where segments are too many or take too much room, and says so.
+        """Waits for compaction where segments are too many or take too much room, and says so; and
+        for the commit in the background where the disk may not have room for that and this pass.
 
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
@@ -281,7 +284,11 @@ class Table(OneRank, Closing):
         if self._merging is not None and self._room is not None and staged.train:
             self.compaction_wait_s += self._merging.make_room()
             stored = sum(segment["bytes"] for segment in self._history.last.segments)
-            self._room.check_pass(staged.rows, self._native.stored_row_bytes, stored)
+            row_bytes, unwritten = self._native.stored_row_bytes, self._native.unwritten_rows
+            # The commit of the pass before needs room, too; once it is over the disk says how much.
+            if unwritten and not self._room.holds_pass(staged.rows + unwritten, row_bytes, stored):
+                self._settle_commit()
+            self._room.check_pass(staged.rows, row_bytes, stored)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
@@ -299,11 +306,19 @@ class Table(OneRank, Closing):
         if self._native.training:
             self._native.abandon()
 
-    def refuse_passes(self) -> None:
-        """Takes no more training, as after `abandon`: what is in memory is not what is stored."""
-        self._abandoned = True
+    def refuse_passes(self, cause: BaseException | None = None) -> None:
+        """Takes no more training, as after `abandon`: what is in memory is not what is stored.
+
+        Args: cause: what `PassError` then tells.
+        """
+        self._abandoned, self._refused_for = True, cause
 
     def _check_not_abandoned(self) -> None:
+        if self._refused_for is not None:
+            raise PassError(
+                f"table '{self.name}': takes no more passes, for what went wrong before: "
+                f"{self._refused_for}; reopen the table at its last commit"
+            ) from self._refused_for
         if self._abandoned:
             raise PassError(
                 f"table '{self.name}': a pass was abandoned; reopen the table at its last commit"

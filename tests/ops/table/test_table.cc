@@ -151,6 +151,24 @@ TEST(a_pass_that_was_not_written_is_not_published) {
   CHECK_EQ(table->pairs_upper_bound(), 99u);
 }
 
+// Whoever begins the next pass must leave them room on the disk.
+TEST(rows_of_a_frozen_pass_are_unwritten_until_they_are_written) {
+  const Scratch scratch;
+  TableConfig config = test::SmallConfig();
+  config.ssd_folder = scratch.path();
+  const auto table = test::OpenTable(config);
+  CHECK_OK(table->Begin(Stage(table.get(), Range(1, 100)).value().stamp));
+  Touch(table.get(), Range(1, 41));
+  CHECK_EQ(table->unwritten_rows(), 0u);
+  CHECK_OK(table->End());
+  CHECK_EQ(table->unwritten_rows(), 40u);  // those that were only read are written nowhere
+  const auto written = table->WriteFrozen();
+  CHECK_OK(written.status());
+  CHECK_EQ(table->unwritten_rows(), 0u);
+  CHECK_OK(table->Publish(written.value().segments));
+  CHECK_EQ(table->unwritten_rows(), 0u);
+}
+
 TEST(a_publish_out_of_order_changes_nothing) {
   const Scratch scratch;
   TableConfig config = test::SmallConfig();

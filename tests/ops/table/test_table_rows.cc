@@ -350,10 +350,13 @@ TEST(an_abandoned_pass_leaves_the_store_as_it_was_committed) {
 // n - 1, and a fourth looks at the counters.
 TEST(training_staging_and_committing_side_by_side_end_as_the_model_does) {
   const Workload work(20000, 3000);
-  for (const bool ssd : {true, false}) {
+  for (const auto& [ssd, precision] : {std::pair{true, Precision::kFloat32},
+                                       {true, Precision::kBfloat16},
+                                       {false, Precision::kFloat32}}) {
     const test::Scratch scratch;
     TableConfig config = test::SmallConfig();
     config.threads = 2;
+    config.precision = precision;
     config.mem_budget_bytes = ssd ? MemTier::kMinBudgetBytes : uint64_t{16} << 20;
     if (ssd) config.ssd_folder = scratch.path();
     const auto table = test::OpenTable(config);
@@ -364,6 +367,7 @@ TEST(training_staging_and_committing_side_by_side_end_as_the_model_does) {
       while (!stop) {
         looks += table->counters().mem_bytes > 0;
         looks += table->training() || table->has_frozen() || table->stamp() != 0;
+        looks += table->unwritten_rows() > 0;
       }
     });
     int32_t next = test::StageTrain(table.get(), work.passes[0]).stamp;
@@ -390,7 +394,8 @@ TEST(training_staging_and_committing_side_by_side_end_as_the_model_does) {
       committer.join();
       CHECK_OK(committed);
       if (n % 2 == 0) stager.join();  // in the other passes staging may meet the end of the pass
-      CHECK_OK(table->End());
+      CHECK_OK(table->End(n));
+      model.EndPass(n);
       if (stager.joinable()) stager.join();
       if (!staged) continue;
       CHECK_OK(staged->status());

@@ -1,0 +1,60 @@
+"""Commits that stand still at a chosen point until they are let go, so that what is done beside
+them is done beside them whatever the machine's pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from paddlebox.store.table import Table
+
+#: Before the rows are written, the version is made, and the rows are given back to MEM.
+POINTS = ("write_frozen", "commit", "publish")
+
+
+class _Before:
+    """What it is given, with something that is done before one of its calls."""
+
+    def __init__(self, of: Any, name: str, act: Callable[[], None]) -> None:
+        self._of, self._name, self._act = of, name, act
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if name != self._name:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._act()
+            return found(*arguments, **named)
+
+        return call
+
+
+def before_point(table: Table, point: str, act: Callable[[], None]) -> None:
+    """Calls act, on the thread that commits, whenever a commit of this table comes to the point."""
+    ended = table._ended
+    if point == "commit":
+        ended._history = _Before(ended._history, point, act)  # type: ignore[assignment]
+    else:
+        ended.native = _Before(ended.native, point, act)
+
+
+class Held:
+    """Holds the commits of a table at a point until `let_go`; a fault that is set then is raised
+    there."""
+
+    def __init__(self, table: Table, point: str) -> None:
+        self.reached, self._go = Event(), Event()
+        self.fault: BaseException | None = None
+        before_point(table, point, self._hold)
+
+    def _hold(self) -> None:
+        self.reached.set()
+        assert self._go.wait(60), "nobody let this commit go"
+        if self.fault is not None:
+            raise self.fault
+
+    def let_go(self, fault: BaseException | None = None) -> None:
+        self.fault = fault
+        self._go.set()
