@@ -8,12 +8,15 @@ plans.py        what a pass and its steps exchange, as it is known ahead
 asking.py       finds it for some batches at a time
 stepping.py     each step: rows before it, gradients after it
 exchange.py     rows from their owners, gradients to them
-many_ranks.py   what of both the world alone answers
+many_ranks.py   what both leave to the world alone
 batch_rows.py   where the rows of a batch are: on the host, or on a GPU
 early.py        rows that travel a step earlier
 two_level.py    the same exchange, with what a node's ranks ask and send merged first
 narrow.py       rows and gradients in fewer bytes
+bare.py         those of rows without an embedx
+ids.py          row ids in fewer bytes
 nodes.py        which ranks share a node
+routes.py       ways from one GPU of a machine to another
 traffic.py      bytes that were sent
 dense.py        gradients of dense parameters, summed
 dense_modes.py  some of them only, or averages of the parameters now and then

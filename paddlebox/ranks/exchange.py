@@ -32,7 +32,7 @@ _WITH_MOMENTUM = (Rule.ADAM, Rule.SHARED_ADAM)
 
 
 class Exchange:
-    """What takes a lane goes through all ranks, in the same order, and is called on that lane.
+    """Of one table. What takes a lane is called on it, by all ranks in the same order.
 
     Args:
         native: the core's table of this rank's own range. config: of that table.

@@ -50,7 +50,7 @@ class Stepping:
     ) -> None:
         self._lane, self._ahead = lane, ahead
         self._exchange, self._batch = exchange, batch
-        #: Whose rows are fetched before the gradients of a step are given.
+        #: So many later steps have their rows fetched before the gradients of a step are given.
         self.steps_ahead = exchange.options.ahead
         self._step, self._rows = STEP + inputs, _ROWS + inputs
         self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
