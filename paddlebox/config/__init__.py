@@ -1,33 +1,15 @@
 """Configuration: one YAML file, typed and frozen. Imports no Paddle."""
 
+from paddlebox.config.checkpoint import CheckpointConfig, GuardConfig
+from paddlebox.config.data import DataConfig, Format, KeySpace, OversizePass
 from paddlebox.config.load import load_config
 from paddlebox.config.models import ModelConfig, ModelType
-from paddlebox.config.schema import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    EmbedRuleConfig,
-    Format,
-    GuardConfig,
-    HbmConfig,
-    HbmPlace,
-    KeySpace,
-    LifeConfig,
-    MemConfig,
-    OptimizerConfig,
-    OptimizerType,
-    OversizePass,
-    Phase,
-    Program,
-    Rule,
-    RuleConfig,
-    SecurityConfig,
-    SsdConfig,
-    StoreConfig,
-    TableConfig,
-    TrainerConfig,
-)
+from paddlebox.config.phases import Phase
+from paddlebox.config.schema import Config, SecurityConfig
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
+from paddlebox.config.table import EmbedRuleConfig, LifeConfig, Rule, RuleConfig, TableConfig
+from paddlebox.config.tiers import HbmConfig, HbmPlace, MemConfig, SsdConfig, StoreConfig
+from paddlebox.config.trainer import OptimizerConfig, OptimizerType, Program, TrainerConfig
 from paddlebox.config.units import parse_bytes
 from paddlebox.config.zoo import AnyModelConfig
 

@@ -1,12 +1,10 @@
-"""Keys of `alerts` and `publish` (docs/runbook.md, docs/hours.md)."""
+"""Keys of `alerts` (docs/runbook.md)."""
 
 from __future__ import annotations
 
-from typing import Literal
+from pydantic import Field
 
-from pydantic import Field, model_validator
-
-from paddlebox.config.section import ListOf, Section, Text, Unit
+from paddlebox.config.section import Section, Unit
 from paddlebox.config.units import Bytes
 
 
@@ -46,28 +44,3 @@ class AlertsConfig(Section):
         le=65535,
         description="of http://127.0.0.1/metrics, for Prometheus; 0: none",
     )
-
-
-class PublishConfig(Section):
-    """An export file that the run keeps up with its saves (docs/serving.md)."""
-
-    file: str = Field(default="", description="export file that follows save.out; empty: none")
-    every: Literal["pass", "date"] = Field(
-        default="pass", description="bring in each save, or all of them with each base; and the end"
-    )
-    precision: Literal["float32", "float16", "int8"] = Field(
-        default="float32", description="of embedx, when the file is made"
-    )
-    gate_files: ListOf[Text] = Field(
-        default=(), description="labelled files; a save that fails the gate on them is not shown"
-    )
-    min_auc: float = Field(default=0.0, ge=0, le=1, description="of the gate; 0: any")
-    max_copc_drift: float = Field(
-        default=0.0, ge=0, description="of the gate, from the version shown, as a share; 0: any"
-    )
-
-    @model_validator(mode="after")
-    def _gate_is_whole(self) -> PublishConfig:
-        if bool(self.gate_files) != bool(self.min_auc or self.max_copc_drift):
-            raise ValueError("expected gate_files with min_auc or max_copc_drift, or none of them")
-        return self

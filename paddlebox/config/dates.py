@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 _EPOCH = datetime.date(1970, 1, 1)
+
+
+def _number_to_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+DigitText = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
 
 
 def day_of(date: str) -> int:

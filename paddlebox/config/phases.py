@@ -1,14 +1,33 @@
-"""Whose a dense state is, where two programs train: update's by the names that a run of one program
-gives, join's behind "join/"."""
+"""Keys of `phases`, two programs over one table, and whose a dense state is (docs/phases.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TypeVar
 
-from paddlebox.config.schema import Phase
+from pydantic import Field
+
+from paddlebox.config.section import Section
+from paddlebox.config.trainer import OptimizerConfig
+from paddlebox.config.zoo import AnyModelConfig
 
 T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    JOIN = "join"
+    UPDATE = "update"
+
+
+class PhaseConfig(Section):
+    """One of the two programs that train a pass."""
+
+    model: AnyModelConfig
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+
+
+# Update's state has the names that a run of one program gives.
 _PREFIX = {Phase.UPDATE: "", Phase.JOIN: "join/"}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from paddlebox.config.check import validate
-from paddlebox.config.schema import Format
+from paddlebox.config.data import Format
 from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from paddlebox.config.dates import DigitText
 from paddlebox.config.hours import check_template, is_hourly, moment, zone_of
 from paddlebox.config.section import Choice, Section, Text
 
@@ -17,13 +17,6 @@ class MissingHour(StrEnum):
     STOP = "stop"
 
 
-def _number_to_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-_Moment = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240101 as a number
-
-
 class StreamConfig(Section):
     """In place of `train_files`: files that come as time goes on, a pass of each hour."""
 
@@ -32,10 +25,10 @@ class StreamConfig(Section):
         description="in place of train_files: what an hour's log is called, a file, folder, glob "
         "or URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
     )
-    from_hour: _Moment = Field(
+    from_hour: DigitText = Field(
         default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
     )
-    until_hour: _Moment = Field(
+    until_hour: DigitText = Field(
         default="", description="the last one, or its day; empty: for ever (--until)"
     )
     time_zone: Text = Field(default="UTC", description="of {date} and {hour}")

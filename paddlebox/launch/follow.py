@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddlebox.config import TrainerConfig
-from paddlebox.config.alerts import PublishConfig
+from paddlebox.config.save import PublishConfig
 from paddlebox.errors import PaddleBoxError, StoreLockedError
 from paddlebox.launch.cli import _prepare_for
 

@@ -2,13 +2,21 @@
 
 world.py        who there is, waiting for each other, small things gathered
 lane.py         arrays between every two ranks
-sharded.py      a table whose rows all ranks reach: keys once a pass, rows and gradients each step
+sharded.py      a table whose rows all ranks reach: keys once a pass
 group.py        several such tables, exchanged in the same steps
+plans.py        what a pass and its steps exchange, as it is known ahead
+asking.py       finds it for some batches at a time
+stepping.py     each step: rows before it, gradients after it
+exchange.py     rows from their owners, gradients to them
+many_ranks.py   what both leave to the world alone
 batch_rows.py   where the rows of a batch are: on the host, or on a GPU
 early.py        rows that travel a step earlier
-two_level.py    the same table, with what a node's ranks ask and send merged first
+two_level.py    the same exchange, with what a node's ranks ask and send merged first
 narrow.py       rows and gradients in fewer bytes
+bare.py         those of rows without an embedx
+ids.py          row ids in fewer bytes
 nodes.py        which ranks share a node
+routes.py       ways from one GPU of a machine to another
 traffic.py      bytes that were sent
 dense.py        gradients of dense parameters, summed
 dense_modes.py  some of them only, or averages of the parameters now and then
@@ -17,7 +25,6 @@ moving.py       the rows of some ranks as the stores of another number of them
 
 from paddlebox.ranks.group import ShardedGroup
 from paddlebox.ranks.sharded import ShardedTable
-from paddlebox.ranks.two_level import sharded_table
 from paddlebox.ranks.world import World
 
-__all__ = ["ShardedGroup", "ShardedTable", "World", "sharded_table"]
+__all__ = ["ShardedGroup", "ShardedTable", "World"]

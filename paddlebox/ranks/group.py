@@ -14,16 +14,18 @@ from typing import Any
 
 from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
+from paddlebox.ranks.many_ranks import ManyRanks
 from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.sharded import Feed, ShardedPass, ShardedTable, with_next
+from paddlebox.ranks.plans import Feed, ShardedPass
+from paddlebox.ranks.sharded import ShardedTable
+from paddlebox.ranks.stepping import with_next
 from paddlebox.ranks.traffic import Traffic
-from paddlebox.ranks.two_level import sharded_table
 from paddlebox.ranks.world import World
 from paddlebox.store.group import StagedGroup, TableGroup
 from paddlebox.store.staged import StagedPass
 
 
-class ShardedGroup(TableGroup):
+class ShardedGroup(ManyRanks, TableGroup):
     """As `TableGroup`, for the rank's own range of each table.
 
     Args:
@@ -47,30 +49,16 @@ class ShardedGroup(TableGroup):
 
     def _open(self, number: int, config: TableConfig, **arguments: Any) -> ShardedTable:
         inputs = f"_{config.name}" if number else ""
-        table = sharded_table(
-            config, world=self.world, options=self.options, inputs=inputs, **arguments
+        table = ShardedTable(
+            config,
+            world=self.world,
+            options=self.options,
+            traffic=self.traffic,
+            inputs=inputs,
+            **arguments,
         )
-        table.traffic = self.traffic
         self._sharded.append(table)
         return table
-
-    @property
-    def ranks(self) -> int:
-        return self.world.size
-
-    @property
-    def rank(self) -> int:
-        return self.world.rank
-
-    @property
-    def key_range(self) -> tuple[int, int]:
-        return self._sharded[0].key_range
-
-    def agree_parts(self, parts: int) -> int:
-        return self._sharded[0].agree_parts(parts)
-
-    def meet(self, what: str, mine: bytes = b"") -> list[bytes]:
-        return self._sharded[0].meet(what, mine)
 
     def gather(self, mine: bytes) -> list[bytes]:
         return self._sharded[0].gather(mine)
@@ -87,15 +75,16 @@ class ShardedGroup(TableGroup):
         """As `ShardedTable.feeds`, with what the step exchanges of each table."""
         assert isinstance(staged, StagedGroup)
         parts = [part for part in staged.parts if isinstance(part, ShardedPass)]
-        changes = [table.changes_of(part) for table, part in zip(self._sharded, parts, strict=True)]
+        asking = [table.asking for table in self._sharded]
+        changes = [of_table.changes_of(part) for of_table, part in zip(asking, parts, strict=True)]
 
         def ask(own: list[Feed], fill: list[Feed]) -> list[Feed]:
-            for table, part, of_table in zip(self._sharded, parts, changes, strict=True):
-                feeds = table.ask(part, of_table, own, fill)
+            for of_table, part, changed in zip(asking, parts, changes, strict=True):
+                feeds = of_table.ask(part, changed, own, fill)
             return feeds
 
-        feeds = self._sharded[0].planned(count, batches, nobody, ask, staged.train)
-        yield from with_next(self._sharded, feeds, staged.train)
+        feeds = asking[0].planned(asking[0].agree_steps(count), batches, nobody, ask)
+        yield from with_next([table.stepping for table in self._sharded], feeds, staged.train)
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:

@@ -1,4 +1,4 @@
-"""TwoLevelTable: what two nodes say to each other is said once.
+"""TwoLevelExchange: what two nodes say to each other is said once.
 
 Rank (n, l) is the l-th of node n. For the rows that the l-th ranks of all nodes own, it speaks for
 its whole node:
@@ -15,46 +15,34 @@ Letters: N = nodes, L = ranks of a node, P = 3 + D.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from paddlebox import _native
-from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
+from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.narrow import Residual
 from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.sharded import Asked, ShardedPass, ShardedTable, Step
-from paddlebox.ranks.world import World
-
-core = _native.core
+from paddlebox.ranks.plans import Asked, ShardedPass, Step
 
 
-def sharded_table(
-    config: TableConfig, *, world: World, options: RanksConfig, **arguments: Any
-) -> ShardedTable:
-    """The table of several ranks that `options` ask for.
+def exchange_of(options: RanksConfig, size: int) -> type[Exchange]:
+    """How so many ranks exchange.
 
     Raises: ConfigError for two levels where there is one.
     """
     if not options.two_level:
-        return ShardedTable(config, world=world, options=options, **arguments)
-    per_node = ranks_per_node(world.size, options.per_node)
-    if per_node in (1, world.size):
+        return Exchange
+    per_node = ranks_per_node(size, options.per_node)
+    if per_node in (1, size):
         raise ConfigError(
-            f"ranks.two_level: {world.size} ranks, {per_node} on a node: expected several nodes of "
+            f"ranks.two_level: {size} ranks, {per_node} on a node: expected several nodes of "
             "several ranks; leave it out, or set ranks.per_node"
         )
-    return TwoLevelTable(config, world=world, options=options, **arguments)
-
-
-@dataclass(frozen=True)
-class TwoLevelPass(ShardedPass):
-    # (N) of the l-th owner of each node: rows that this rank's node may ask for, ascending.
-    of_node: list[np.ndarray] = field(default_factory=list)
+    return TwoLevelExchange
 
 
 @dataclass(frozen=True)
@@ -64,17 +52,16 @@ class Way:
 
     unions: list[int]  # (N) rows that it asks of the l-th owner of each node
     at: list[list[np.ndarray]]  # (L, N) places in them of what each rank of its node wants
-    places: np.ndarray  # int32, of the unions one after the other among `TwoLevelPass.of_node`
+    places: np.ndarray  # int32, of the unions one after the other among those of the pass
 
 
-class TwoLevelTable(ShardedTable):
-    """As `ShardedTable`, with `ranks.two_level`."""
+class TwoLevelExchange(Exchange):
+    """As `Exchange`, with `ranks.two_level`."""
 
-    def __init__(
-        self, config: TableConfig, *, world: World, options: RanksConfig, **arguments: Any
-    ) -> None:
-        super().__init__(config, world=world, options=options, **arguments)
-        self._local = ranks_per_node(world.size, options.per_node)  # L
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        world = self.world
+        self._local = ranks_per_node(world.size, self.options.per_node)  # L
         self._nodes = world.size // self._local  # N
         self._node, self._at = divmod(world.rank, self._local)
         first = self._node * self._local
@@ -83,30 +70,23 @@ class TwoLevelTable(ShardedTable):
 
     # ---- once a pass
 
-    def _stage(
-        self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
-    ) -> ShardedPass:
-        staged = super()._stage(keys, slots, train, day)
-        if not (train and self._gradient_format.narrow and self.options.error_feedback):
-            return staged
-        wanted = self._cut(staged.bounds, staged.row_at_owner)
-        found = self._to_mates(self._staging, "keys", wanted)
-        of_node = [np.unique(np.concatenate([of_mate[n] for of_mate in found])) for n in self._all]
-        return replace(
-            TwoLevelPass(**{name: getattr(staged, name) for name in ShardedPass.__match_args__}),
-            of_node=of_node,
-        )
+    def way_of(self, rows: list[np.ndarray], lane: Lane) -> list[np.ndarray] | None:
+        """(N) of the l-th owner of each node: rows that this rank's node may ask for, ascending;
+        None where nothing is kept of them."""
+        if not self._feedback:
+            return None
+        found = self._to_mates(lane, "keys", rows)
+        return [np.unique(np.concatenate([of_mate[n] for of_mate in found])) for n in self._all]
 
     @property
     def _all(self) -> range:
         return range(self._nodes)
 
     def _new_residual(self, staged: ShardedPass) -> Residual:
-        assert isinstance(staged, TwoLevelPass)
         bounds = np.zeros(self.world.size + 1, np.int64)
         for node, rank in enumerate(self._peers):
-            bounds[rank + 1] = len(staged.of_node[node])
-        return Residual(self._gradient_format, np.concatenate(staged.of_node), np.cumsum(bounds))
+            bounds[rank + 1] = len(staged.way[node])
+        return Residual(self._gradient_format, np.concatenate(staged.way), np.cumsum(bounds))
 
     # ---- each batch
 
@@ -120,11 +100,13 @@ class TwoLevelTable(ShardedTable):
         for at, mate in enumerate(self._mates):
             parts = [wanted[node * self._local + at] for node in self._all]
             out[mate] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        found = self._exchange(lane, what, out)
+        found = self.all_to_all(lane, what, out)
         return [_split(found[mate], self._nodes) for mate in self._mates]
 
-    def _request(self, staged: ShardedPass, wanted: list[list[np.ndarray]]) -> list[Asked]:
-        steps, lane = range(len(wanted)), self._asking
+    def request(
+        self, staged: ShardedPass, wanted: list[list[np.ndarray]], lane: Lane
+    ) -> list[Asked]:
+        steps = range(len(wanted))
         # All steps in one message: the rows of each owner, step by step.
         sizes = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int32)
         by_owner = [
@@ -156,22 +138,22 @@ class TwoLevelTable(ShardedTable):
         for node, peer in enumerate(self._peers):
             parts = [unions[step][node] for step in steps]
             out[peer] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        arrived = self._exchange_ids(lane, out)
+        arrived = self._send_ids(lane, out)
         of_node = [_split(arrived[peer], len(wanted)) for peer in self._peers]
         return [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
 
     def _places(self, staged: ShardedPass, unions: list[np.ndarray]) -> np.ndarray:
-        if not isinstance(staged, TwoLevelPass):
+        if staged.way is None:
             return np.empty(0, np.int32)
         places, first = [], 0
-        for known, union in zip(staged.of_node, unions, strict=True):
+        for known, union in zip(staged.way, unions, strict=True):
             places.append(np.searchsorted(known, union) + first)
             first += len(known)
         return np.concatenate(places).astype(np.int32)
 
     # ---- each step
 
-    def _fetch(self, step: Step, lane: Lane) -> np.ndarray:
+    def fetch(self, step: Step, lane: Lane) -> np.ndarray:
         way: Way = step.way
         rows = self._from_owners(lane, step.asked, way.unions, step.bare)
         unions = np.split(rows, np.cumsum(way.unions)[:-1])
@@ -194,7 +176,7 @@ class TwoLevelTable(ShardedTable):
                 mine[ends[node, at] - len(part) : ends[node, at]] = part
         return mine
 
-    def _give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
+    def give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
         way: Way = step.way
         of_owner = np.split(merged, np.cumsum(step.counts)[:-1])
         shares = [
@@ -241,7 +223,7 @@ class TwoLevelTable(ShardedTable):
         all_out, all_into = [nothing] * self.world.size, [nothing] * self.world.size
         for rank, room in zip(ranks, into, strict=True):
             all_out[rank], all_into[rank] = np.ascontiguousarray(out[rank]), room
-        self.traffic.add(what, all_out)
+        self._traffic.add(what, all_out)
         lane.swap(all_out, all_into)
 
 

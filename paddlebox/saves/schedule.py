@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from paddlebox.config.schema import BaseEvery, SaveConfig
+from paddlebox.config.save import BaseEvery, SaveConfig
 from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.saves.reader import Save

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from paddlebox._native import core
-from paddlebox.config.schema import HbmPlace
+from paddlebox.config.tiers import HbmPlace
 from paddlebox.errors import ConfigError
 
 #: Set to `host`, a library that was built without CUDA takes `hbm.place: gpu`, its own memory being

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paddlebox.config.schema import LifeConfig
+from paddlebox.config.table import LifeConfig
 
 DECAY, SHRINK, DELTA_RESET = "decay", "shrink", "delta_reset"
 

@@ -27,13 +27,12 @@ from paddlebox.store.compaction import Policy
 from paddlebox.store.ended import EndedPasses
 from paddlebox.store.hbm_place import gpu_number, native_place
 from paddlebox.store.history import ADMISSION, OWN, GroupLink, History
+from paddlebox.store.housekeeping import Housekeeping
 from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.merging import Merging
 from paddlebox.store.one_rank import OneRank
-from paddlebox.store.parity import Keeper
-from paddlebox.store.room import Room
 from paddlebox.store.staged import StagedPass, sorted_unique_keys
 
 __all__ = ["PassError", "StagedPass", "Table", "sorted_unique_keys"]
@@ -116,9 +115,7 @@ class Table(OneRank, Closing):
         self._settle_commit = (link and link.settle) or self.wait_commit
         self._background = Background("paddlebox-commit")
         self._native: Any = None
-        self._room: Room | None = None
-        self._merging: Merging | None = None
-        self._parity: Keeper | None = None
+        self._housekeeping: Housekeeping | None = None
         described = config.model_dump(mode="json")
         self._history = history or History(
             self.folder,
@@ -154,17 +151,14 @@ class Table(OneRank, Closing):
             self._ended = EndedPasses(
                 self._native, self._history, self._counts if self.counts_keys else None
             )
-            if self.folder is None:
-                return
-            self._room = Room(self.folder, disk_budget_bytes)
-            if read_only:
-                return
-            if parity is not None:
-                self._parity = Keeper(self.folder, parity, lambda: self._history.head)
-                self._parity.wake()
-            self._merging = Merging(
-                self._native, self._history, self._room, compaction, self._wake_parity
-            )
+            if self.folder is not None and not read_only:
+                self._housekeeping = Housekeeping(
+                    self._native,
+                    self._history,
+                    policy=compaction,
+                    disk_budget_bytes=disk_budget_bytes,
+                    parity=parity,
+                )
         except BaseException:
             self.close()
             raise
@@ -281,14 +275,9 @@ class Table(OneRank, Closing):
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
         """
-        if self._merging is not None and self._room is not None and staged.train:
-            self.compaction_wait_s += self._merging.make_room()
-            stored = sum(segment["bytes"] for segment in self._history.last.segments)
-            row_bytes, unwritten = self._native.stored_row_bytes, self._native.unwritten_rows
-            # The commit of the pass before needs room, too; once it is over the disk says how much.
-            if unwritten and not self._room.holds_pass(staged.rows + unwritten, row_bytes, stored):
-                self._settle_commit()
-            self._room.check_pass(staged.rows, row_bytes, stored)
+        if self._housekeeping is not None and staged.train:
+            self.compaction_wait_s += self._housekeeping.merging.make_room()
+            self._housekeeping.check_room(staged.rows, self._settle_commit)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass waits here until the one before it is committed, and
@@ -415,13 +404,8 @@ class Table(OneRank, Closing):
             if head is not None and self.after_commit is not None:
                 self.after_commit(head)
             self.prune()
-        self._wake_parity()
-        if self._merging is not None:
-            self._merging.wake()
-
-    def _wake_parity(self) -> None:
-        if self._parity is not None:
-            self._parity.wake()
+        if self._housekeeping is not None:
+            self._housekeeping.wake()
 
     def prune(self) -> None:
         """Forgets versions, and their files, that are no longer to be kept."""
@@ -710,21 +694,22 @@ class Table(OneRank, Closing):
         Raises: StoreError for a table that is read-only or has no folder; OutOfSpaceError.
         """
         self.wait_commit()
-        self._own_merging().compact(full=full)
+        self._merging.compact(full=full)
 
     def rewrite_old_formats(self) -> int:
         """Rewrites segments of earlier formats; returns how many there were."""
-        return self._own_merging().rewrite_old_formats()
+        return self._merging.rewrite_old_formats()
 
-    def _own_merging(self) -> Merging:
-        if self._merging is None:
+    @property
+    def _merging(self) -> Merging:
+        if self._housekeeping is None:
             raise StoreError(f"table '{self.name}' has no store of its own to compact")
-        return self._merging
+        return self._housekeeping.merging
 
     def free_bytes(self) -> int:
         """What the disk and disk_budget_bytes leave for new files of the store."""
-        assert self._room is not None
-        return self._room.free_bytes()
+        assert self._housekeeping is not None
+        return self._housekeeping.room.free_bytes()
 
     # ---- the whole table
 
@@ -769,12 +754,9 @@ class Table(OneRank, Closing):
             self.wait_commit()
         finally:
             self._background.close()
-            if self._merging is not None:
-                self._merging.close()
-                self._merging = None
-            if self._parity is not None:
-                self._parity.close()
-                self._parity = None
+            if self._housekeeping is not None:
+                self._housekeeping.close()
+                self._housekeeping = None
             if self._native is not None:
                 self._native.unregister()
                 self._native = None

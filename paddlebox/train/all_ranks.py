@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paddlebox.config.schema import MetricConfig
+from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.train.metric_set import MetricSet, State
 from paddlebox.train.metrics import TaskMetrics

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox import heartbeat, ops
-from paddlebox.config.schema import MetricConfig
+from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import TrainingError

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Slots
-from paddlebox.config.schema import CMATCH_RANK, MetricConfig, MetricMethod
+from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
 

@@ -12,7 +12,7 @@ from typing import Any
 from paddlebox.config import Config, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ShardedGroup, World, sharded_table
+from paddlebox.ranks import ShardedGroup, ShardedTable, World
 from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
@@ -106,7 +106,7 @@ def open_table(
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
     arguments["slot_rates"] = rates_of_one
     if world is not None and not world.alone:
-        return sharded_table(config.table, world=world, options=config.ranks, **arguments)
+        return ShardedTable(config.table, world=world, options=config.ranks, **arguments)
     table = Table(config.table, **arguments)
     if table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)

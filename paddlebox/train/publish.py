@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.config.alerts import PublishConfig
+from paddlebox.config.save import PublishConfig
 from paddlebox.errors import StoreError
 from paddlebox.saves.meta import BASE
 from paddlebox.train.run_dir import append_json

@@ -221,7 +221,8 @@ class Rescue:
         recovered, self._coming = self._coming, None
         self._entries = recovered.entries if recovered is not None else ()
         at = recovered.at if recovered is not None else Position(0)
-        self._table.steps, self._table.samples, self._table.skip_steps = 0, at.samples, at.step
+        progress = self._table.stepping.progress
+        progress.steps, progress.samples, progress.skip_steps = 0, at.samples, at.step
 
     @property
     def line(self) -> dict[str, Any]:
@@ -232,14 +233,15 @@ class Rescue:
         """error: what ended this rank's pass, or will."""
         if self._table is None or not _is_of_a_death(error, self._world):
             return
-        heartbeat.stage("rescue", f"step {self._table.steps}")
+        heartbeat.stage("rescue", f"step {self._table.stepping.progress.steps}")
         with interrupt.held():
             self._keep(self._table)
 
     def _keep(self, table: ShardedTable) -> None:
+        progress = table.stepping.progress
         partial = {
-            "step": table.steps,
-            "samples": table.samples,
+            "step": progress.steps,
+            "samples": progress.samples,
             "entries": list(self._entries),
         }
         try:
@@ -250,7 +252,7 @@ class Rescue:
         if version is not None:
             log.warning(
                 "a rank died: the rows of this one are kept as of step %d, version %d",
-                table.steps,
+                progress.steps,
                 version.version,
             )
 

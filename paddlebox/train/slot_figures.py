@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Slots
-from paddlebox.config.schema import Rule
+from paddlebox.config.table import Rule
 from paddlebox.data.loader import LoadedPass
 from paddlebox.store.group import Tables
 from paddlebox.store.table import Table

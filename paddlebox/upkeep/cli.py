@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from paddlebox import _native
 from paddlebox.config.dates import date_of, day_of
-from paddlebox.config.schema import LifeConfig
+from paddlebox.config.table import LifeConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import checkpoints

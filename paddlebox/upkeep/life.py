@@ -11,7 +11,7 @@ import numpy as np
 from paddlebox.config import TableConfig
 from paddlebox.config.check import validate
 from paddlebox.config.dates import date_of
-from paddlebox.config.schema import LifeConfig
+from paddlebox.config.table import LifeConfig
 from paddlebox.store.life import SaveFilter, base_filter, delta_filter
 from paddlebox.upkeep.report import open_version
 

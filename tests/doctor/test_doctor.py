@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paddlebox.config.schema import GIB, MIB, HbmConfig, MemConfig
+from paddlebox.config.tiers import HbmConfig, MemConfig
+from paddlebox.config.units import GIB, MIB
 from paddlebox.doctor.budgets import as_yaml, budgets
 from paddlebox.doctor.disk import DiskRates, measure_disk
 from paddlebox.doctor.facts import Facts, chosen_of, filesystem_of

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config.alerts import PublishConfig
+from paddlebox.config.save import PublishConfig
 from tests.conftest import ROOT, make_synthetic
 
 CONFIG = "configs/deepfm_synthetic.yaml"

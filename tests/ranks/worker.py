@@ -70,8 +70,8 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
     if not (world.alone or config.extra_tables):
-        table._fetch = _noting(order, "fetch", table._fetch)
-        table._give = _noting(order, "give", table._give)
+        table.exchange.fetch = _noting(order, "fetch", table.exchange.fetch)
+        table.exchange.give = _noting(order, "give", table.exchange.give)
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
         dataset.init(

@@ -10,7 +10,7 @@ import paddle
 
 from paddlebox import ops
 from paddlebox.config import TableConfig
-from paddlebox.config.schema import LifeConfig, RowPrecision
+from paddlebox.config.table import LifeConfig, RowPrecision
 from paddlebox.saves.reader import Save
 from paddlebox.store.table import Table, sorted_unique_keys
 

@@ -14,7 +14,7 @@ import pytest
 import paddlebox
 from paddlebox import _native
 from paddlebox.config import LifeConfig, Slots, TableConfig
-from paddlebox.config.schema import RowPrecision, Rule
+from paddlebox.config.table import RowPrecision, Rule
 from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save
 from paddlebox.saves.reader import Save

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import _native
-from paddlebox.config.schema import BaseEvery, RowPrecision, SaveConfig
+from paddlebox.config.save import BaseEvery, SaveConfig
+from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
 from paddlebox.saves.merge import merge_saves

@@ -15,7 +15,7 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core
 from paddlebox.config import TableConfig
-from paddlebox.config.schema import RowPrecision
+from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store.compaction import Policy, shape
 from paddlebox.store.table import Table, sorted_unique_keys

@@ -13,7 +13,7 @@ import paddle
 
 import paddlebox
 from paddlebox.config import Slots, TableConfig
-from paddlebox.config.schema import MetricConfig
+from paddlebox.config.metrics import MetricConfig
 
 folder, file, case = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 DIM = 4

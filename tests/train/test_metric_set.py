@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddlebox._native import core
-from paddlebox.config.schema import MetricConfig
+from paddlebox.config.metrics import MetricConfig
 from paddlebox.errors import ConfigError
 from paddlebox.train.metric_set import MetricSet, normalised_entropy
 

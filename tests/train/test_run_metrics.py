@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.config.schema import MetricConfig
+from paddlebox.config.metrics import MetricConfig
 from paddlebox.train.loop import run_pass
 from tests.data.conftest import open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones

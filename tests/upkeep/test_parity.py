@@ -35,6 +35,12 @@ def trained(folder: Path, passes: int = 3, **settings: Any) -> str:
         return table.digest()
 
 
+def wait_parity(table: Table) -> None:
+    assert table._housekeeping is not None
+    assert table._housekeeping.parity is not None
+    table._housekeeping.parity.wait()
+
+
 def digest(folder: Path) -> str:
     with Table(CONFIG, folder=folder, read_only=True) as table:
         return table.digest()
@@ -205,8 +211,7 @@ def test_copies_of_dense_files_follow_the_newest_version(tmp_path: Path) -> None
     with open_table(tmp_path) as table:
         for number in (1, 2, 3):
             train(table, feasigns_of(number), number)
-            assert table._parity is not None
-            table._parity.wait()
+            wait_parity(table)
             assert table.head is not None
             version = f"{table.head.dense_version:012d}"
             copies = [path.name for path in dense_parity.copies_of(tmp_path / parity.FOLDER)]
@@ -243,8 +248,7 @@ def test_parity_follows_merges_and_leaves_with_its_setting(tmp_path: Path) -> No
         for number in range(1, 9):
             train(table, feasigns_of(number), number)
         table.compact(full=True)
-        assert table._parity is not None
-        table._parity.wait()
+        wait_parity(table)
         assert table.head is not None
         assert table.head.bytes_written["compaction"] > 0
         named = sorted(name for group in members(tmp_path) for name in group)

@@ -1,0 +1,154 @@
+"""Keys of `data`, what is read, and of `feeder`, where it waits for its pass."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from paddlebox.config.dates import DigitText, day_of
+from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.stream import StreamConfig
+from paddlebox.config.units import GIB, MIB, Bytes
+
+
+class Format(StrEnum):
+    MULTISLOT = "multislot"
+    FEASIGN_SLOT = "feasign_slot"
+    SLOT_VALUE = "slot_value"
+    CRITEO_TSV = "criteo_tsv"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+class KeySpace(StrEnum):
+    SHARED = "shared"
+    PER_SLOT = "per_slot"
+
+
+class OversizePass(StrEnum):
+    SPLIT = "split"
+    ERROR = "error"
+
+
+class DataConfig(StreamConfig):
+    format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
+    slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
+    train_files: ListOf[Text] = Field(
+        default=(),
+        description="files, folders, globs or URIs, in the order of training; or path_template",
+    )
+    test_files: ListOf[Text] = Field(
+        default=(), description="files, folders, globs or URIs to evaluate on"
+    )
+    files_per_pass: int = Field(
+        default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
+    )
+    date: DigitText = Field(
+        default="", description="day of the first training files, YYYYMMDD; empty: no dates"
+    )
+    files_per_day: int = Field(
+        default=0, ge=0, description="files that make up one day; 0: all are of data.date"
+    )
+    batch_size: int = Field(default=512, ge=1, le=1 << 24, description="instances a batch")
+    key_space: Choice[KeySpace] = Field(
+        default=KeySpace.SHARED,
+        description="shared: a feasign means the same in all slots; per_slot: the slot is mixed in",
+    )
+    max_bad_line_ratio: Unit = Field(
+        default=0.001, description="a pass fails when more of its lines than this are malformed"
+    )
+    max_line_bytes: Bytes = Field(
+        default=MIB, ge=1, le=GIB, description="a longer line is malformed"
+    )
+    oversize_pass: Choice[OversizePass] = Field(
+        default=OversizePass.SPLIT,
+        description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+    )
+    dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
+        default="off",
+        description="sparse slots whose lists are held, and pulled, once where instances in a row "
+        "repeat them: off, auto (where it saves memory) or names",
+    )
+    retries: int = Field(
+        default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
+    )
+    pipe_command: str = Field(
+        default="",
+        description="shell filter that each text file goes through; needs security.allow_commands",
+    )
+    pipe_timeout_s: float = Field(
+        default=600.0, gt=0, description="a pipe_command that does nothing for so long has failed"
+    )
+    parser: str = Field(
+        default="",
+        description="parser plugin for text: module:function, path/to/file.py:function or the "
+        "path of a .so; needs security.allow_commands",
+    )
+    logkey: bool = Field(
+        default=False, description="lines have log keys: cmatch, rank and search id (docs/data.md)"
+    )
+    pv_batch_size: int = Field(
+        default=32, ge=1, le=1 << 20, description="with phases: page views a batch of join"
+    )
+    shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="threads that read, parse and key; 0: tuned by what waits, at most 8",
+    )
+    pack_threads: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="threads that pack batches; 0: tuned, at most half the cores and 4",
+    )
+    drop_last: bool = Field(
+        default=False, description="drop a training pass's last batch if it is short"
+    )
+
+    @model_validator(mode="after")
+    def _files_are_named_once(self) -> DataConfig:
+        if bool(self.train_files) == bool(self.path_template):
+            raise ValueError(
+                "expected either train_files, or path_template with from_hour, found "
+                + ("both" if self.train_files else "neither")
+            )
+        for name in ("files_per_pass", "date", "files_per_day"):
+            if self.path_template and getattr(self, name):
+                raise ValueError(
+                    f"{name} is of train_files: leave it out, path_template has passes and dates"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _dates_make_sense(self) -> DataConfig:
+        if self.date:
+            try:
+                day_of(self.date)
+            except ValueError as error:
+                raise ValueError(f"date: {error}") from None
+        elif self.files_per_day:
+            raise ValueError("files_per_day is set, but date, the day of the first files, is not")
+        return self
+
+
+class FeederConfig(Section):
+    budget_bytes: Bytes = Field(
+        default=0,
+        ge=0,
+        description="memory for the instances of passes; what is over it lies in spill_dir. "
+        "0: no limit",
+    )
+    spill_dir: str = Field(
+        default="", description="folder on local disk; empty: the system's for temporary files"
+    )
+    cache_bytes: Bytes = Field(
+        default=0, ge=0, description="disk for the columns of files that were parsed; 0: no cache"
+    )
+    cache_dir: str = Field(
+        default="", description="folder of the cache; empty: paddlebox/parsed in the user's caches"
+    )

@@ -1,0 +1,76 @@
+"""Items of `metrics`: what a pass is measured by beside the usual."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paddlebox.config.section import Choice, ListOf, Section, Text
+
+# Of PaddleBox's set, which every pass has.
+USUAL_METRICS = (
+    *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss"),
+    *("size", "tasks"),
+)
+CMATCH_RANK = "box_cmatch_rank"  # the column of cmatch << 32 | rank, where log keys are parsed
+
+
+class MetricMethod(StrEnum):
+    AUC = "auc"
+    WUAUC = "wuauc"
+    CONTINUOUS = "continuous"
+    NAN_INF = "nan_inf"
+
+
+class MetricConfig(Section):
+    """A metric beside the usual ones . Columns are slots of which an instance's
+    first value counts, `box_search_id`, `box_cmatch_rank`, or variables of a program of one's
+    own."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = Field(
+        description="key in metrics.jsonl"
+    )
+    method: Choice[MetricMethod] = Field(
+        default=MetricMethod.AUC, description="auc, wuauc, continuous or nan_inf"
+    )
+    label: str = Field(default="", description="column of the target; empty: the label")
+    prediction: str = Field(
+        default="",
+        description="column of the prediction, or name of a task; empty: the (first) probability",
+    )
+    group: str = Field(default="", description="wuauc: column whose equal values are a group")
+    mask: dict[str, ListOf[float]] = Field(
+        default_factory=dict, description="column: values of it; other instances do not count"
+    )
+    phase: Literal["both", "join", "update"] = Field(
+        default="both", description="with phases: where it is measured"
+    )
+    cmatch_rank: ListOf[Text] = Field(
+        default=(), description="222_1 (cmatch 222, rank 1) or 222 (any rank): others do not count"
+    )
+
+    @model_validator(mode="after")
+    def _fields_fit_the_method(self) -> MetricConfig:
+        if (self.method is MetricMethod.WUAUC) != bool(self.group):
+            raise ValueError(
+                f"metric {self.name!r}: group is for wuauc, which needs it; method is "
+                f"{self.method.value}, group {self.group!r}"
+            )
+        for text in self.cmatch_rank:
+            if not re.fullmatch(r"[0-9]{1,9}(_[0-9]{1,9})?", text):
+                raise ValueError(
+                    f"metric {self.name!r}: cmatch_rank: expected CMATCH_RANK or CMATCH, "
+                    f"found {text!r}"
+                )
+        if self.name in USUAL_METRICS:
+            raise ValueError(f"metric name {self.name!r} is one of the usual metrics'")
+        return self
+
+    @property
+    def columns(self) -> set[str]:
+        """What an instance must have beside the model's probability and the label."""
+        named = {self.label, self.prediction, self.group, *self.mask}
+        return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}

@@ -1,0 +1,200 @@
+"""Keys of `table` and of each of `extra_tables`: rows, the rules they learn by, their life."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from paddlebox.config.section import Choice, Section, Text
+from paddlebox.config.units import KIB, MIB, Bytes
+
+
+class Rule(StrEnum):
+    ADAGRAD = "adagrad"
+    STD_ADAGRAD = "std_adagrad"
+    ADAGRAD_V2 = "adagrad_v2"
+    NAIVE = "naive"
+    ADAM = "adam"
+    SHARED_ADAM = "shared_adam"
+    FTRL = "ftrl"
+
+
+class OnBadGrad(StrEnum):
+    ERROR = "error"
+    SKIP = "skip"
+    CLIP = "clip"
+
+
+class RowPrecision(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+# What each rule reads besides learning_rate, initial_range and the bounds.
+_RULE_FIELDS = {
+    Rule.ADAGRAD: {"initial_g2sum"},
+    Rule.STD_ADAGRAD: {"initial_g2sum"},
+    Rule.ADAGRAD_V2: {"epsilon"},
+    Rule.NAIVE: set[str](),
+    Rule.ADAM: {"beta1", "beta2", "epsilon"},
+    Rule.SHARED_ADAM: {"beta1", "beta2", "epsilon"},
+    Rule.FTRL: {"beta", "l1", "l2"},
+}
+_ADAGRADS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2)
+_ADAM_LEARNING_RATE = 0.001
+
+
+class RuleConfig(Section):
+    """How one part of a row learns. Defaults are those of PaddleBox."""
+
+    rule: Choice[Rule] = Field(default=Rule.ADAGRAD, description="update rule")
+    learning_rate: float = Field(
+        default=0.05,
+        gt=0,
+        description="step size; 0.001 if the rule is adam or shared_adam and none is given",
+    )
+    initial_range: float = Field(
+        default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
+    )
+    initial_g2sum: float = Field(
+        default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))"
+    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
+    epsilon: float = Field(
+        default=1e-8, gt=0, description="adams, adagrad_v2: added to the divisor"
+    )
+    beta: float = Field(default=1.0, ge=0, description="ftrl: added to the root of n")
+    l1: float = Field(default=0.0, ge=0, description="ftrl: weights of |z| up to it are 0")
+    l2: float = Field(default=0.0, ge=0, description="ftrl: draws weights towards 0")
+    min_bound: float = Field(default=-10.0, description="weights are clipped from below here")
+    max_bound: float = Field(default=10.0, description="weights are clipped from above here")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learning_rate_follows_rule(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("rule") in (Rule.ADAM, Rule.SHARED_ADAM):
+            return {"learning_rate": _ADAM_LEARNING_RATE, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RuleConfig:
+        if self.min_bound >= self.max_bound:
+            raise ValueError(f"min_bound {self.min_bound} is not below max_bound {self.max_bound}")
+        # A value that nothing would read is a mistake. The default is let through, so that a config
+        # that was written out in full can be read again.
+        for other in set[str]().union(*_RULE_FIELDS.values()) - _RULE_FIELDS[self.rule]:
+            if getattr(self, other) != type(self).model_fields[other].default:
+                raise ValueError(f"{other} is set, but the rule {self.rule.value} does not use it")
+        return self
+
+
+class EmbedRuleConfig(RuleConfig):
+    """The rule of embed_w, the one weight that every row has from the start."""
+
+    initial_range: float = Field(
+        default=0.0, ge=0, description="as for embedx; with an adagrad only 0 is legal"
+    )
+
+    @model_validator(mode="after")
+    def _adagrad_starts_at_zero(self) -> EmbedRuleConfig:
+        if self.rule in _ADAGRADS and self.initial_range != 0:
+            raise ValueError(
+                f"initial_range is {self.initial_range}, but embed_w starts at 0 under "
+                f"{self.rule.value}, as in PaddleBox; leave it out, or choose another rule"
+            )
+        return self
+
+
+class AdmissionConfig(Section):
+    """Which feasigns get a row at all."""
+
+    min_count: int = Field(
+        default=1, ge=1, le=255, description="occurrences before a feasign gets a row; 1: at once"
+    )
+    filter_bytes: Bytes = Field(
+        default=64 * MIB,
+        ge=64 * KIB,
+        description="of the counters of feasigns without a row, a power of two; 3 bytes a feasign "
+        "that occurs less often than min_count, or more",
+    )
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> AdmissionConfig:
+        if self.filter_bytes & (self.filter_bytes - 1):
+            raise ValueError(f"filter_bytes {self.filter_bytes} is not a power of two")
+        return self
+
+
+class LifeConfig(Section):
+    """When rows fade, go, and are saved for serving. Names and defaults are those of PaddleBox."""
+
+    auto: bool = Field(
+        default=True,
+        description="end a day by itself when the date of a pass is later than that of the last",
+    )
+    show_click_decay_rate: float = Field(
+        default=0.98, gt=0, le=1, description="shows and clicks are multiplied by it at a day's end"
+    )
+    delete_threshold: float = Field(
+        default=0.8, ge=0, description="a day's end deletes rows of a lower score, after the decay"
+    )
+    delete_after_unseen_days: int = Field(
+        default=30, ge=0, lt=2**32, description="and rows that no pass touched for more days"
+    )
+    base_threshold: float = Field(
+        default=1.5, ge=0, description="base and delta hold rows of this score and above"
+    )
+    delta_threshold: float = Field(
+        default=0.25, ge=0, description="a delta: rows whose score grew by this since a save"
+    )
+    delta_keep_days: int = Field(
+        default=16, ge=0, lt=2**32, description="base and delta: rows seen in so many days"
+    )
+
+
+class TableConfig(Section):
+    name: Text = Field(default="default", description="name of the table")
+    embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
+    embedx_threshold: float = Field(
+        default=10.0, ge=0, description="score from which a row owns an embedx"
+    )
+    row_precision: Choice[RowPrecision] = Field(
+        default=RowPrecision.FLOAT32,
+        description="of embedx in MEM and on SSD; rounded once, when a pass ends",
+    )
+    nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
+    click_coeff: float = Field(default=1.0, description="score of a click")
+    show_scale: bool = Field(
+        default=True,
+        description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
+    )
+    admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
+    on_bad_grad: Choice[OnBadGrad] = Field(
+        default=OnBadGrad.ERROR,
+        description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "
+        "or clip (NaN to 0, infinities to ±bad_grad_bound)",
+    )
+    bad_grad_bound: float = Field(
+        default=10.0, gt=0, description="what clip makes of an infinite gradient"
+    )
+    embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
+    embedx: RuleConfig = Field(default_factory=RuleConfig)
+    expand_dim: int = Field(
+        default=0, ge=0, le=253, description="E, the width of pull_box_extended_sparse's; 0: none"
+    )
+    expand: RuleConfig = Field(default_factory=RuleConfig)
+    slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="slot name: what the learning rates of its rows are multiplied by",
+    )
+    life: LifeConfig = Field(default_factory=LifeConfig)
+    share: float = Field(
+        default=1.0,
+        gt=0,
+        description="with extra_tables: a table's part of hbm.budget_bytes, mem.budget_bytes and "
+        "ssd.disk_budget_bytes is its share of all tables' shares",
+    )

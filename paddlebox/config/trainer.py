@@ -1,0 +1,71 @@
+"""Keys of `trainer`, the program and its run, and of `optimizer`, of its dense parameters."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from paddlebox.config.section import Choice, Section
+
+
+class OptimizerType(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+
+
+class Program(StrEnum):
+    PIR = "pir"
+    OLD_IR = "old_ir"
+    DYGRAPH = "dygraph"
+
+
+class OptimizerConfig(Section):
+    """The optimizer of the dense parameters."""
+
+    type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
+    learning_rate: float = Field(default=0.001, gt=0, description="step size")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
+    averaging: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="evaluate, export and serve averages of the dense parameters over the steps, "
+        "which keep so much of themselves at each, less in the first; 0: none",
+    )
+
+
+class TrainerConfig(Section):
+    program: Choice[Program] = Field(
+        default=Program.PIR, description="static program in PIR or the old IR, or dygraph"
+    )
+    epochs: int = Field(default=1, ge=1, description="times that the passes are gone through")
+    dense_threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="OpenMP threads; 0: half the cores, at most 4",
+    )
+    grace_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="seconds that SIGTERM or SIGINT leave the open pass to end and be committed",
+    )
+    evaluate_before_pass: bool = Field(
+        default=False,
+        description="predict a pass's files before it trains on them: `before` in metrics.jsonl",
+    )
+    log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
+    evaluate_after_pass: bool = Field(
+        default=False, description="evaluate data.test_files after each pass"
+    )
+    trace: str = Field(
+        default="",
+        description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: none",
+    )
+    visualdl: str = Field(
+        default="",
+        description="folder for scalars of each pass, for VisualDL (pip install visualdl); empty: "
+        "none",
+    )
