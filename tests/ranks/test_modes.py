@@ -38,13 +38,15 @@ Runs = dict[str, dict[str, Any]]  # by `ranks:`, whose second run has "again " b
 def _twice(modes: Sequence[str], **settings: Any) -> dict[str, dict[str, Any]]:
     """Trainings for _train_each."""
     return {
-        f"{again}{mode}": {"options": mode, **settings} for mode in modes for again in ("", "again ")
+        f"{again}{mode}": {"options": mode, **settings}
+        for mode in modes
+        for again in ("", "again ")
     }
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs of four ranks. One that has no per_node is of one node, where every row travels whole."""
+    """Runs of four ranks. Without per_node all are of one node, where every row travels whole."""
     folder = tmp_path_factory.mktemp("four")
     trainings = {mode: {"options": mode, "dim": 16} for mode in ("{}", "{per_node: 2}")}
     trainings |= _twice((_TWO_LEVELS, *_NARROW, _STALE), dim=16)

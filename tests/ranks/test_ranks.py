@@ -20,7 +20,8 @@ _BATCH = 64
 
 _CONFIG = """
 name: ranks
-data: {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch}}}
+data:
+  {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
 store: {{threads: 2}}

@@ -1,4 +1,4 @@
-"""One rank of a test: trains passes over generated files, once for each set of settings in turn, and
+"""One rank of a test: trains passes over generated files, with each of some settings in turn, and
 writes down what came of it.
 
 python -m paddle.distributed.launch --nproc_per_node 2 tests/ranks/worker.py SETTINGS.json
