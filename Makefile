@@ -75,11 +75,16 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 test: setup core-test ## quick tests: the core's (strict build) and Python's
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
+# These wait for processes much of the time, so more of them go on than there are cores.
+SLOW_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
+
+# A file's tests share what takes long to set up: one process runs them. Files of many tests come
+# first, so that short ones are left for the end.
 test-slow: setup ## the tests that `test` leaves out, without the longest variants
-	$(BIN)/python -m pytest -q -m "slow and not long" -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -m "slow and not long" -n $(SLOW_JOBS) --dist loadfile
 
 test-long: setup ## those variants
-	$(BIN)/python -m pytest -q -m long -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -m long -n $(SLOW_JOBS) --dist loadfile
 
 test-all: test test-slow test-long sanitize ## every test, and the core under the sanitizers
 

@@ -22,6 +22,7 @@ from paddlebox.data.stages import (
     Threads,
 )
 from paddlebox.data.trace import Tracer
+from tests.conftest import PATIENCE_S
 
 from .conftest import multislot_lines
 
@@ -38,7 +39,7 @@ def test_results_come_in_the_order_of_the_source_whoever_is_faster(threads):
 
     def work(item):
         if item == 0 and threads > 1:
-            assert second_done.wait(10)  # the first is finished last
+            assert second_done.wait(PATIENCE_S)  # the first is finished last
         if item == 1:
             second_done.set()
         return item * item
@@ -109,7 +110,7 @@ def test_threads_come_and_go_while_it_runs():
     def work(item):
         inside.release()
         if 10 <= item < 14:
-            together.append(gate.wait(10))  # passes only when four work at once
+            together.append(gate.wait(PATIENCE_S))  # passes only when four work at once
         return item
 
     with in_order(range(40), work, threads, ahead=8) as results:

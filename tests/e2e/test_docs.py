@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, call
+from tests.conftest import PATIENCE_S, ROOT, call
 
 PAGE = (ROOT / "docs" / "first_hour.md").read_text()
 HEADER = "clicked,user_id,item,country,age,price,tags"
@@ -63,7 +63,7 @@ def served_answer(folder: Path) -> dict[str, Any]:
         return answer
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(PATIENCE_S)
 
 
 @pytest.mark.slow  # twelve starts of a process that imports Paddle

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox import _native
+from tests.conftest import PATIENCE_S
 from tests.e2e.test_security import contents
 from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR, OF_RANKS
 from tests.golden.test_golden_runs import ROOT, unpack
@@ -81,11 +82,11 @@ def running(folder: Path, *words: str, **environment: str) -> Iterator[int]:
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(PATIENCE_S)
 
 
 def until(folder: Path, holds: Callable[[], bool]) -> None:
-    by = time.monotonic() + 120
+    by = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < by, (folder / "said").read_text()
         time.sleep(0.1)

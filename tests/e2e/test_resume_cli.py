@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, make_synthetic, tool
+from tests.conftest import PATIENCE_S, ROOT, make_synthetic, tool
 from tests.e2e.test_tools import CONFIG
 
 
@@ -192,7 +192,7 @@ def test_a_stopped_run_is_committed_and_goes_on(data, tmp_path, number, more):
             break
         time.sleep(0.01)
     trainer.send_signal(number)
-    _, stderr = trainer.communicate(timeout=60)
+    _, stderr = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 128 + number, stderr
     assert f"{number.name}: stopped; the store is at its last commit" in stderr
     assert "Traceback" not in stderr

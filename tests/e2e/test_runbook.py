@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from paddlebox.serving.file import ExportFile
-from tests.conftest import ROOT, make_synthetic, tool
+from tests.conftest import PATIENCE_S, ROOT, make_synthetic, tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.runs import feasigns_of, predictions
 
@@ -273,7 +273,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(h
         [sys.executable, "tools/train.py", *site.arguments()],
         cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while not (site.run_dir / "status.json").exists() or site.status()["state"] != "waits":
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -281,7 +281,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(h
         assert time.monotonic() < until
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=30)
+    _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, log
     assert site.status()["state"] == "stopped"
     site.deliver(3)

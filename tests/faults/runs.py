@@ -9,6 +9,7 @@ import numpy as np
 
 from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
+from tests.conftest import PATIENCE_S
 from tests.faults.kill_run import Run
 
 FIRST, ALL = "train-00[0-7]", "train-0[01]?"  # files of 4 and 10 passes
@@ -16,7 +17,7 @@ FIRST, ALL = "train-00[0-7]", "train-0[01]?"  # files of 4 and 10 passes
 
 def ended(process: subprocess.Popen[str]) -> str:
     """What a process that has ended said; never a traceback."""
-    _, log = process.communicate(timeout=120)
+    _, log = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in log, log
     return log
 

@@ -25,7 +25,7 @@ from paddlebox.launch.supervise import main, passed_on
 from paddlebox.launch.supervise_folder import watch_folder
 from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.launch.supervise_wire import Met
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 
 def rank(number: int, **changed: object) -> Rank:
@@ -234,7 +234,7 @@ def address() -> tuple[str, int]:
 
 
 def turns(links: list[Met], reports: list[Report], done: Callable[[], bool]) -> list[Order]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         orders = [link.exchange(one) for link, one in zip(links, reports, strict=True)]
         if done():
@@ -342,7 +342,7 @@ def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -476,7 +476,7 @@ def test_a_rank_that_keeps_its_rows_after_a_death_is_left_the_time(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 1, done.stderr

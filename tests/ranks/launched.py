@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 
 CONFIG = "configs/dnn_synthetic.yaml"
-PATIENCE_S = 240
 
 
 def command(ranks: int, name: str, run_dir: Path, config: Path | str, *more: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train
+from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train, _train_each
 
 _EXPAND = 3
 _TABLE = f", expand_dim: {_EXPAND}, expand: {{rule: adam, initial_range: 0.1, learning_rate: 0.02}}"
@@ -30,19 +30,17 @@ def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", ["{rows: int8, gradients: int8}", "{sparse_sync: async, staleness: 2}"]
-)
-def test_narrow_rows_and_steps_that_do_not_wait_have_the_expand_part_too(
-    tmp_path: Path, options: str
-) -> None:
-    passes = _passes(tmp_path / "data", 2)
-    whole = _train(tmp_path / "whole", 2, passes, table=_TABLE)
-    found = _train(tmp_path / "one", 2, passes, table=_TABLE, options=options)
-    again = _train(tmp_path / "again", 2, passes, table=_TABLE, options=options)
-    assert found["digest"] == again["digest"] != whole["digest"]
-    expected, other = _expand_of(whole), _expand_of(found)
-    assert 0 < np.abs(other - expected).mean() < 0.1 * np.abs(expected).mean()
+def test_narrow_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_path: Path) -> None:
+    modes = ("{rows: int8, gradients: int8}", "{sparse_sync: async, staleness: 2}")
+    trainings = {"{}": {"table": _TABLE}}
+    for mode in modes:
+        trainings |= {name: {"table": _TABLE, "options": mode} for name in (mode, f"again {mode}")}
+    runs = _train_each(tmp_path, 2, _passes(tmp_path / "data", 2), trainings)
+    for mode in modes:
+        whole, found, again = runs["{}"], runs[mode], runs[f"again {mode}"]
+        assert found["digest"] == again["digest"] != whole["digest"]
+        expected, other = _expand_of(whole), _expand_of(found)
+        assert 0 < np.abs(other - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddlebox.saves import donefile
-from tests.conftest import make_synthetic
+from tests.conftest import PATIENCE_S, make_synthetic
 from tests.faults.kill_ranks import Supervised
 
 pytestmark = pytest.mark.slow  # each starts ranks several times
@@ -66,7 +66,7 @@ class Site(Supervised):
             return {"state": "", "text": ""}
 
     def until_it(self, holds: Callable[[], bool]) -> None:
-        by = time.monotonic() + 120
+        by = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < by, self.log()
             assert self.supervisors[0].poll() is None, self.log()

@@ -125,7 +125,7 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
         time.sleep(0.02)
     workers = {
         re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
-        for pid in _children(job.pid)
+        for pid in _workers(job.pid)
     }
     job.send_signal(signal.SIGSTOP)  # or the launcher's SIGTERM may come first
     os.kill(workers["1"], signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
     while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    workers = _children(job.pid)
+    workers = _workers(job.pid)
     if workers:
         os.kill(workers[-1], signal.SIGTERM)
     job.wait(PATIENCE_S)
@@ -183,7 +183,6 @@ def _workers(launcher: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """The workers of a launcher."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:

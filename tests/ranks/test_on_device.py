@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paddlebox.store.hbm_place import SWITCH
-from tests.ranks.test_ranks import _passes, _train
+from tests.ranks.test_ranks import _passes, _train_each
 
 _GPU = "hbm: {place: gpu}"
 
@@ -18,9 +18,13 @@ def _both(
     tmp_path: Path, ranks: int, options: str = "{}", **more: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     passes = _passes(tmp_path / "data", ranks)
-    host = _train(tmp_path / "host", ranks, passes, options=options, **more)
-    device = _train(tmp_path / "device", ranks, passes, options=f"{options}\n{_GPU}", **more)
-    return host, device
+    launchers = more.pop("launchers", 1)
+    trainings = {
+        "host": {"options": options, **more},
+        "device": {"options": f"{options}\n{_GPU}", **more},
+    }
+    found = _train_each(tmp_path, ranks, passes, trainings, launchers)
+    return found["host"], found["device"]
 
 
 def _assert_same(host: dict[str, Any], device: dict[str, Any]) -> None:

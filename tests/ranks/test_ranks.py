@@ -20,7 +20,8 @@ _BATCH = 64
 
 _CONFIG = """
 name: ranks
-data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], batch_size: {batch}}}
+data:
+  {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch}}}
 model: {{type: dnn, hidden: [16, 8]}}
 trainer: {{program: {program}}}
 store: {{threads: 2}}
@@ -31,10 +32,9 @@ ranks: {options}
 """
 
 
-def _train(
+def _configured(
     folder: Path,
     ranks: int,
-    passes: list[list[str]],
     *,
     program: str = "pir",
     min_count: int = 1,
@@ -44,13 +44,10 @@ def _train(
     slots: str = SLOTS,
     more: str = "",
     table: str = "",
-    launchers: int = 1,
     failing_rank: int | None = None,
 ) -> dict[str, Any]:
-    """What the first rank wrote, and the rows of all: {feasign: row}; "tables" has those of each
-    table. more: lines of the config; table: keys of it. Or what the first rank said,
-    under "log", where a rank is to fail."""
-    folder.mkdir(exist_ok=True)
+    """What worker.py is told of one training. more: lines of the config; table: keys of it."""
+    folder.mkdir(exist_ok=True, parents=True)
     (folder / "slots.yaml").write_text(slots)
     config = folder / "config.yaml"
     config.write_text(
@@ -65,17 +62,11 @@ def _train(
             table=table,
         )
     )
-    settings = folder / "settings.json"
-    settings.write_text(
-        json.dumps(
-            {
-                "folder": str(folder),
-                "config": str(config),
-                "passes": passes,
-                "failing_rank": failing_rank,
-            }
-        )
-    )
+    return {"folder": str(folder), "config": str(config), "failing_rank": failing_rank}
+
+
+def _launch(folder: Path, ranks: int, launchers: int, settings: Path) -> tuple[list[int], str]:
+    """Runs worker.py. Returns the launchers' exit codes, and what they and the ranks said."""
     worker = [str(_ROOT / "tests/ranks/worker.py"), str(settings)]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks // launchers)]
     if launchers > 1:
@@ -89,9 +80,31 @@ def _train(
         jobs.append(subprocess.Popen(command, env=environment, **pipes))
     said = [job.communicate(timeout=300)[0][-2000:] for job in jobs]
     logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log-*/workerlog.*"))]
-    if failing_rank is not None:
-        return {"log": logs[0], "codes": [job.returncode for job in jobs]}
-    assert [job.returncode for job in jobs] == [0] * launchers, "\n".join([*said, *logs])
+    return [job.returncode for job in jobs], "\n".join([*logs, *said])
+
+
+def _train_each(
+    folder: Path,
+    ranks: int,
+    passes: list[list[str]],
+    trainings: dict[str, dict[str, Any]],
+    launchers: int = 1,
+) -> dict[str, dict[str, Any]]:
+    """What the first rank wrote of each training, and the rows of all: {feasign: row}; "tables" has
+    those of each table. The trainings, each with its settings, are of the same processes: to start
+    ranks takes longer than to train so little."""
+    told = [
+        {"passes": passes, **_configured(folder / name, ranks, **settings)}
+        for name, settings in trainings.items()
+    ]
+    settings = Path(told[0]["folder"]) / "settings.json"
+    settings.write_text(json.dumps(told))
+    codes, said = _launch(settings.parent, ranks, launchers, settings)
+    assert codes == [0] * launchers, said
+    return {name: _written(folder / name, ranks) for name in trainings}
+
+
+def _written(folder: Path, ranks: int) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((folder / f"result-{ranks}-0.json").read_text())
     tables: dict[str, Any] = {}
     for rank in range(ranks):
@@ -101,6 +114,14 @@ def _train(
                 of_rank = dict(zip(feasigns.tolist(), rows, strict=True))
                 tables.setdefault(table, {})[rank] = of_rank
     return {**result, "rows": tables["default"], "tables": tables}
+
+
+def _train(
+    folder: Path, ranks: int, passes: list[list[str]], *, launchers: int = 1, **settings: Any
+) -> dict[str, Any]:
+    """One training, of processes of its own."""
+    trainings = {folder.name: settings}
+    return _train_each(folder.parent, ranks, passes, trainings, launchers)[folder.name]
 
 
 def _free_port() -> int:
@@ -171,10 +192,13 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
 
 def test_a_rank_whose_step_fails_tells_the_others_why(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
-    found = _train(tmp_path / "run", 2, passes, failing_rank=1)
-    assert found["codes"] != [0]
+    settings = tmp_path / "settings.json"
+    told = _configured(tmp_path / "run", 2, failing_rank=1)
+    settings.write_text(json.dumps([{"passes": passes, **told}]))
+    codes, _ = _launch(tmp_path, 2, 1, settings)
+    assert codes != [0]
     expected = "rank 1 has left the job: ValueError: the step of this rank fails"
-    assert expected in found["log"]
+    assert expected in (tmp_path / "log-0/workerlog.0").read_text()
 
 
 @pytest.mark.slow
@@ -188,9 +212,9 @@ def test_two_hosts_of_two_ranks_train_what_one_rank_trains(tmp_path: Path) -> No
 def test_four_ranks_with_admission_train_what_one_trains(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"min_count": 2}
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **settings)
-    four = _train(tmp_path / "four", 4, _passes(tmp_path / "b", 4), **settings)
+    trainings = {"four": settings, "again": settings}
+    four, again = _train_each(tmp_path, 4, _passes(tmp_path / "b", 4), trainings).values()
     _assert_same_model(one, four)
-    again = _train(tmp_path / "again", 4, _passes(tmp_path / "b", 4), **settings)
     assert again["digest"] == four["digest"]
     assert again["dense"] == four["dense"]
 

@@ -25,7 +25,7 @@ from tests.ranks.launched import (
     run_launched,
     summary,
 )
-from tests.ranks.test_ranks import _assert_same_model, _passes, _train
+from tests.ranks.test_ranks import _assert_same_model, _passes, _train, _train_each
 from tests.ranks.worker import SLOTS
 
 _TABLES: dict[str, str] = {
@@ -58,25 +58,23 @@ def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
     tmp_path: Path, options: str
 ) -> None:
     """Where hosts exchange, rows travel early or for the node."""
-    passes, found = _passes(tmp_path / "data", 4), []
-    for name in ("first", "again"):
-        run = _train(tmp_path / name, 4, passes, launchers=2, options=options, **_TABLES)
-        found.append((run["digest"], run["dense"]))
-    assert found[0] == found[1]
+    settings = {"options": options, **_TABLES}
+    trainings = {"first": settings, "again": settings}
+    passes = _passes(tmp_path / "data", 4)
+    first, again = _train_each(tmp_path, 4, passes, trainings, launchers=2).values()
+    assert (again["digest"], again["dense"]) == (first["digest"], first["dense"])
     if options == "{}":
         one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **_TABLES)
-        _assert_same_tables(one, run)
+        _assert_same_tables(one, first)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_steps_that_do_not_wait_give_the_same_bits_in_each_run(tmp_path: Path) -> None:
-    passes, found = _passes(tmp_path / "data", 2), []
-    for name in ("first", "again"):
-        options = "{sparse_sync: async, staleness: 2}"
-        run = _train(tmp_path / name, 2, passes, options=options, **_TABLES)
-        found.append((run["digest"], run["dense"]))
-    assert found[0] == found[1]
+    settings = {"options": "{sparse_sync: async, staleness: 2}", **_TABLES}
+    trainings = {"first": settings, "again": settings}
+    first, again = _train_each(tmp_path, 2, _passes(tmp_path / "data", 2), trainings).values()
+    assert (again["digest"], again["dense"]) == (first["digest"], first["dense"])
 
 
 # ---- runs of tools/train.py

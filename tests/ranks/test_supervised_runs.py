@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S, ROOT
 from tests.faults.kill_ranks import Supervised, kill_ranks, prepare
 
 pytestmark = pytest.mark.slow  # each starts ranks several times
@@ -48,8 +48,8 @@ def start(scratch: Path, tmp_path: Path) -> Iterator[Start]:
         job.end()
 
 
-def none_left(job: Supervised, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
+def none_left(job: Supervised) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while left := [*job.alive(), *job.launchers()]:
         assert time.monotonic() < deadline, f"processes {left} live on"
         time.sleep(0.05)
@@ -92,7 +92,7 @@ def test_a_killed_launcher_takes_its_ranks_with_it_and_is_started_again(
     job.until(1)
     ranks, (launcher,) = set(job.alive()), job.launchers()
     os.kill(launcher, signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while ranks & set(job.alive()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -138,13 +138,13 @@ def test_sigterm_ends_the_pass_on_every_rank_and_no_one_starts_again(
 
 def test_a_wrong_configuration_is_not_tried_again(start: Start) -> None:
     job = start(settings=("data.batch_size=0",))
-    assert job.wait(60) == [2]
+    assert job.wait() == [2]
     assert "attempt 2" not in job.log()
 
 
 def test_the_log_folder_holds_no_variable_that_is_not_on_the_list(start: Start) -> None:
     job = start(settings=("data.batch_size=0",), environment={"PASSWORD_OF_A_BUCKET": "hunter2"})
-    assert job.wait(60) == [2]
+    assert job.wait() == [2]
     files = [path for path in (job.folder / "log-0").rglob("*") if path.is_file()]
     assert any(path.name.startswith("envlog") for path in files)
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
@@ -163,7 +163,7 @@ def test_a_program_that_says_nothing_is_judged_by_its_exit_code(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == ends_with

@@ -1,4 +1,5 @@
-"""One rank of a test: trains passes over generated files, and writes down what came of it.
+"""One rank of a test: trains passes over generated files, with each of some settings in turn, and
+writes down what came of it.
 
 python -m paddle.distributed.launch --nproc_per_node 2 tests/ranks/worker.py SETTINGS.json
 """
@@ -59,7 +60,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.train.program import build_runner
     from tests.ranks.expand_loop import VARIABLES, expand_step
 
-    folder = Path(settings["folder"])
+    folder, sent_before = Path(settings["folder"]), world.counters()
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
     expanded = bool(config.table.expand_dim)
@@ -106,7 +107,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         "digest": digest,
         "dense": dense,
         "on_one_host": world.on_one_host,
-        "sent": world.counters(),
+        "sent": {name: n - sent_before.get(name, 0) for name, n in world.counters().items()},
         "traffic": traffic,
         "order": order,
     }
@@ -126,16 +127,18 @@ def _failing(feed: Any) -> Any:
 
 
 def main() -> None:
+    from paddlebox.ops import paddle
     from paddlebox.ranks import World
 
-    settings = json.loads(Path(sys.argv[1]).read_text())
     world = World.join()
     try:
-        result = run(settings, world)
+        for settings in json.loads(Path(sys.argv[1]).read_text()):
+            with paddle.utils.unique_name.guard():  # parameters have the names of a first network
+                result = run(settings, world)
+            out = Path(settings["folder"]) / f"result-{world.size}-{world.rank}.json"
+            out.write_text(json.dumps(result))
     finally:
         world.close()
-    out = Path(settings["folder"]) / f"result-{world.size}-{world.rank}.json"
-    out.write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

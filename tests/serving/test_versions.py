@@ -24,7 +24,7 @@ from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.writer import KEPT, MAX_LAYERS, Writer, export
 from paddlebox.store.copies import copy_version, restore
 from paddlebox.store.manifest import Manifest
-from tests.conftest import ROOT, tool
+from tests.conftest import PATIENCE_S, ROOT, tool
 from tests.serving.conftest import Rows
 
 
@@ -208,7 +208,7 @@ def test_a_writer_that_is_killed_leaves_the_old_version_and_the_next_one_tidies(
     export(Rows(run, "base", 1, {1: 1.0}), path)
     keys = _keys(path)
     child = _child("apply_and_die", run_dir, path)
-    _, errors = child.communicate(timeout=120)
+    _, errors = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == -signal.SIGKILL, errors
     assert len(_keys(path)) > len(keys)  # blocks that nothing names
     assert served(path, [1, 2]) == {1: 1.0}
@@ -262,7 +262,7 @@ def test_processes_follow_a_writer_and_one_that_is_killed_holds_nothing_up(
                 writer.apply(Rows(run, "delta", version, dict.fromkeys(weights, version / 50)))
             time.sleep(0.05)
         assert path.stat().st_size < 2 * size
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         with Writer(path) as writer:
             while len(writer._file.env.readers().splitlines()) > 3:  # a title, and two that live
                 assert time.monotonic() < deadline, writer._file.env.readers()
@@ -270,7 +270,7 @@ def test_processes_follow_a_writer_and_one_that_is_killed_holds_nothing_up(
         time.sleep(0.2)
         path.with_name("stop").touch()
         for reader in readers[1:]:
-            out, errors = reader.communicate(timeout=60)
+            out, errors = reader.communicate(timeout=PATIENCE_S)
             lines = out.split()
             assert reader.returncode == 0, errors
             assert lines[-1] == "end"

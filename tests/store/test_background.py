@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from paddlebox.store.background import Background
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def test_wait_returns_after_the_call_that_was_started(background):
     go, done = threading.Event(), []
 
     def call() -> int:
-        go.wait(10)
+        go.wait(PATIENCE_S)
         done.append(threading.current_thread().name)
         return 7
 
@@ -43,7 +44,7 @@ def test_a_signal_that_ends_the_waiting_loses_nothing(background):
     go = threading.Event()
 
     def call() -> None:
-        go.wait(10)
+        go.wait(PATIENCE_S)
         raise OSError("no space")
 
     future = background.start(call)
@@ -70,7 +71,7 @@ def test_settle_waits_for_a_call_that_nobody_noted(background):
     go, done = threading.Event(), []
 
     def call() -> None:
-        go.wait(10)
+        go.wait(PATIENCE_S)
         done.append(1)
 
     background.start(call)

@@ -16,6 +16,7 @@ from paddlebox.ranks import World
 from paddlebox.train.on_ranks import share_files
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.stream_of_ranks import HourlyOfRanks
+from tests.conftest import PATIENCE_S
 from tests.train.test_stream import SLOTS
 from tests.train.test_stream import World as Logs
 
@@ -31,9 +32,9 @@ class Threads(World):
 
     def gather(self, what: str, mine: bytes) -> list[bytes]:
         self._said[self.rank] = mine
-        self._met.wait(20)
+        self._met.wait(PATIENCE_S)
         found = list(self._said)
-        self._met.wait(20)  # before anyone says the next
+        self._met.wait(PATIENCE_S)  # before anyone says the next
         return found
 
 

@@ -69,7 +69,7 @@ def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
     close = Table.close
 
     def merging(table: Table) -> None:
-        if table._merging is not None and table.head is not None:
+        if table._housekeeping is not None and table.head is not None:
             table.compact(full=True)
         close(table)
 

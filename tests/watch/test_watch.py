@@ -17,6 +17,7 @@ from paddlebox.config.alerts import AlertsConfig
 from paddlebox.errors import ConfigError
 from paddlebox.watch import rules
 from paddlebox.watch.watch import Watch
+from tests.conftest import PATIENCE_S
 
 
 def line(number: int = 1, **changes: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def config(**fields: Any) -> AlertsConfig:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -2,8 +2,10 @@
 // be told from their key.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -52,8 +54,9 @@ inline void WriteAll(const std::string& path, const std::string& bytes) {
 // A row whose bytes follow from key and generation.
 inline std::vector<char> RowOf(uint64_t key, uint64_t generation, size_t row_bytes) {
   std::vector<char> row(row_bytes);
-  for (size_t i = 0; i < row_bytes; ++i) {
-    row[i] = static_cast<char>(Mix(key + generation * 1000003 + i / 8) >> (8 * (i % 8)));
+  for (size_t at = 0; at < row_bytes; at += 8) {
+    const uint64_t word = Mix(key + generation * 1000003 + at / 8);
+    std::memcpy(&row[at], &word, std::min<size_t>(8, row_bytes - at));
   }
   return row;
 }

@@ -16,6 +16,7 @@ namespace pbx {
 namespace {
 
 using test::Batch;
+using test::Floats;
 using test::Keys;
 using test::Model;
 using test::Pass;
@@ -43,22 +44,6 @@ struct Workload {
   std::vector<Pass> passes;
 };
 
-// An evaluation of every tenth feasign of the population and beyond it, against the model.
-void Evaluate(Table* table, const Model& model, uint64_t population) {
-  Keys feasigns, keys;
-  for (uint64_t f = 1; f < population * 11 / 10; f += 10) feasigns.push_back(f);
-  for (const uint64_t f : feasigns) keys.push_back(KeyOf(f));
-  std::sort(keys.begin(), keys.end());
-  feasigns.push_back(0);
-  feasigns.push_back(population + 7);  // not among the keys
-  const auto staged = table->Stage(keys.data(), nullptr, keys.size(), Purpose::kEvaluate, 0);
-  CHECK_OK(staged.status());
-  CHECK(staged.value().rows < keys.size());
-  CHECK_OK(table->Begin(staged.value().stamp));
-  test::CheckPull(table, model, nullptr, feasigns);
-  CHECK_OK(table->End());
-}
-
 // What happens at the end of day n: a decay every day, a shrink every other, a delta between.
 std::vector<LifeEvent> EndOfDay(uint64_t n, uint32_t first_seq) {
   const auto day = static_cast<uint32_t>(20000 + n);
@@ -68,18 +53,59 @@ std::vector<LifeEvent> EndOfDay(uint64_t n, uint32_t first_seq) {
   return {decay, n % 2 == 1 ? shrink : delta};
 }
 
+// What the model has at each look of a job at its rows, in order. It is the same for every way of
+// running the job, and the model is slower than a table is.
+class Course {
+ public:
+  Course(const TableConfig& config, const Workload& of, bool life) : work(of) {
+    Model model(config);
+    for (uint64_t f = 1; f < work.all * 11 / 10; f += 10) evaluated.push_back(f);
+    for (const uint64_t f : evaluated) evaluated_keys.push_back(KeyOf(f));
+    std::sort(evaluated_keys.begin(), evaluated_keys.end());
+    evaluated.push_back(0);
+    evaluated.push_back(work.all + 7);  // not among the keys
+    for (uint64_t n = 0; n < kPasses; ++n) {
+      const Pass& pass = work.passes[n];
+      Day day;
+      for (const Batch& batch : pass.batches) {
+        day.pulled.push_back(test::PulledOf(model, &pass, batch.feasigns));
+        model.Push(pass, batch);
+      }
+      model.EndPass(n);
+      day.after_end = test::PulledOf(model, nullptr, evaluated);
+      if (life) {
+        day.events = EndOfDay(n, static_cast<uint32_t>(model.events().size()) + 1);
+        for (const LifeEvent& event : day.events) deleted += model.Happen(event);
+      }
+      day.after_life = test::PulledOf(model, nullptr, evaluated);
+      days.push_back(std::move(day));
+    }
+    events = model.events();
+    digest = model.Digest();
+    rows = model.rows();
+  }
+
+  struct Day {
+    std::vector<Floats> pulled;  // of each batch, before its push
+    Floats after_end, after_life;
+    std::vector<LifeEvent> events;
+  };
+  const Workload& work;
+  std::vector<Day> days;
+  Keys evaluated, evaluated_keys;  // every tenth feasign of the population and beyond it
+  std::vector<LifeEvent> events;
+  size_t deleted = 0, rows = 0;
+  std::string digest;
+};
+
 class Job {
  public:
-  Job(const TableConfig& config, const Workload& work, Overlap overlap, bool life = false)
-      : work_(work),
-        overlap_(overlap),
-        life_(life),
-        table_(test::OpenTable(config)),
-        model_(config) {}
+  Job(const TableConfig& config, const Course& course, Overlap overlap)
+      : course_(course), overlap_(overlap), table_(test::OpenTable(config)) {}
 
   void Run() {
     for (uint64_t n = 0; n < kPasses; ++n) {
-      const Pass& pass = work_.passes[n];
+      const Course::Day& day = course_.days[n];
       if (!next_) Stage(n);
       CHECK_OK(table_->Begin(*next_));
       next_.reset();
@@ -97,24 +123,21 @@ class Job {
         Stage(n + 1);
       }
       if (n + 1 < kPasses && overlap_ == Overlap::kWhileTraining) Stage(n + 1);
-      Train(n, 2, pass.batches.size());
+      Train(n, 2, day.pulled.size());
       CHECK_OK(table_->End(n));
-      model_.EndPass(n);
-      Evaluate(table_.get(), model_, work_.all);  // with n frozen, and n + 1 staged or not
-      if (life_) Live(n);
+      Evaluate(day.after_end);  // with n frozen, and n + 1 staged or not
+      if (!day.events.empty()) CHECK_OK(table_->AppendEvents(day.events));
       if (n + 1 < kPasses && overlap_ == Overlap::kAfterEnd) Stage(n + 1);
-      Evaluate(table_.get(), model_, work_.all);
+      Evaluate(day.after_life);
       if (!beside && !dropped) Publish();
     }
     if (table_->has_frozen()) Publish();
-    Evaluate(table_.get(), model_, work_.all);
-    CHECK_EQ(test::DigestOf(table_.get()), model_.Digest());
+    Evaluate(course_.days.back().after_life);
+    CHECK_EQ(test::DigestOf(table_.get()), course_.digest);
   }
 
   Table* table() { return table_.get(); }
-  const Model& model() const { return model_; }
   const std::vector<SegmentDescriptor>& segments() const { return segments_; }
-  size_t deleted() const { return deleted_; }
 
   // Merges the segments into as few as there can be.
   uint64_t Merge() {
@@ -128,41 +151,42 @@ class Job {
   }
 
  private:
-  void Live(uint64_t n) {
-    const auto events = EndOfDay(n, static_cast<uint32_t>(model_.events().size()) + 1);
-    CHECK_OK(table_->AppendEvents(events));
-    for (const LifeEvent& event : events) deleted_ += model_.Happen(event);
-  }
-  void Stage(uint64_t n) { next_ = test::StageTrain(table_.get(), work_.passes[n]).stamp; }
+  void Stage(uint64_t n) { next_ = test::StageTrain(table_.get(), course_.work.passes[n]).stamp; }
   void Drop() {
     CHECK_OK(table_->DropStaged(*next_));
     next_.reset();
   }
   void Train(uint64_t n, size_t begin, size_t end) {
-    const Pass& pass = work_.passes[n];
+    const Pass& pass = course_.work.passes[n];
     for (size_t b = begin; b < end; ++b) {
-      test::CheckPull(table_.get(), model_, &pass, pass.batches[b].feasigns);
+      test::CheckPull(table_.get(), course_.days[n].pulled[b], pass.batches[b].feasigns);
       test::PushBatch(table_.get(), pass.batches[b]);
-      model_.Push(pass, pass.batches[b]);
     }
+  }
+  void Evaluate(const Floats& expected) {
+    const Keys& keys = course_.evaluated_keys;
+    const auto staged = table_->Stage(keys.data(), nullptr, keys.size(), Purpose::kEvaluate, 0);
+    CHECK_OK(staged.status());
+    CHECK(staged.value().rows < keys.size());
+    CHECK_OK(table_->Begin(staged.value().stamp));
+    test::CheckPull(table_.get(), expected, course_.evaluated);
+    CHECK_OK(table_->End());
   }
   void Publish() {
     const auto written = test::Commit(table_.get());
     segments_.insert(segments_.end(), written.begin(), written.end());
   }
 
-  const Workload& work_;
+  const Course& course_;
   const Overlap overlap_;
-  const bool life_;
-  size_t deleted_ = 0;
   std::unique_ptr<Table> table_;
-  Model model_;
   std::optional<int32_t> next_;
   std::vector<SegmentDescriptor> segments_;
 };
 
 TEST(rows_end_the_same_through_ssd_for_every_budget_thread_count_and_overlap) {
   const Workload work(40000, 5000);  // some 14,000 rows: more than the least budget holds
+  const Course course(test::SmallConfig(), work, false);
   for (const Overlap overlap : kOverlaps) {
     for (const int threads : {1, 2, 4}) {
       for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
@@ -172,14 +196,13 @@ TEST(rows_end_the_same_through_ssd_for_every_budget_thread_count_and_overlap) {
         config.mem_budget_bytes = budget;
         config.ssd_folder = scratch.path();
         config.max_segment_bytes = 200000;
-        Job job(config, work, overlap);
+        Job job(config, course, overlap);
         job.Run();
         const TableCounters counters = job.table()->counters();
         CHECK(counters.mem_bytes <= budget);
         CHECK_EQ(counters.mem_evicted > 0, budget == MemTier::kMinBudgetBytes);
         CHECK(counters.ssd.rows_found > 0 || budget > MemTier::kMinBudgetBytes);
-        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
-                 job.model().Digest());
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
       }
     }
   }
@@ -187,16 +210,19 @@ TEST(rows_end_the_same_through_ssd_for_every_budget_thread_count_and_overlap) {
 
 TEST(rows_end_the_same_in_memory_alone_for_every_budget_thread_count_and_overlap) {
   const Workload small(6000, 1500), large(40000, 5000);
+  const Course of_small(test::SmallConfig(), small, false);
+  const Course of_large(test::SmallConfig(), large, false);
   for (const Overlap overlap : kOverlaps) {
     for (const int threads : {1, 2, 4}) {
       for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
         TableConfig config = test::SmallConfig();
         config.threads = threads;
         config.mem_budget_bytes = budget;
-        Job job(config, budget == MemTier::kMinBudgetBytes ? small : large, overlap);
+        const Course& course = budget == MemTier::kMinBudgetBytes ? of_small : of_large;
+        Job job(config, course, overlap);
         job.Run();
         CHECK(job.segments().empty());
-        CHECK_EQ(job.table()->counters().mem_rows, job.model().rows());
+        CHECK_EQ(job.table()->counters().mem_rows, course.rows);
       }
     }
   }
@@ -204,28 +230,28 @@ TEST(rows_end_the_same_in_memory_alone_for_every_budget_thread_count_and_overlap
 
 TEST(life_events_and_16_bit_rows_end_the_same_whichever_way_a_row_came) {
   const Workload work(40000, 5000);
-  for (const Overlap overlap : kOverlaps) {
-    for (const Precision precision :
-         {Precision::kFloat32, Precision::kFloat16, Precision::kBfloat16}) {
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kFloat16, Precision::kBfloat16}) {
+    TableConfig config = test::SmallConfig();
+    config.threads = 2;
+    config.precision = precision;
+    const Course course(config, work, true);
+    CHECK(course.deleted > 1000);
+    for (const Overlap overlap : kOverlaps) {
       for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
         const test::Scratch scratch;
-        TableConfig config = test::SmallConfig();
-        config.threads = 2;
         config.mem_budget_bytes = budget;
         config.ssd_folder = scratch.path();
-        config.precision = precision;
-        Job job(config, work, overlap, true);
+        config.events.clear();
+        Job job(config, course, overlap);
         job.Run();
-        CHECK(job.deleted() > 1000);
-        config.events = job.model().events();
-        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
-                 job.model().Digest());
+        config.events = course.events;
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
         // A merge applies the events, drops what is dead, and changes nothing that can be seen.
         CHECK(job.Merge() > 0);
-        CHECK_EQ(test::DigestOf(job.table()), job.model().Digest());
-        CHECK_EQ(job.table()->counters().ssd_rows, job.model().rows());
-        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()),
-                 job.model().Digest());
+        CHECK_EQ(test::DigestOf(job.table()), course.digest);
+        CHECK_EQ(job.table()->counters().ssd_rows, course.rows);
+        CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
       }
     }
   }
@@ -237,9 +263,9 @@ TEST(life_events_end_the_same_in_memory_alone) {
     TableConfig config = test::SmallConfig();
     config.mem_budget_bytes = 64 << 20;
     config.precision = precision;
-    Job job(config, work, Overlap::kWhileTraining, true);
-    job.Run();
-    CHECK(job.deleted() > 1000);
+    const Course course(config, work, true);
+    Job(config, course, Overlap::kWhileTraining).Run();
+    CHECK(course.deleted > 1000);
   }
 }
 
