@@ -19,10 +19,12 @@ void ReserveHuge(std::vector<T>* values, size_t n) {
   constexpr uintptr_t kHugePage = 2u << 20;
   values->reserve(n);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(values->data());
-  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (begin + values->capacity() * sizeof(T)) / kHugePage * kHugePage;
-  if (first >= end) return;
-  madvise(reinterpret_cast<char*>(values->data()) + (first - begin), end - first, MADV_HUGEPAGE);
+  if (values->capacity() * sizeof(T) < kHugePage) return;
+  // With the neighbours on the pages at both ends: mostly what was reserved just before.
+  const uintptr_t first = begin / kHugePage * kHugePage;
+  const uintptr_t end = begin + values->capacity() * sizeof(T) + kHugePage - 1;
+  madvise(reinterpret_cast<char*>(values->data()) - (begin - first),
+          end / kHugePage * kHugePage - first, MADV_HUGEPAGE);
 }
 
 }  // namespace
@@ -31,6 +33,7 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
                     ParsedChunk* out) {
   *out = ParsedChunk();
   out->nonzero = true;  // each was looked at
+  out->single = true;   // until one is not
   const FeedSchema read = schema.WithoutMade();
   feed::Block block(read, out);
   std::vector<SlotSpec> tag_specs;
