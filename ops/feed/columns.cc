@@ -19,12 +19,10 @@ void ReserveHuge(std::vector<T>* values, size_t n) {
   constexpr uintptr_t kHugePage = 2u << 20;
   values->reserve(n);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(values->data());
-  if (values->capacity() * sizeof(T) < kHugePage) return;
-  // With the neighbours on the pages at both ends: mostly what was reserved just before.
-  const uintptr_t first = begin / kHugePage * kHugePage;
-  const uintptr_t end = begin + values->capacity() * sizeof(T) + kHugePage - 1;
-  madvise(reinterpret_cast<char*>(values->data()) - (begin - first),
-          end / kHugePage * kHugePage - first, MADV_HUGEPAGE);
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (begin + values->capacity() * sizeof(T)) / kHugePage * kHugePage;
+  if (first >= end) return;
+  madvise(reinterpret_cast<char*>(values->data()) + (first - begin), end - first, MADV_HUGEPAGE);
 }
 
 }  // namespace
