@@ -1,11 +1,11 @@
 #include "feed/column_block.h"
 
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+
+#include "feed/transpose.h"
 
 namespace pbx::feed {
 namespace {
@@ -45,6 +45,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
     PBX_RETURN_IF_ERROR(tags[i].Rows(begin, rows, items_.data(), nulls_.data()));
     PBX_RETURN_IF_ERROR(TakeTags(tags_[i], tags[i]));
   }
+  floats_taken_ = OneFloatEach(columns, begin);
   size_t sparse = 0, dense = 0;
   for (const Column& column : columns) {
     if (column.one_each() && OneEach(column, begin, dense, sparse)) {
@@ -81,7 +82,7 @@ bool Block::OneEach(const Column& column, int64_t begin, size_t dense, size_t sp
   const int64_t first = column.place(begin);
   bool taken = false;
   if (column.slot().kind == SlotKind::kDense && column.slot().dim == 1) {
-    taken = OneNumberEach(column, first, dense);
+    taken = floats_taken_ || OneNumberEach(column, first, dense);
   } else if (column.slot().kind == SlotKind::kSparse &&
              std::strchr("uUzZ", column.leaf_kind()) == nullptr) {
     if (!per_slot_ && std::strchr("lL", column.leaf_kind()) != nullptr) {
@@ -110,6 +111,7 @@ void Block::Bad(size_t row, const char* format, ...) {
 }
 
 void Block::Assemble() {
+  out_->single = false;
   const uint32_t* length = out_->lengths.data() + first_ * slots_;
   size_t total = 0;
   for (size_t i = 0; i < rows_ * slots_; ++i) total += length[i];
@@ -155,14 +157,16 @@ bool Block::AssembleSingles() {
   constexpr size_t kTileRows = 64;
   tile_.resize(kTileRows * slots_);
   const size_t used = out_->feasigns.size();
-  uint64_t wrong = 0;
+  bool nonzero = true;
   for (size_t begin = 0; begin < rows_; begin += kTileRows) {
     const size_t n = std::min(kTileRows, rows_ - begin);
-    wrong |= Transpose(begin, n, tile_.data());
+    nonzero &= TransposeIds(next_.data(), slots_, n, tile_.data());
+    for (const uint64_t*& next : next_) next += n;
     out_->feasigns.insert(out_->feasigns.end(), tile_.begin(),
                           tile_.begin() + static_cast<ptrdiff_t>(n * slots_));
   }
-  if (wrong >> 63 != 0) {
+  if (!nonzero) {
+    for (const uint64_t*& next : next_) next -= rows_;
     out_->feasigns.resize(used);
     return false;
   }
@@ -172,48 +176,6 @@ bool Block::AssembleSingles() {
   out_->instances = first_ + rows_;
   out_->lines += rows_;
   return true;
-}
-
-// Two slots of two rows at a time.
-uint64_t Block::Transpose(size_t begin, size_t n, uint64_t* tile) const {
-  const __m128i one = _mm_set1_epi64x(1);
-  __m128i wrong = _mm_setzero_si128();  // the top bits, once a value is 0; SSE2 compares no 64 bits
-  uint64_t odd = 0;
-  const auto load = [](const uint64_t* p) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  };
-  const auto store = [](uint64_t* p, __m128i pair) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), pair);
-  };
-  size_t s = 0;
-  for (; s + 1 < slots_; s += 2) {
-    const uint64_t* const a = next_[s] + begin;
-    const uint64_t* const b = next_[s + 1] + begin;
-    uint64_t* to = tile + s;
-    size_t row = 0;
-    for (; row + 1 < n; row += 2, to += 2 * slots_) {
-      const __m128i of_a = load(a + row), of_b = load(b + row);
-      wrong = _mm_or_si128(wrong, _mm_andnot_si128(of_a, _mm_sub_epi64(of_a, one)));
-      wrong = _mm_or_si128(wrong, _mm_andnot_si128(of_b, _mm_sub_epi64(of_b, one)));
-      store(to, _mm_unpacklo_epi64(of_a, of_b));
-      store(to + slots_, _mm_unpackhi_epi64(of_a, of_b));
-    }
-    if (row < n) {
-      odd |= ((a[row] - 1) & ~a[row]) | ((b[row] - 1) & ~b[row]);
-      to[0] = a[row];
-      to[1] = b[row];
-    }
-  }
-  if (s < slots_) {
-    const uint64_t* const a = next_[s] + begin;
-    for (size_t row = 0; row < n; ++row) {
-      odd |= (a[row] - 1) & ~a[row];
-      tile[row * slots_ + s] = a[row];
-    }
-  }
-  uint64_t pair[2];
-  store(pair, wrong);
-  return odd | pair[0] | pair[1];
 }
 
 void Block::MoveRow(size_t from, size_t to) {

@@ -37,6 +37,8 @@ class Block {
   // Of column_dense.cc.
   void Labels(const Column& column);
   void Dense(const Column& column, size_t at);
+  // All dense columns at once, of one float each. False where they are not, or one is not finite.
+  bool OneFloatEach(const std::vector<Column>& columns, int64_t begin);
   // Of one number each. False where one is not finite.
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
   bool OneFloatEach(const float* from, size_t at);
@@ -70,8 +72,6 @@ class Block {
   // Rows of one feasign a slot, a tile of them at a time: what is written lies in the first cache.
   // False, and nothing added, where one is 0.
   bool AssembleSingles();
-  // Rows [begin, begin + n) to tile,  // (n, S). The result's top bit: a feasign is 0.
-  uint64_t Transpose(size_t begin, size_t n, uint64_t* tile) const;
   void MoveRow(size_t from, size_t to);
 
   ParsedChunk* const out_;
@@ -93,6 +93,8 @@ class Block {
   std::vector<uint8_t> single_;  // (S) each row has one feasign; its length is not written
   // Columns that AssembleSingles looks at while it copies, to read them once; with their slots.
   std::vector<std::pair<const Column*, size_t>> unchecked_;
+  bool floats_taken_ = false;            // by OneFloatEach
+  std::vector<const uint32_t*> floats_;  // (W) where they lie
   std::vector<uint64_t> tile_;
   std::vector<const uint64_t*> next_;  // (S) feasigns of the block: in values_, or in the column
 };

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "feed/column_block.h"
+#include "feed/transpose.h"
 
 namespace pbx::feed {
 namespace {
@@ -11,6 +12,16 @@ namespace {
 constexpr double kMost = static_cast<double>(std::numeric_limits<float>::max());
 
 }  // namespace
+
+bool Block::OneFloatEach(const std::vector<Column>& columns, int64_t begin) {
+  floats_.clear();
+  for (const Column& column : columns) {
+    if (column.slot().kind != SlotKind::kDense) continue;
+    if (!column.one_each() || column.slot().dim != 1 || column.leaf_kind() != 'f') return false;
+    floats_.push_back(Values<uint32_t>(column.leaf()) + column.place(begin));
+  }
+  return TransposeFloats(floats_.data(), width_, rows_, out_->dense.data() + first_ * width_);
+}
 
 bool Block::OneNumberEach(const Column& column, int64_t first, size_t at) {
   if (column.leaf_kind() == 'f') return OneFloatEach(Values<float>(column.leaf()) + first, at);

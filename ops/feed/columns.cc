@@ -31,6 +31,7 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
                     ParsedChunk* out) {
   *out = ParsedChunk();
   out->nonzero = true;  // each was looked at
+  out->single = true;   // until one is not
   const FeedSchema read = schema.WithoutMade();
   feed::Block block(read, out);
   std::vector<SlotSpec> tag_specs;

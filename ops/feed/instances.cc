@@ -95,6 +95,10 @@ Status Instances::Append(ParsedChunk&& chunk) {
 
 std::vector<uint64_t> Instances::Impl::StartsOf(const ParsedChunk& chunk) const {
   std::vector<uint64_t> starts(chunk.instances + 1);
+  if (chunk.single) {
+    for (size_t i = 0; i <= chunk.instances; ++i) starts[i] = i * slots;
+    return starts;
+  }
   const uint32_t* lengths = chunk.lengths.data();
   for (size_t i = 0; i < chunk.instances; ++i, lengths += slots) {
     // In 32 bits, eight at a time, unless a length could make them overflow: slots fit in 16.

@@ -357,6 +357,7 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   out->lines = head.lines;
   out->bad_lines = head.bad_lines;
   out->nonzero = false;
+  out->single = false;
   BadColumns bad;
   size_t taken = 0;
   bool typed = true;

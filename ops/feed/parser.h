@@ -25,6 +25,7 @@ struct ParsedChunk {
   std::vector<float> dense;        // (N, W)
   std::vector<uint64_t> feasigns;  // (nnz) instance-major, then in slot order, then in line order
   bool nonzero = false;            // 0 is known not to be among the feasigns
+  bool single = false;             // each length is known to be 1
   std::vector<uint32_t> lengths;   // (N, S) feasigns of each slot
   TagColumns tags;                 // (N) each that the schema asks for
   uint64_t lines = 0;              // lines seen, empty ones too

@@ -155,6 +155,7 @@ void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
     chunk->feasigns = std::move(writer.feasigns);
     chunk->lengths = std::move(writer.lengths);
     chunk->nonzero = false;  // not looked at
+    chunk->single = false;
   }
   TransformDense(schema, chunk);
 }

@@ -136,8 +136,9 @@ def _plain_type(type_: Any) -> Any:
 
 
 def _plain(batch: Any) -> Any:
-    wanted = [_plain_type(column.type) for column in batch.columns]
-    if wanted == batch.schema.types:
+    types = batch.schema.types
+    wanted = [_plain_type(type_) for type_ in types]
+    if wanted == types:
         return batch
     columns = [column.cast(type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
