@@ -195,7 +195,7 @@ struct Places<false> {
 
 // show and click of each segment of a tile, and then what CVM makes of them: log(show + 1) and
 // log(click + 1) - log(show + 1). Side by side, as in rows and in the output: a pull of one
-// id a segment took 1.07 times as long with an array of each.
+// id a segment took 1.05 times as long with an array of each.
 struct Counts {
   static constexpr size_t kPairs = 8;  // in a vector
   alignas(64) float of[kPullTile][2] = {};
