@@ -209,19 +209,27 @@ Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, s
   bad = view.starts[0] != 0 || view.starts[view.unique] != plan[2] ? 1 : 0;
   for (size_t u = 0; u < view.unique; ++u) bad |= view.starts[u] >= view.starts[u + 1] ? 1 : 0;
   if (bad != 0) return Malformed("starts do not ascend from 0 to the count of occurrences");
-  size_t firsts = 0;
-  int32_t highest = 0;
+  // A sum of 32 bits and no maximum, for which the oldest processors have no vectors: with these a
+  // check took 1.6 times as long.
+  int32_t firsts = 0, outside = 0;
+  const int32_t limit = static_cast<int32_t>(std::min<size_t>(segments, INT32_MAX));
   for (size_t i = 0; i < view.occurrences; ++i) {
-    const int32_t segment = view.segments[i] & INT32_MAX;
-    highest = segment > highest ? segment : highest;
-    firsts += view.segments[i] < 0 ? 1 : 0;
+    const int32_t segment = view.segments[i];
+    outside |= (segment & INT32_MAX) >= limit ? 1 : 0;
+    firsts -= segment >> 31;
   }
-  if (view.occurrences != 0 && static_cast<size_t>(highest) >= segments) {
+  if (outside != 0) {
+    int32_t highest = 0;
+    for (size_t i = 0; i < view.occurrences; ++i) {
+      highest = std::max(highest, view.segments[i] & INT32_MAX);
+    }
     return Error(Code::kInvalidArgument, "dedup plan: segment %d is outside the batch of %zu",
                  highest, segments);
   }
-  bad = firsts != view.unique ? 1 : 0;
-  for (size_t u = 0; u < view.unique; ++u) bad |= view.segments[view.starts[u]] >= 0 ? 1 : 0;
+  bad = static_cast<size_t>(firsts) != view.unique ? 1 : 0;
+  int32_t marks = -1;  // its highest bit: whether each row's first occurrence is marked
+  for (size_t u = 0; u < view.unique; ++u) marks &= view.segments[view.starts[u]];
+  bad |= marks >= 0 ? 1 : 0;
   if (bad != 0) return Malformed("the marks of first occurrences are not where the starts are");
   for (size_t i = 0; i + 1 < view.occurrences; ++i) {
     const int32_t here = view.segments[i] & INT32_MAX, next = view.segments[i + 1];

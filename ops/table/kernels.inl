@@ -193,16 +193,26 @@ struct Places<false> {
   PBX_INLINE float* At(size_t t, size_t width) const { return first + t * width; }
 };
 
-// In steps of kTile, though fewer may be needed.
-PBX_INLINE void LogsOfCvm(const float* shows, const float* clicks, size_t count, float* log_shows,
-                          float* log_ctrs) {
-  for (size_t tile = 0; tile < count; tile += kTile) {
-    for (size_t t = tile; t < tile + kTile; ++t) log_shows[t] = Log(shows[t] + 1.0f);
-    for (size_t t = tile; t < tile + kTile; ++t) {
-      log_ctrs[t] = Log(clicks[t] + 1.0f) - log_shows[t];
+// show and click of each segment of a tile, and then what CVM makes of them: log(show + 1) and
+// log(click + 1) - log(show + 1). Side by side, as in rows and in the output: a pull of one
+// id a segment took 1.05 times as long with an array of each.
+struct Counts {
+  static constexpr size_t kPairs = 8;  // in a vector
+  alignas(64) float of[kPullTile][2] = {};
+
+  PBX_INLINE void Logs(size_t count) {
+    typedef float Floats __attribute__((vector_size(kPairs * 8)));
+    typedef uint64_t Pairs __attribute__((vector_size(kPairs * 8)));
+    for (size_t first = 0; first < count; first += kPairs) {
+      float* const pairs = of[first];
+      for (size_t i = 0; i < 2 * kPairs; ++i) pairs[i] = Log(pairs[i] + 1.0f);
+      Floats logs;
+      __builtin_memcpy(&logs, pairs, sizeof(logs));
+      logs -= (Floats)((Pairs)logs << 32);  // 0 from the first of a pair, the first from the second
+      __builtin_memcpy(pairs, &logs, sizeof(logs));
     }
   }
-}
+};
 
 // Whether the tile's segments have one id each, and each id a row, as most slots of most models do.
 PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
@@ -216,7 +226,7 @@ PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
 
 template <int kDim, bool kCvm, bool kAnywhere>
 PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnywhere>& places,
-                         float* shows, float* clicks) {
+                         Counts* counts) {
   constexpr size_t kWeights = kCvm ? 2 : 0;  // column of embed_w in the output
   const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
   const int64_t first = pooling.offsets[tile];
@@ -231,10 +241,7 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnyw
     PrefetchRow<kDim>(block, later[t], 4, pooling.last_byte);
     const float* row = RowOf(block, ids[t]);
     float* const target = places.At(t, width);
-    if (kCvm) {
-      shows[t] = row[RowLayout::kShow];
-      clicks[t] = row[RowLayout::kClick];
-    }
+    if (kCvm) __builtin_memcpy(counts->of[t], row + RowLayout::kShow, sizeof(counts->of[t]));
     // 0 is added as in a sum, which makes 0 of -0: else bits would follow which segments share a
     // tile.
     target[kWeights] = 0.0f + row[RowLayout::kEmbed];
@@ -245,23 +252,23 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnyw
 }
 
 template <bool kAnywhere>
-PBX_INLINE void WriteCvm(const float* shows, const float* clicks, size_t count,
-                         const Places<kAnywhere>& places, size_t width) {
-  alignas(64) float log_shows[kPullTile], log_ctrs[kPullTile];
-  LogsOfCvm(shows, clicks, count, log_shows, log_ctrs);
+PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t width,
+                         Counts* counts) {
+  counts->Logs(count);
   for (size_t t = 0; t < count; ++t) {
-    float* const target = places.At(t, width);
-    target[0] = log_shows[t];
-    target[1] = log_ctrs[t];
+    __builtin_memcpy(places.At(t, width), counts->of[t], sizeof(counts->of[t]));
   }
 }
 
+// Segment by segment, though the processor guesses some of their ends wrong. Id by id, each of which
+// writes the sums of its segment, takes 0.7 of the time where all is in the cache and 1.16 of it
+// where rows and output are not: three times as many stores wait for their lines.
 template <int kDim, bool kCvm, bool kAnywhere>
 PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
                         const Places<kAnywhere>& places) {
   constexpr size_t kWeights = kCvm ? 2 : 0;
   const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
-  alignas(64) float shows[kPullTile] = {}, clicks[kPullTile] = {};
+  Counts counts;
   Vectors<kDim> embedx;
   SetDim(&embedx, pooling.dim);
   for (size_t t = 0; t < count; ++t) {
@@ -280,12 +287,12 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
       weight += row[RowLayout::kEmbed];
       embedx.Add(row + pooling.embedx_at);
     }
-    shows[t] = show;
-    clicks[t] = click;
+    counts.of[t][0] = show;
+    counts.of[t][1] = click;
     target[kWeights] = weight;
     embedx.Store(target + kWeights + 1);
   }
-  if (kCvm) WriteCvm(shows, clicks, count, places, width);
+  if (kCvm) WriteCvm(count, places, width, &counts);
 }
 
 // segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
@@ -347,7 +354,7 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
   float* next = output.out + begin * width + begin / slots * output.extra;
   // The logs of a tile are computed when the next one has been copied: what was stored float by
   // float can be loaded as a vector only once those stores are done, and they wait for their rows.
-  alignas(64) float shows[2][kPullTile], clicks[2][kPullTile];
+  Counts counts[2];
   Places<kAnywhere> both[2];
   size_t odd = 0;
   bool waiting = false;  // the other of both for its logs
@@ -369,9 +376,9 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
       next += count * width;
     }
     if (!sharing && count == kPullTile && NothingToSum(ids, offsets + tile)) {
-      CopyTile<kDim, kCvm>(pooling, tile, places, shows[odd], clicks[odd]);
+      CopyTile<kDim, kCvm>(pooling, tile, places, &counts[odd]);
       odd ^= 1;
-      if (kCvm && waiting) WriteCvm(shows[odd], clicks[odd], kPullTile, both[odd], width);
+      if (kCvm && waiting) WriteCvm(kPullTile, both[odd], width, &counts[odd]);
       waiting = true;
       continue;
     }
@@ -381,7 +388,7 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
     }
   }
   odd ^= 1;
-  if (kCvm && waiting) WriteCvm(shows[odd], clicks[odd], kPullTile, both[odd], width);
+  if (kCvm && waiting) WriteCvm(kPullTile, both[odd], width, &counts[odd]);
 }
 
 template <int kDim>
