@@ -355,6 +355,11 @@ def _train_pass(
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
+        "calibration": result.calibration,
+        "lines": stats.lines,
+        "bad_lines": stats.bad_lines,
+        "unique_feasigns": stats.unique_feasigns,
+        "refused": stats.refused,
         **({"phases": of_phases} if of_phases else {}),
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
@@ -366,7 +371,6 @@ def _train_pass(
     after = table.counters()
     line = {
         **outcome,
-        "calibration": result.calibration,
         "ended_at": round(time.time(), 3),
         "seconds": seconds,
         "cpu_s": time.process_time() - begin.cpu_s,
@@ -375,10 +379,6 @@ def _train_pass(
         "spilled_bytes": stats.spilled_bytes,
         "files_from_cache": stats.files_from_cache,
         "dedup": stats.dedup,
-        "lines": stats.lines,
-        "bad_lines": stats.bad_lines,
-        "unique_feasigns": stats.unique_feasigns,
-        "refused": stats.refused,
         "hits": stats.hits,
         "work_s": stats.work_s,
         "wait_s": stats.wait_s,
