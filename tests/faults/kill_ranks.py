@@ -31,7 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paddlebox.config.load import load_config
 from paddlebox.store.rank_stores import store_of_rank
+from paddlebox.store.table import Table
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import OUTCOME
@@ -40,6 +42,7 @@ from tests.faults.witness import Witness, newest_pass, unsound
 CONFIG = "configs/dnn_synthetic.yaml"
 PASSES = 8
 _LONGEST_S = 300.0
+_SHOW = 1  # word of a row
 # Of a rank: what the changed file's path has in it, and up to which change is drawn.
 _TARGETS = (
     ("/store/ssd/", 60), ("/store/dense/", 40), ("/store/MANIFEST-", 20), ("/metrics.jsonl", 10),
@@ -190,6 +193,17 @@ class Supervised:
             found.append((summary["sparse_digest"], summary["dense_digest"], tested, kept))
         return found
 
+    def shows(self) -> dict[int, float]:
+        """How often each feasign was seen, as the rows of the newest versions have it."""
+        config, found = load_config(CONFIG, []), dict[int, float]()
+        for each in self.dirs():
+            with Table(
+                config.table, folder=each / "store", seed=config.seed, read_only=True
+            ) as table:
+                feasigns, rows = table.read_all()
+            found |= dict(zip(feasigns.tolist(), rows[:, _SHOW].tolist(), strict=True))
+        return found
+
     def end(self) -> None:
         """Whatever still lives."""
         for job in self.supervisors:
@@ -273,13 +287,20 @@ def _wrong_with(job: Supervised, whole: Supervised, partial: bool) -> list[str]:
 
 
 def _trained_once(job: Supervised, whole: Supervised) -> bool:
-    """Whether each pass has all its instances, those before a recovery among them."""
+    """Whether each pass has all its instances, those before a recovery among them, no feasign was
+    seen more often than by the undisturbed job, and all ranks have the same dense parameters."""
     passes = []
     for line in job.lines():
         before = [entry["samples"] for entry in line.get("partial_recovery", [])]
         passes.append((line["pass"], line["samples"] + max(before, default=0)))
-        print(f"  {job.folder.name}: {passes[-1]}, {line.get('partial_recovery', '')}")
-    return passes == [(line["pass"], line["samples"]) for line in whole.lines()]
+        if before:
+            print(f"  {job.folder.name}: {passes[-1]}, {line['partial_recovery']}")
+    found, expected = job.shows(), whole.shows()
+    return (
+        passes == [(line["pass"], line["samples"]) for line in whole.lines()]
+        and all(shows <= expected.get(feasign, 0.0) for feasign, shows in found.items())
+        and len({dense for _, dense, *_ in job.result()}) == 1
+    )
 
 
 @dataclass
