@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
+    os.chdir(options.out.parent)  # train_from_dataset leaves a <number>_train_desc.prototxt there
     paddle.enable_static()
     fleet.init(role_maker.PaddleCloudRoleMaker())
     inputs, loss = network(options.keys)
