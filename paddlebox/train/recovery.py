@@ -230,6 +230,12 @@ class Rescue:
         """What metrics.jsonl says of the pass."""
         return {"partial_recovery": list(self._entries)} if self._entries else {}
 
+    @property
+    def untold(self) -> dict[str, Any]:
+        """What summary.json says where no pass has followed whose line could say it."""
+        entries = self._coming.entries if self._coming is not None else ()
+        return {"partial_recovery": list(entries)} if entries else {}
+
     def __call__(self, error: BaseException) -> None:
         """error: what ended this rank's pass, or will."""
         if self._table is None or not _is_of_a_death(error, self._world):

@@ -210,6 +210,7 @@ def train(
                 watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
                 rescue.begin_pass()
+                told = before | rescue.line
                 with interrupt.finishing(config.trainer.grace_s):
                     following = passes.ready()
                     if following is not None:
@@ -222,12 +223,16 @@ def train(
                             runner,
                             (planned, following),
                             begin,
-                            partial(resume.cursor, passes.hash_of(planned), skipped=begun.skipped),
+                            partial(
+                                resume.cursor,
+                                passes.hash_of(planned),
+                                told=told,
+                                skipped=begun.skipped,
+                            ),
                             lines.last.get("metrics", {}),
                             world,
                         )
-                        | before
-                        | rescue.line
+                        | told
                     )
                     if planned.number in repeated:
                         lines.last["repeats_pass"] = repeated[planned.number]
@@ -258,6 +263,7 @@ def train(
             "name": config.name,
             "passes": lines.last.get("pass", 0),
             "resumed_after_pass": begun.passes,
+            **rescue.untold,
             "samples": lines.samples,
             "seconds": time.perf_counter() - started,
             "version": table.head.version if table.head is not None else 0,

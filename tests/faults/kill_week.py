@@ -34,6 +34,7 @@ import numpy as np
 
 from paddlebox.config.alerts import PublishConfig
 from tests.conftest import ROOT, make_synthetic
+from tests.faults.kill_run import OUTCOME
 from tests.faults.runs import feasigns_of, predictions
 from tests.faults.witness import Witness, newest_version, unsound
 
@@ -47,7 +48,7 @@ SETTINGS = (
     "hbm.budget_bytes=8MiB", "mem.budget_bytes=1MiB", "ssd.max_segment_bytes=256KiB",
     "trainer.evaluate_before_pass=true",
 )  # fmt: skip
-_OUTCOME = ("pass", "date", "hour", "missing_hours", "files", "samples", "loss", "metrics")
+_OUTCOME = (*OUTCOME, "hour", "missing_hours", "before")
 _LATE_S = 0.5  # after the trainer has begun to wait
 
 

@@ -128,6 +128,20 @@ def test_before_the_first_commit_rows_are_kept_and_after_it_all_need_one(tmp_pat
     assert agree(later) == [None, None]  # `agreed_passes` takes the first commit back
 
 
+def test_what_was_lost_in_the_last_pass_is_told_without_one_that_follows(tmp_path: Path) -> None:
+    folders = [tmp_path / str(rank) for rank in range(2)]
+    make_store(folders[0], (1, 0), (2, 0))
+    make_store(folders[1], (1, 0))
+    (found, _) = agree(folders)
+    assert found is not None
+    runner: Any = None  # no pass is begun
+    rescue = recovery.Rescue(None, runner, World(), {}, found)
+    (entry,) = rescue.untold["partial_recovery"]
+    assert entry["went_back"] == {"1": {"pass": 2, "step": 0}}
+    assert rescue.line == {}
+    assert recovery.Rescue(None, runner, World(), {}, None).untold == {}
+
+
 def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
     tmp_path: Path,
 ) -> None:
