@@ -107,7 +107,7 @@ class Run:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=preexec,

@@ -107,7 +107,7 @@ class Life:
         return subprocess.Popen(
             [*command, "--run-dir", str(self.run_dir), "-o", *settings],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stderr=open(self.folder / "log", "a"),
             text=True,
         )
