@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -221,6 +222,8 @@ def _served(
     instances, width = loaded.instances, loaded.options.slots.dense_width
     rows = np.full(instances.unique_keys, -1, np.int32)
     try:
+        # Of a file that is gone when the line is read.
+        logging.getLogger("paddlebox.serving.writer").setLevel(logging.WARNING)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             with RunSource(run_dir, version=version, threshold=threshold) as source:

@@ -266,7 +266,6 @@ def train(
             **rescue.untold,
             "samples": lines.samples,
             "seconds": time.perf_counter() - started,
-            "version": table.head.version if table.head is not None else 0,
             "last_pass": lines.last or None,
             "store": table.counters(),
             "written_a_day": wear,
@@ -274,6 +273,8 @@ def train(
             "dense_digest": dense_digest(runner.dense_state()),
             "config_hash": config.fingerprint(),
         }
+    # Here, for a merge that was under way is committed while the table is closed.
+    summary["version"] = table.head.version if table.head is not None else 0
     write_json(run_dir / "summary.json", summary)
     return summary
 

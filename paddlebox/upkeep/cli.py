@@ -122,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     add_version(command)
     command = add("compact", _compact, "Merges the segments that are due.")
     command.add_argument("--full", action="store_true", help="until no two segments overlap")
-    command = add("repair", _repair, "Drops what is damaged. Without --yes it only says what.")
+    command = add(
+        "repair", _repair, "Makes what is damaged anew, or drops it. Without --yes it says what."
+    )
     command.add_argument("--yes", action="store_true", help="do it")
     add("migrate", _migrate, "Rewrites segments of older formats.")
     command = add("name", _name, "Names a version, which is kept until it is unnamed.")

@@ -124,13 +124,23 @@ def test_the_program_of_the_readme_trains_and_commits_a_pass(tmp_path: Path) -> 
     assert list((tmp_path / "store").glob("MANIFEST-*1"))
 
 
-def test_every_link_of_the_docs_leads_to_a_file() -> None:
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as they are shown on the web."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", prose, re.M)
+    return {re.sub(r"[^\w\- ]", "", line).strip().lower().replace(" ", "-") for line in headings}
+
+
+def test_every_link_of_the_docs_leads_to_a_file_and_its_heading() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("datasets/*/*.md")]
     assert len(pages) > 20
     for page in pages:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            if not target.startswith(("http://", "https://")):
-                assert (page.parent / target).exists(), f"{page}: {target}"
+        for target, heading in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            if target.startswith(("http://", "https://")):
+                continue
+            leads_to = page.parent / target if target else page
+            assert leads_to.exists(), f"{page}: {target}"
+            assert not heading or heading in anchors(leads_to), f"{page}: {target}#{heading}"
 
 
 def test_every_page_of_docs_is_reached_from_the_readme() -> None:

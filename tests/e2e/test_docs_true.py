@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from paddlebox.config import Config
 from paddlebox.config.describe import describe
 from tests.conftest import ROOT, call, make_synthetic
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 DESIGN = (ROOT / "docs" / "design.md").read_text()
 
 
@@ -71,15 +73,43 @@ def test_every_class_that_the_design_names_is_in_its_folder() -> None:
     assert count > 15
 
 
-@pytest.mark.parametrize("name", ["migration.md", "faq.md", "from_paddlerec.md", "new_model.md"])
-def test_every_key_that_a_page_names_is_in_the_schema(name: str) -> None:
+def test_every_key_that_a_page_names_is_in_the_schema() -> None:
     keys = {key.path for key in describe(Config)}
     sections = {key.rsplit(".", depth)[0] for key in keys for depth in (1, 2)} | keys
     first = "|".join(sorted({key.split(".")[0] for key in keys if "." in key}))
-    named = set(re.findall(rf"`((?:{first})\.[a-z][\w.]*)(?::[^`]*)?`", page(name)))
-    named -= {"metrics.jsonl"}
-    assert named
-    assert named - sections == set()
+    files = {"metrics.jsonl", "data.mdb", "store.moving", "store.moved", "store.before"}
+    count = 0
+    for path in PAGES:
+        text = path.read_text()
+        named = set(re.findall(rf"`((?:{first})\.[a-z][\w.]*\w)(?:[:= ][^`]*)?`", text))
+        named |= set(re.findall(rf"-o '?((?:{first})\.[a-z][\w.]*)=", text))
+        named -= files | {"runner.epochs"}  # of PaddleRec
+        assert named - sections == set(), path.name
+        count += len(named)
+    assert count > 100
+
+
+def test_every_path_that_a_page_names_is_there() -> None:
+    tops = "ops|paddlebox|tests|tools|benchmarks|configs|datasets|docs|requirements"
+    made = {"paddlebox/_build_info.py", "benchmarks/results/"}  # by a build, by benchmarks
+    theirs = {"tools/infer.py"}  # of PaddleRec
+    named = {
+        (path.name, one)
+        for path in PAGES
+        for one in re.findall(rf"`((?:{tops})/[\w./-]+)`", path.read_text())
+    }
+    assert len(named) > 100
+    gone = {(on, one) for on, one in named if not (ROOT / one).exists()}
+    assert {(on, one) for on, one in gone if one not in made | theirs} == set()
+
+
+def test_contributing_says_where_each_layer_stands() -> None:
+    layers = runpy.run_path(str(ROOT / ".ci" / "layers.py"))
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    said = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", text))))
+    inside = {"box_wrapper", "ops_dense", "ops_seqpool"}  # modules of the package's face
+    named = {name for name in (*layers["CPP"], *layers["PYTHON"]) if not name.startswith("_")}
+    assert named - inside - said == set()
 
 
 def test_every_tool_that_a_page_names_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,10 @@ def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["pass"] for line in lines] == [1, 2]
+    told = set(re.findall(r"`(\w+)`", (ROOT / "docs/report.md").read_text()))
     for line in lines:
         assert set(line) >= FIELDS
+        assert set(line) - told == set()
         assert set(line["metrics"]) == METRICS
         assert line["samples"] == 5000
         assert sum(line["hits"].values()) == line["unique_feasigns"]

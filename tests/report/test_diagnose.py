@@ -35,6 +35,7 @@ def test_slots_are_told_with_their_coverage_and_rows(data, run_dir, tmp_path):
     )
     # All rows exported: what is left is how the dense part adds its floats up.
     assert found["serving"]["largest_difference"] < 1e-5
+    assert "layer" not in done.stderr  # of the export, which nobody will find
     for word in ("coverage", "gradient", "copc", "serving, largest difference"):
         assert word in done.stdout
 

@@ -6,9 +6,12 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 from paddlebox.config import Config, Slots
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.table import Table
 from paddlebox.train import resume
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.session import train
@@ -18,6 +21,7 @@ SLOTS = "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
 
 def done_run(folder: Path) -> Config:
     """A run dir of one pass, at version 1."""
+    folder.mkdir(exist_ok=True)
     (folder / "s.yaml").write_text(SLOTS)
     (folder / "a").write_text("1 1 1 7\n")
     files = [str(folder / "a")]
@@ -56,3 +60,22 @@ def test_its_version_is_the_head_of_the_store_also_after_a_merge_or_a_move(tmp_p
         manifest.commit(dataclasses.replace(head, version=2, parent=1))
     assert train(config, tmp_path) == {"passes": 1, "samples": 1, "version": 2, "seconds": 2.0}
     assert json.loads((tmp_path / "summary.json").read_text())["version"] == 2
+
+
+def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = done_run(tmp_path / "other")  # of its data; its store is not looked at
+    close = Table.close
+
+    def merging(table: Table) -> None:
+        if table._merging is not None and table.head is not None:
+            table.compact(full=True)
+        close(table)
+
+    monkeypatch.setattr(Table, "close", merging)
+    data = {**config.data.model_dump(mode="json"), "files_per_pass": 1}
+    data["train_files"] *= 2  # two passes, whose segments overlap
+    told = train(Config.model_validate({**config.model_dump(mode="json"), "data": data}), tmp_path)
+    with Manifest.open_reader(tmp_path / "store") as manifest:
+        assert told["version"] == manifest.head().version == 3
