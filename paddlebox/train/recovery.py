@@ -94,19 +94,21 @@ def agree(
         for rank, p in enumerate(positions)
         if p.passes != at.passes or p.step + near < at.step
     }
-    if behind:
+    # Also where no rank is behind: lines count from here, so they say what came before.
+    told = any((entry["pass"], entry["step"]) == (at.passes + 1, at.step) for entry in entries)
+    if behind or (at.step and not told):
         entries.append(
             {"pass": at.passes + 1, "step": at.step, "samples": at.samples, "went_back": behind}
         )
+        rows = (f"rank {rank}: step {b['step']} of pass {b['pass']}" for rank, b in behind.items())
         log.warning(
-            "%s: partial recovery: goes on at step %d of pass %d, after %d samples of it; the "
-            "rows of rank %s are those of its last commit%s",
+            "%s: partial recovery: goes on at step %d of pass %d, after %d samples of it; rows "
+            "that are those of a rank's last commit: %s",
             run_dir,
             at.step,
             at.passes + 1,
             at.samples,
-            ", ".join(behind),
-            "".join(f"; {r}: step {b['step']} of pass {b['pass']}" for r, b in behind.items()),
+            "; ".join(rows) or "none, but for steps that were on their way",
         )
     if any(position.passes != at.passes for position in positions):
         assert record is not None
@@ -228,6 +230,12 @@ class Rescue:
     def line(self) -> dict[str, Any]:
         """What metrics.jsonl says of the pass."""
         return {"partial_recovery": list(self._entries)} if self._entries else {}
+
+    @property
+    def untold(self) -> dict[str, Any]:
+        """What summary.json says where no pass has followed whose line could say it."""
+        entries = self._coming.entries if self._coming is not None else ()
+        return {"partial_recovery": list(entries)} if entries else {}
 
     def __call__(self, error: BaseException) -> None:
         """error: what ended this rank's pass, or will."""

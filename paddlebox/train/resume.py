@@ -102,7 +102,10 @@ def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
 
 
 def cursor(
-    plan: str, line: Mapping[str, Any], skipped: Mapping[str, int] | None = None
+    plan: str,
+    line: Mapping[str, Any],
+    told: Mapping[str, Any] | None = None,
+    skipped: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Where in the data a commit stands.
 
@@ -111,14 +114,16 @@ def cursor(
     again.
 
     Args:
-        plan: `chain` at this pass. line: what metrics.jsonl must have of it. skipped: files that
-            passes after it leave out.
+        plan: `chain` at this pass. line: what metrics.jsonl must have of it. told: so, what was
+            known before it was trained. skipped: files that passes after it leave out.
     """
     return {
         **{name: line[name] for name in ("pass", "epoch", "date")},
         "plan": plan,
         "bytes": [_size(file) for file in line["files"]],
-        "line": json.dumps(line),  # as text: a metric may be NaN, which a record cannot hold
+        "line": json.dumps(
+            {**line, **(told or {})}
+        ),  # as text: a metric may be NaN, which a record cannot hold
         **({"skipped": dict(skipped)} if skipped else {}),
     }
 

@@ -210,6 +210,7 @@ def train(
                 watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
                 rescue.begin_pass()
+                told = before | rescue.line
                 with interrupt.finishing(config.trainer.grace_s):
                     following = passes.ready()
                     if following is not None:
@@ -222,12 +223,16 @@ def train(
                             runner,
                             (planned, following),
                             begin,
-                            partial(resume.cursor, passes.hash_of(planned), skipped=begun.skipped),
+                            partial(
+                                resume.cursor,
+                                passes.hash_of(planned),
+                                told=told,
+                                skipped=begun.skipped,
+                            ),
                             lines.last.get("metrics", {}),
                             world,
                         )
-                        | before
-                        | rescue.line
+                        | told
                     )
                     if planned.number in repeated:
                         lines.last["repeats_pass"] = repeated[planned.number]
@@ -258,6 +263,7 @@ def train(
             "name": config.name,
             "passes": lines.last.get("pass", 0),
             "resumed_after_pass": begun.passes,
+            **rescue.untold,
             "samples": lines.samples,
             "seconds": time.perf_counter() - started,
             "last_pass": lines.last or None,
@@ -356,6 +362,11 @@ def _train_pass(
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
+        "calibration": result.calibration,
+        "lines": stats.lines,
+        "bad_lines": stats.bad_lines,
+        "unique_feasigns": stats.unique_feasigns,
+        "refused": stats.refused,
         **({"phases": of_phases} if of_phases else {}),
     }
     dataset.cursor = cursor_of(outcome) | {"ranks": world.size}
@@ -367,7 +378,6 @@ def _train_pass(
     after = table.counters()
     line = {
         **outcome,
-        "calibration": result.calibration,
         "ended_at": round(time.time(), 3),
         "seconds": seconds,
         "cpu_s": time.process_time() - begin.cpu_s,
@@ -376,10 +386,6 @@ def _train_pass(
         "spilled_bytes": stats.spilled_bytes,
         "files_from_cache": stats.files_from_cache,
         "dedup": stats.dedup,
-        "lines": stats.lines,
-        "bad_lines": stats.bad_lines,
-        "unique_feasigns": stats.unique_feasigns,
-        "refused": stats.refused,
         "hits": stats.hits,
         "work_s": stats.work_s,
         "wait_s": stats.wait_s,

@@ -2,16 +2,22 @@
 
     python -m tests.faults.kill_ranks --kills 20 [--partial]
 
-SIGKILL from outside, to a rank that is drawn, at a moment that is drawn: while ranks start, join,
-stage, train, commit. tools/supervise.py starts them again; no one else does. A job is killed until
-it ends; then another begins. Each must exit with 0 and with the digests of the undisturbed job.
+SIGKILL to a rank: from outside to one that is drawn, at a moment that is drawn, while ranks start,
+join, stage, train, commit; or, where that is earlier, by recorder.c right after the n-th change of
+a file of a rank that is drawn, which meets one rank's commit, or its way back, at every step.
+tools/supervise.py starts them again; no one else does. A job is killed until it ends; then another
+begins. Meanwhile the newest pass that all ranks have committed, as a reader sees it, must not go
+back. Each job must exit with 0, its ranks with the digests and the metrics of the undisturbed
+job's, and with sound stores that have no file too many.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import math
 import os
 import random
 import signal
@@ -25,12 +31,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paddlebox.config.load import load_config
+from paddlebox.store.rank_stores import store_of_rank
+from paddlebox.store.table import Table
 from tests.conftest import ROOT, make_synthetic
+from tests.faults.crash_images import build_preloaded
+from tests.faults.kill_run import OUTCOME
+from tests.faults.witness import Witness, newest_pass, unsound
 
 CONFIG = "configs/dnn_synthetic.yaml"
 PASSES = 8
 _LONGEST_S = 300.0
-_BETWEEN_S = 25.0  # two kills are up to so far apart: a start takes about ten seconds
+_SHOW = 1  # word of a row
+# Of a rank: what the changed file's path has in it, and up to which change is drawn.
+_TARGETS = (
+    ("/store/ssd/", 60), ("/store/dense/", 40), ("/store/MANIFEST-", 20), ("/metrics.jsonl", 10),
+    ("/store/manifest/data.mdb", 40),
+)  # fmt: skip
 
 
 def prepare(folder: Path) -> None:
@@ -88,6 +105,14 @@ class Supervised:
     @property
     def run_dir(self) -> Path:
         return self.folder / "run"
+
+    def dirs(self) -> list[Path]:
+        """Of the ranks."""
+        first = self.run_dir / "store"
+        return [store_of_rank(first, rank).parent for rank in range(self.ranks * self.nodes)]
+
+    def ended(self) -> bool:
+        return all(one.poll() is not None for one in self.supervisors)
 
     def log(self, node: int = 0) -> str:
         """What the supervisor itself said."""
@@ -157,6 +182,28 @@ class Supervised:
         found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return found["sparse_digest"], found["dense_digest"], found["samples"]
 
+    def result(self) -> list[Any]:
+        """All that each rank leaves which is not a time."""
+        found = []
+        for each in self.dirs():
+            summary = json.loads((each / "summary.json").read_text())
+            lines = [json.loads(t) for t in (each / "metrics.jsonl").read_text().splitlines()]
+            tested = [line.get("test") for line in lines]
+            kept = [{name: line[name] for name in OUTCOME} for line in lines]
+            found.append((summary["sparse_digest"], summary["dense_digest"], tested, kept))
+        return found
+
+    def shows(self) -> dict[int, float]:
+        """How often each feasign was seen, as the rows of the newest versions have it."""
+        config, found = load_config(CONFIG, []), dict[int, float]()
+        for each in self.dirs():
+            with Table(
+                config.table, folder=each / "store", seed=config.seed, read_only=True
+            ) as table:
+                feasigns, rows = table.read_all()
+            found |= dict(zip(feasigns.tolist(), rows[:, _SHOW].tolist(), strict=True))
+        return found
+
     def end(self) -> None:
         """Whatever still lives."""
         for job in self.supervisors:
@@ -200,53 +247,117 @@ def kill_ranks(
 ) -> Outcome:
     """partial: with checkpoint.partial_recovery; jobs must then train each instance once."""
     data, chance, outcome = scratch / "data", random.Random(seed), Outcome()
-    settings = PARTIAL if partial else ()
+    settings, recorder = PARTIAL if partial else (), build_preloaded(scratch)
     if not data.exists():
         prepare(data)
+    started = time.monotonic()
     whole = Supervised(scratch / "whole", data, ranks, nodes, settings=settings).start()
     assert set(whole.wait()) == {0}, whole.log()
+    whole_s = time.monotonic() - started
     while len(outcome.kills) < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
-        job = Supervised(folder, data, ranks, nodes, ("--tries", "20"), settings).start()
+        plan = folder / "plan"
+        environment = {"LD_PRELOAD": str(recorder), "PBX_ROOT": str(folder)}
+        environment |= {"PBX_KILL_PLAN": str(plan)}
+        options = ("--tries", "20", "--env", "LD_PRELOAD", "--env", "PBX_*")
+        job = Supervised(folder, data, ranks, nodes, options, settings, environment)
+        witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
-            _kill_until_it_ends(job, kills, chance, outcome)
-            codes = job.wait()
-            same = _trained_once(job, whole) if partial else job.digests() == whole.digests()
-            if set(codes) != {0} or not same:
-                outcome.wrong.append(f"{job.folder}: exit codes {codes}\n{job.log()}")
-            if left := job.alive():
-                outcome.wrong.append(f"{job.folder}: processes {left} live on")
+            _kill_until_it_ends(job, plan, _Draw(chance, whole_s), kills, outcome, witness)
+            wrong = [*witness.errors, *_wrong_with(job, whole, partial)]
+            outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
         finally:
             job.end()
         outcome.jobs += 1
     return outcome
 
 
+def _wrong_with(job: Supervised, whole: Supervised, partial: bool) -> list[str]:
+    codes = [one.poll() for one in job.supervisors]
+    if set(codes) != {0}:
+        return [f"exit codes {codes}, after {_LONGEST_S:.0f} s without a kill at most"]
+    wrong = unsound(job.run_dir / "store")
+    if partial and not _trained_once(job, whole):
+        wrong.append("a pass has other instances than the undisturbed one's")
+    if not partial and job.result() != whole.result():
+        wrong.append("the ranks do not end as the undisturbed ones")
+    if left := job.alive():
+        wrong.append(f"processes {left} live on")
+    return wrong
+
+
 def _trained_once(job: Supervised, whole: Supervised) -> bool:
-    """Whether each pass has all its instances, those before a recovery among them."""
+    """Whether each pass has all its instances, those before a recovery among them, no feasign was
+    seen more often than by the undisturbed job, and all ranks have the same dense parameters."""
     passes = []
     for line in job.lines():
         before = [entry["samples"] for entry in line.get("partial_recovery", [])]
         passes.append((line["pass"], line["samples"] + max(before, default=0)))
-        print(f"  {job.folder.name}: {passes[-1]}, {line.get('partial_recovery', '')}")
-    return passes == [(line["pass"], line["samples"]) for line in whole.lines()]
+        if before:
+            print(f"  {job.folder.name}: {passes[-1]}, {line['partial_recovery']}")
+    found, expected = job.shows(), whole.shows()
+    return (
+        passes == [(line["pass"], line["samples"]) for line in whole.lines()]
+        and all(shows <= expected.get(feasign, 0.0) for feasign, shows in found.items())
+        and len({dense for _, dense, *_ in job.result()}) == 1
+    )
+
+
+@dataclass
+class _Draw:
+    """Where and when ranks are killed next."""
+
+    chance: random.Random
+    whole_s: float  # that a job takes
+
+    def due(self) -> float:
+        """When one that is killed from outside is."""
+        return time.monotonic() + self.chance.uniform(0.0, self.whole_s)
+
+    def aim(self, plan: Path, ranks: int) -> str:
+        """Writes down at which change of a file a process that begins from now on is killed."""
+        part, most = self.chance.choice(_TARGETS)
+        at = round(math.exp(self.chance.uniform(0.0, math.log(most))))
+        rank = self.chance.randrange(ranks)
+        part = f"/run{part}" if rank == 0 else f"/ranks/{rank}{part}"
+        plan.with_suffix(".new").write_text(f"{at} {part}\n")
+        plan.with_suffix(".new").rename(plan)
+        return f"at change {at} of {part}"
 
 
 def _kill_until_it_ends(
-    job: Supervised, kills: int, chance: random.Random, outcome: Outcome
+    job: Supervised,
+    plan: Path,
+    draw: _Draw,
+    kills: int,
+    outcome: Outcome,
+    witness: Witness,
 ) -> None:
-    while len(outcome.kills) < kills:
-        due = time.monotonic() + chance.uniform(0.0, _BETWEEN_S)
-        while time.monotonic() < due:
-            if all(one.poll() is not None for one in job.supervisors):
-                return
-            time.sleep(0.02)
-        alive = job.alive()
-        if alive:
-            victim = chance.choice(sorted(alive))
+    """Starts the job, and looks on until it has ended."""
+    ranks = job.ranks * job.nodes
+    job.folder.mkdir(parents=True)
+    aim, due = draw.aim(plan, ranks), math.inf
+    job.start()
+    last = time.monotonic() + _LONGEST_S
+    while not job.ended() and time.monotonic() < last:
+        time.sleep(0.05)
+        witness.look()
+        if len(outcome.kills) == kills:
+            continue
+        alive, said = job.alive(), ""
+        if due == math.inf and len(alive) == ranks:  # a start is waited for, and longer each time
+            due = draw.due()
+        if aim and not plan.exists():
+            said, aim = aim, ""  # the next start may get further
+        elif alive and time.monotonic() >= due:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-                outcome.kills.append(f"after pass {job.passes()}")
+                os.kill(draw.chance.choice(sorted(alive)), signal.SIGKILL)
+                said, aim = "from outside", draw.aim(plan, ranks)
+        if said:
+            outcome.kills.append(f"{said}, after pass {job.passes()}")
+            last, due = time.monotonic() + _LONGEST_S, math.inf
+            if len(outcome.kills) == kills:
+                plan.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -265,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = kill_ranks(
             scratch, options.kills, options.seed, options.ranks, options.nodes, options.partial
         )
-    print(f"kills {len(outcome.kills)}: {', '.join(outcome.kills)}")
+    print(f"kills {len(outcome.kills)}: {'; '.join(outcome.kills)}")
     print(f"jobs that ended {outcome.jobs}; wrong {len(outcome.wrong)}; ", end="")
     print(f"{time.monotonic() - started:.0f} s in all")
     print("\n".join(outcome.wrong))

@@ -10,9 +10,10 @@ begins, in the other of two variants. After each kill
 
   - the newest version is none before the newest one that a reader saw while the process lived;
   - every byte that a version names is as it was written;
+  - the run goes on from just that version, and trains no pass of it again;
 
 and each run that ends has the rows, the dense state, the metrics and the saves of the undisturbed
-one.
+one, and no file that no version names.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paddlebox.errors import StoreError
 from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.rank_stores import pass_of
 from paddlebox.upkeep.verify import verify
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.crash_images import build_preloaded
+from tests.faults.witness import Witness, newest_version, unsound
 
 CONFIG = "configs/deepfm_synthetic.yaml"
 PASSES = 24  # of two files each, three a day
@@ -66,7 +68,12 @@ TARGETS = (
     ("/parity/", 300), ("/metrics.jsonl", 30), ("/saves/", 600), ("_done.txt", 40), ("/leases/", 3),
     ("/LOCK", 1), ("/config.json", 2),
 )  # fmt: skip
-_OUTCOME = ("pass", "epoch", "date", "files", "samples", "batches", "loss", "metrics")
+# Of a line, what is no time and does not depend on what was in memory: a run that is taken up has
+# nothing there.
+OUTCOME = (
+    "pass", "epoch", "date", "files", "samples", "batches", "loss", "metrics", "calibration",
+    "lines", "bad_lines", "unique_feasigns", "refused",
+)  # fmt: skip
 _LOOK_S = 0.02  # between two looks at a store
 
 
@@ -100,7 +107,7 @@ class Run:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=preexec,
@@ -108,14 +115,15 @@ class Run:
 
     def head(self) -> int:
         """The newest version; 0 without a store."""
-        try:
-            with Manifest.open_reader(self.store) as manifest:
-                head = manifest.head()
-                return head.version if head is not None else 0
-        except StoreError as error:
-            if "no store here" in str(error):
-                return 0
-            raise
+        return newest_version(self.store)
+
+    def passes(self) -> int:
+        """That are committed."""
+        if self.head() == 0:
+            return 0
+        with Manifest.open_reader(self.store) as manifest:
+            head = manifest.head()
+        return pass_of(head) if head is not None else 0
 
     @property
     def ended(self) -> bool:
@@ -128,7 +136,7 @@ class Run:
         lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
         return {
             "digests": (summary["sparse_digest"], summary["dense_digest"]),
-            "lines": [{name: line[name] for name in _OUTCOME} for line in lines],
+            "lines": [{name: line[name] for name in OUTCOME} for line in lines],
             "saves": dict(self._saves()),
         }
 
@@ -188,13 +196,17 @@ class Watched:
         if kill.on != "time":
             environment = {"LD_PRELOAD": str(recorder), "PBX_ROOT": str(run.folder)}
             environment |= {"PBX_KILL_ON": kill.on, "PBX_KILL_AT": str(int(kill.at))}
-        self.seen = run.head()
+        self._witness, self._passes = Witness(run.head), run.passes()
+        self.errors = self._witness.errors
         self.trained_s: float | None = None  # from the start to the first pass's end
-        self.errors: list[str] = []
         self.killed = False
         self._run, self._kill = run, kill
         self._process = run.start(**environment)
         self._started = time.monotonic()
+
+    @property
+    def seen(self) -> int:
+        return self._witness.seen
 
     def wait(self) -> str:
         """Until it ends or is killed. Returns its log."""
@@ -206,9 +218,10 @@ class Watched:
                 self._process.kill()
                 self._process.wait()
                 break
-            self._look()
+            self._witness.look()
             time.sleep(_LOOK_S)
         reader.join()
+        self._check_begin("".join(lines))
         self.killed = self._process.returncode == -signal.SIGKILL
         if not self.killed and self._process.returncode != 0:
             self.errors.append(f"exit code {self._process.returncode}: {''.join(lines[-3:])}")
@@ -222,15 +235,13 @@ class Watched:
                 self.trained_s = time.monotonic() - self._started
         self._process.stderr.close()
 
-    def _look(self) -> None:
-        try:
-            found = self._run.head()
-        except StoreError as error:
-            self.errors.append(f"a reader beside it: {error}")
-            return
-        if found < self.seen:
-            self.errors.append(f"a reader saw version {found} after {self.seen}")
-        self.seen = max(self.seen, found)
+    def _check_begin(self, log: str) -> None:
+        """Whether it went on from what was committed, if it came so far."""
+        said = f"goes on after pass {self._passes}, "
+        if "goes on after pass" in log and said not in log:
+            self.errors.append(f"{self._passes} passes were committed, and it did not say: {said}")
+        if self._passes and self.trained_s is not None and said not in log:
+            self.errors.append(f"trained without {self._passes} passes that were committed")
 
 
 def check_killed(run: Run, seen: int) -> list[str]:
@@ -261,7 +272,7 @@ def one_run(run: Run, whole: dict[str, Any], plan: Iterator[Kill], recorder: Pat
         report.runs += 1
         found = run.result()
         report.wrong += [f"{name} differ" for name in whole if found[name] != whole[name]]
-        report.wrong += [f"{d.file}: {d.message}" for d in verify(run.store).damage]
+        report.wrong += unsound(run.store)
     where = f"{run.folder.name}, variant {run.variant}, killed {', '.join(moments)}"
     report.wrong = [f"{where}: {text}" for text in report.wrong]
     return report

@@ -5,8 +5,9 @@ again and again, while an export file follows its saves.
 
 Time is compressed: an hour's log is delivered every --pace seconds, and late_s is a second or two.
 Three hours come late, after the trainer has begun to wait for them; one never comes. A log lies
-there half written until its marker does. The week must end with the digests, the passes and the
-saves of the week that nobody disturbed, and every save must have been served, in order.
+there half written until its marker does. The newest version must never go back. The week must end
+with the digests, the passes and the saves of the week that nobody disturbed, a sound store, and an
+export file that predicts the same; and every save must have been served, in order.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,9 @@ import numpy as np
 
 from paddlebox.config.save import PublishConfig
 from tests.conftest import ROOT, make_synthetic
+from tests.faults.kill_run import OUTCOME
+from tests.faults.runs import feasigns_of, predictions
+from tests.faults.witness import Witness, newest_version, unsound
 
 CONFIG = "configs/deepfm_synthetic.yaml"
 FIRST = datetime(2024, 1, 1, tzinfo=UTC)
@@ -43,7 +48,7 @@ SETTINGS = (
     "hbm.budget_bytes=8MiB", "mem.budget_bytes=1MiB", "ssd.max_segment_bytes=256KiB",
     "trainer.evaluate_before_pass=true",
 )  # fmt: skip
-_OUTCOME = ("pass", "date", "hour", "missing_hours", "files", "samples", "loss", "metrics")
+_OUTCOME = (*OUTCOME, "hour", "missing_hours", "before")
 _LATE_S = 0.5  # after the trainer has begun to wait
 
 
@@ -86,6 +91,7 @@ class Life:
         self.served: list[Any] = []
         self.memory: list[tuple[int, float]] = []  # pass, MiB, of the last process
         self.disk: list[tuple[int, float]] = []
+        self.witness = Witness(partial(newest_version, self.run_dir / "store"))
         self._end = threading.Event()
 
     def start(self) -> subprocess.Popen[str]:
@@ -101,7 +107,7 @@ class Life:
         return subprocess.Popen(
             [*command, "--run-dir", str(self.run_dir), "-o", *settings],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stderr=open(self.folder / "log", "a"),
             text=True,
         )
@@ -147,6 +153,7 @@ class Life:
         publisher.close()
 
     def watch(self, process: subprocess.Popen[str]) -> None:
+        self.witness.look()
         passes = self.trained()
         status = Path(f"/proc/{process.pid}/status")
         try:
@@ -208,6 +215,7 @@ class Life:
             "digests": (summary["sparse_digest"], summary["dense_digest"]),
             "lines": lines,
             "saves": [served["name"] for served in self.served],
+            "predictions": predictions(self.export, feasigns_of(self.run_dir)),
         }
 
     def lags(self) -> list[float]:
@@ -263,6 +271,9 @@ def kill_week(scratch: Path, week: Week, kills: int, seed: int) -> Report:
         life = Life(scratch / name, week)
         life.folder.mkdir(parents=True)
         life.live(moments, report)
+        report.wrong += life.witness.errors
+        if not report.wrong:
+            report.wrong += unsound(life.run_dir / "store")
         if report.wrong:
             return report
         lives.append(life)

@@ -7,7 +7,10 @@
  * is that of the changes. Shared mappings are not seen: LMDB writes through descriptors.
  *
  * With PBX_KILL_AT=n the process ends itself by SIGKILL right after the n-th change of a file whose
- * path has PBX_KILL_ON in it (kill_run.py). Without PBX_JOURNAL nothing is written down. */
+ * path has PBX_KILL_ON in it (kill_run.py). PBX_KILL_PLAN names a file that says "n part-of-path"
+ * instead, read when a process begins; who comes to that change takes the file away, so that of
+ * processes that have it in common one is killed, once (kill_ranks.py). Without PBX_JOURNAL nothing
+ * is written down. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +36,15 @@ static char root[PATH_MAX];
 static size_t root_size;
 static long kill_at; /* changes that are left; 0: none is counted */
 static const char* kill_on = "";
+static const char* kill_plan; /* taken away by the process that is killed; NULL: there is none */
+
+static void read_plan(const char* path) {
+  static char part[PATH_MAX];
+  FILE* file = fopen(path, "re");
+  if (file == NULL) return;
+  if (fscanf(file, "%ld %4095s", &kill_at, part) == 2) kill_on = part, kill_plan = path;
+  fclose(file);
+}
 
 __attribute__((constructor)) static void begin(void) {
   const char* path = getenv("PBX_JOURNAL");
@@ -40,6 +52,7 @@ __attribute__((constructor)) static void begin(void) {
   const char* number = getenv("PBX_KILL_AT");
   if (getenv("PBX_KILL_ON") != NULL) kill_on = getenv("PBX_KILL_ON");
   if (number != NULL) kill_at = atol(number);
+  if (getenv("PBX_KILL_PLAN") != NULL) read_plan(getenv("PBX_KILL_PLAN"));
   if (below == NULL || realpath(below, root) == NULL) return;
   if (path != NULL) {
     journal = (int)syscall(SYS_open, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -99,7 +112,9 @@ static void record(uint8_t type, uint8_t flags, ino_t inode, int64_t offset, con
   const uint32_t number = (uint32_t)inode;
   const int saved = errno;
   if (kill_at > 0 && (strstr(path, kill_on) != NULL || strstr(second, kill_on) != NULL)) {
-    if (--kill_at == 0) syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
+    if (--kill_at == 0 && (kill_plan == NULL || syscall(SYS_unlink, kill_plan) == 0)) {
+      syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
+    }
   }
   if (journal < 0) return;
   put(&type, 1);

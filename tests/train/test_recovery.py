@@ -77,6 +77,8 @@ def agree(folders: list[Path]) -> list[recovery.Recovered | None]:
             2,
             {"0": {"pass": 2, "step": 7}, "1": {"pass": 3, "step": 0}},
         ),
+        # The second died at once: what it lacks was on its way, and the pass is gone on with.
+        ([(2, 1), (2, 0), (2, 1)], 1, 0, {}),
         # All stand where they should.
         ([(2, 0), (2, 0), (2, 0)], 0, 0, {}),
     ],
@@ -93,7 +95,7 @@ def test_all_go_on_where_the_one_stands_that_has_come_furthest(
         make_store(folder, *([(1, 0)] if at != (1, 0) else []), at)
     found = agree(folders)
     assert found == [found[0]] * 3
-    if not went_back:
+    if not step and not went_back:
         assert found[0] is None
         return
     assert found[0] is not None
@@ -124,6 +126,20 @@ def test_before_the_first_commit_rows_are_kept_and_after_it_all_need_one(tmp_pat
     make_store(later[0], (1, 0))
     make_store(later[1])
     assert agree(later) == [None, None]  # `agreed_passes` takes the first commit back
+
+
+def test_what_was_lost_in_the_last_pass_is_told_without_one_that_follows(tmp_path: Path) -> None:
+    folders = [tmp_path / str(rank) for rank in range(2)]
+    make_store(folders[0], (1, 0), (2, 0))
+    make_store(folders[1], (1, 0))
+    (found, _) = agree(folders)
+    assert found is not None
+    runner: Any = None  # no pass is begun
+    rescue = recovery.Rescue(None, runner, World(), {}, found)
+    (entry,) = rescue.untold["partial_recovery"]
+    assert entry["went_back"] == {"1": {"pass": 2, "step": 0}}
+    assert rescue.line == {}
+    assert recovery.Rescue(None, runner, World(), {}, None).untold == {}
 
 
 def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(

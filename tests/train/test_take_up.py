@@ -249,6 +249,15 @@ class TestLines:
         assert begun.line_missing
         assert json.dumps(begun.lines.last) == json.dumps(line(2))  # with its NaN
 
+    def test_it_has_what_was_known_before_the_pass_was_trained(self, run_dir):
+        told = {"partial_recovery": [{"pass": 3, "step": 4, "samples": 40, "went_back": {}}]}
+        with Manifest.open_writer(run_dir / "store") as manifest:
+            cursor = resume.cursor(HASHES[2], line(3), told)
+            manifest.commit(manifest.head().following("pass", pass_number=3, cursor=cursor))
+        self.write(run_dir, self.text(1), self.text(2))
+        begun = take_up(run_dir)
+        assert json.dumps(begun.lines.last) == json.dumps(line(3) | told)
+
     def test_going_back_takes_the_lines_with_it(self, run_dir):
         path = self.write(run_dir, self.text(1), self.text(2))
         assert take_up(run_dir, back_to="1").passes == 1
