@@ -260,9 +260,9 @@ PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t w
   }
 }
 
-// Segment by segment, though the processor guesses some of their ends wrong. Id by id, each of which
-// writes the sums of its segment, takes 0.7 of the time where all is in the cache and 1.16 of it
-// where rows and output are not: three times as many stores wait for their lines.
+// Segment by segment, though the processor guesses some of their ends wrong. Id by id, each writing
+// the sums of its segment, takes 0.7 of the time where all is in the cache, and 1.16 of it where
+// rows and output are not: three times as many stores wait for their lines.
 template <int kDim, bool kCvm, bool kAnywhere>
 PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
                         const Places<kAnywhere>& places) {
