@@ -28,9 +28,13 @@ def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     anew = last is None or not saver.is_own(last)
     if anew or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)):
         return BASE, saver.free_name(base)
-    if config.delta_every and saver.pass_number % config.delta_every == 0:
+    if _is_delta_due(saver.pass_number, config):
         return DELTA, saver.free_name(delta)
     return None
+
+
+def _is_delta_due(number: int, config: SaveConfig) -> bool:
+    return config.delta_every > 0 and number % config.delta_every == 0
 
 
 def _report(save: Save, started: float) -> dict[str, Any]:
@@ -62,15 +66,22 @@ class SavesBesidePasses:
         self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[dict[str, Any]] | None = None
+        self._date_of_base: str | None = None  # only deltas are due in it any more
 
-    def due(self) -> dict[str, Any] | None:
+    def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
         """Begins the save that is due after the last pass, before the next one begins; waits for
-        the one before it, and for the pass's commit.
+        the one before it, and for the pass's commit if one may be due.
+
+        Args:
+            number, date: of the pass, so that the commit need not be waited for to know them.
 
         Returns: its name, kind and `waited_s`; None where none is due.
         """
         started = time.perf_counter()
         self._wait()
+        if number and date == self._date_of_base and not _is_delta_due(number, self._config):
+            return None
+        self._date_of_base = date if number else None
         self._saver.commit_ended()
         done = self._saver.of_last_pass()
         due = (done.meta["kind"], done.name) if done is not None else self._due()

@@ -176,9 +176,9 @@ def train(
                 own = on_ranks.share_files(planned.files, world, planned.sizes)
                 return {"before": evaluated_on(own)}
 
-            def write_line() -> None:
+            def write_line(ended: PlannedPass | None = None) -> None:
                 if saves is not None:
-                    lines.last["save"] = saves.due()
+                    lines.last["save"] = saves.due(*(ended.number, ended.date) if ended else ())
                 if tests:
                     heartbeat.stage("evaluate", f"after pass {lines.passes}")
                     lines.last["test"] = evaluated_now()
@@ -236,7 +236,7 @@ def train(
                     )
                     if planned.number in repeated:
                         lines.last["repeats_pass"] = repeated[planned.number]
-                    write_line()
+                    write_line(planned)
                     on_ranks.stop_together(world, table)
                 head = table.head.pass_number if table.head is not None else 0
                 # All ranks have committed the pass before, or this one would not have ended.

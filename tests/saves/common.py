@@ -39,7 +39,13 @@ def open_table(folder: Path | None, table: TableConfig | None = None, **settings
 
 
 def train(
-    table: Table, feasigns: np.ndarray, number: int, *, day: int = FIRST_DAY, show: float = 5
+    table: Table,
+    feasigns: np.ndarray,
+    number: int,
+    *,
+    day: int = FIRST_DAY,
+    show: float = 5,
+    background: bool = False,
 ) -> None:
     """A pass that pushes each feasign once, show times, with gradients that follow from both."""
     staged = table.stage(sorted_unique_keys(feasigns), day=day)
@@ -49,7 +55,8 @@ def train(
     grad[:, 2:] = np.sin(feasigns[:, None].astype(np.float64) + np.arange(1 + D) + number) * 0.1
     ops.push_box_sparse(paddle.to_tensor(feasigns.view(np.int64)), paddle.to_tensor(grad))
     table.end(number)
-    table.commit(pass_number=number, day=day, dense={"w": np.full(3, number, np.float32)})
+    commit = table.commit_in_background if background else table.commit
+    commit(pass_number=number, day=day, dense={"w": np.full(3, number, np.float32)})
 
 
 def feasigns(first: int, count: int) -> np.ndarray:

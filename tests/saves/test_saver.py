@@ -35,6 +35,7 @@ from tests.saves.common import (
     open_table,
     train,
 )
+from tests.store.commit_held import Held
 
 STEPS = st.one_of(
     st.tuples(st.just("train"), st.integers(1, 60), st.integers(1, 40), st.sampled_from([1, 6])),
@@ -290,6 +291,28 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         assert apply([last, delta]) == base_of(table)
         table.prune()
         assert not list((tmp_path / "store" / "leases").iterdir())
+        saves.close()
+
+
+def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path: Path) -> None:
+    every_third = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=3)
+    with open_table(tmp_path / "store") as table:
+        saves = SavesBesidePasses(Saver(table, tmp_path / "out"), every_third)
+        train(table, feasigns(1, 100), 1)
+        assert saves.due(1, "20240101") is not None
+        saves.finish()
+        held = Held(table, "commit")
+        train(table, feasigns(50, 100), 2, background=True)
+        assert held.reached.wait(60)
+        assert saves.due(2, "20240101") is None
+        assert table.head is not None
+        assert table.head.pass_number == 1
+        held.let_go()
+        train(table, feasigns(90, 100), 3, background=True)
+        assert saves.due(3, "20240101")["name"] == "20240101/delta-3"  # type: ignore[index]
+        train(table, feasigns(90, 100), 4, day=FIRST_DAY + 1)
+        assert saves.due(4, "20240102")["name"] == "20240102/base"  # type: ignore[index]
+        saves.finish()
         saves.close()
 
 
