@@ -201,7 +201,7 @@ class Watched:
         self.trained_s: float | None = None  # from the start to the first pass's end
         self.killed = False
         self._run, self._kill = run, kill
-        self._process = run.start(**environment)
+        self._process = run.start(preexec=None, **environment)
         self._started = time.monotonic()
 
     @property
