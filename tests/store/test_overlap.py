@@ -4,6 +4,7 @@ pass ended; and what goes wrong in one of the two leaves the other whole, and is
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -74,6 +75,21 @@ def digest_of(folder: Path) -> tuple[int, str]:
         return table.pass_number, table.digest()
 
 
+def second_held(table: Table, point: str) -> tuple[Held, Future[int]]:
+    """The first pass committed, the second one's commit held at the point, in the background."""
+    train(table, FIRST, 1)
+    table.commit(pass_number=1)
+    train(table, SECOND, 2)
+    held = Held(table, point)
+    return held, table.commit_in_background(pass_number=2)
+
+
+def third_begun(table: Table) -> None:
+    third = stage(table, THIRD)
+    table.begin(third)
+    push(table, third, 0.03)
+
+
 # ---- both are whole
 
 
@@ -81,18 +97,12 @@ def digest_of(folder: Path) -> tuple[int, str]:
 def test_the_next_pass_is_whole_beside_a_commit(tmp_path: Path, point: str) -> None:
     expected = digests(tmp_path / "alone")
     with open_table(tmp_path / "s") as table:
-        train(table, FIRST, 1)
-        table.commit(pass_number=1)
-        train(table, SECOND, 2)
-        held = Held(table, point)
-        committing = table.commit_in_background(pass_number=2)
+        held, committing = second_held(table, point)
         assert held.reached.wait(60)
         given_up = stage(table, range(1, 4000))  # rows of MEM, of SSD and of the frozen pass
         table.drop_staged(given_up)
         assert not table.begin_day(0)
-        third = stage(table, THIRD)
-        table.begin(third)
-        push(table, third, 0.03)
+        third_begun(table)
         assert not committing.done()
         held.let_go()
         table.end(3)
@@ -108,15 +118,9 @@ def test_a_pass_that_is_given_up_beside_a_commit_leaves_that_whole(
 ) -> None:
     expected = digests(tmp_path / "alone")
     with open_table(tmp_path / "s") as table:
-        train(table, FIRST, 1)
-        table.commit(pass_number=1)
-        train(table, SECOND, 2)
-        held = Held(table, point)
-        committing = table.commit_in_background(pass_number=2)
+        held, committing = second_held(table, point)
         assert held.reached.wait(60)
-        third = stage(table, THIRD)
-        table.begin(third)
-        push(table, third, 0.03)
+        third_begun(table)
         table.abandon()
         assert not committing.done()
         held.let_go()
@@ -130,14 +134,8 @@ def test_a_commit_that_fails_ends_the_next_pass_and_the_store_opens_at_the_last_
 ) -> None:
     expected = digests(tmp_path / "alone")
     with open_table(tmp_path / "s") as table:
-        train(table, FIRST, 1)
-        table.commit(pass_number=1)
-        train(table, SECOND, 2)
-        held = Held(table, point)
-        table.commit_in_background(pass_number=2)
-        third = stage(table, THIRD)
-        table.begin(third)
-        push(table, third, 0.03)
+        held, _ = second_held(table, point)
+        third_begun(table)
         held.let_go(OutOfSpaceError("no room"))
         with pytest.raises(OutOfSpaceError, match="no room"):
             table.end(3)
