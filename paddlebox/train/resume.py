@@ -121,9 +121,8 @@ def cursor(
         **{name: line[name] for name in ("pass", "epoch", "date")},
         "plan": plan,
         "bytes": [_size(file) for file in line["files"]],
-        "line": json.dumps(
-            {**line, **(told or {})}
-        ),  # as text: a metric may be NaN, which a record cannot hold
+        # As text: a metric may be NaN, which a record cannot hold.
+        "line": json.dumps({**line, **(told or {})}),
         **({"skipped": dict(skipped)} if skipped else {}),
     }
 

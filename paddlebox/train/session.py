@@ -178,7 +178,8 @@ def train(
 
             def write_line(ended: PlannedPass | None = None) -> None:
                 if saves is not None:
-                    lines.last["save"] = saves.due(*(ended.number, ended.date) if ended else ())
+                    known = (ended.number, ended.date) if ended is not None else ()
+                    lines.last["save"] = saves.due(*known)
                 if tests:
                     heartbeat.stage("evaluate", f"after pass {lines.passes}")
                     lines.last["test"] = evaluated_now()
