@@ -250,10 +250,12 @@ def _served(
 
 
 def _print_diagnosis(result: Mapping[str, Any]) -> None:
+    from paddlebox.train.metrics import format_auc
+
     metrics = result["metrics"]
     print(f"{result['samples']} samples, version {result['version']}")
     if metrics:
-        print(f"AUC {metrics['auc']:.6f}, COPC {metrics['copc']:.4f}")
+        print(f"AUC {format_auc(metrics['auc'])}, COPC {metrics['copc']:.4f}")
     headers = {
         "slot": "slot", "coverage": "coverage", "values": "values", "unique": "unique",
         "new": "new", "new_unique": "new, unique", "embed_w": "|embed_w|",

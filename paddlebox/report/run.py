@@ -151,6 +151,6 @@ def number(line: Line, *path: str) -> float | None:
 
 
 def auc(line: Line, *path: str) -> float | None:
-    """As `number`, of an AUC: -0.5 says that a class is missing."""
+    """As `number`, of an AUC. Where a class is missing it is null, and -0.5 in older runs."""
     value = number(line, *path)
     return value if value is not None and value >= 0 else None

@@ -43,9 +43,16 @@ class Gate:
         loaded = load_files(new.config, new.slots, self.files, _BATCH, "gate files are read")
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"
+        auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
+        if self.min_auc > 0 and metrics["auc"] < 0:  # the core's mark: a class is missing
+            raise TrainingError(
+                f"{name}: AUC is not defined, because all {metrics['size']:.0f} labels are "
+                f"{metrics['actual_ctr']:.0f}; expected clicks and others in the gate files: it is "
+                "not shown; readers stay where they are"
+            )
         if self.min_auc > 0 and not metrics["auc"] >= self.min_auc:
             raise TrainingError(
-                f"{name}: AUC {metrics['auc']:.6f}, expected {self.min_auc} at least: it is not "
+                f"{name}: AUC {auc}, expected {self.min_auc} at least: it is not "
                 "shown; readers stay where they are"
             )
         if self.max_copc_drift > 0:
@@ -57,7 +64,7 @@ class Gate:
                     f"{drift:.4f}, expected {self.max_copc_drift} at most: it is not shown; "
                     "readers stay where they are"
                 )
-        log.info("%s: AUC %.6f, COPC %.4f", name, metrics["auc"], metrics["copc"])
+        log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
         return metrics
 
 

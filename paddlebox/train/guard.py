@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ def check_pass(
     guard: GuardConfig,
     number: int,
     dense: Mapping[str, np.ndarray],
-    metrics: Mapping[str, float],
-    before: Mapping[str, float],
+    metrics: Mapping[str, Any],
+    before: Mapping[str, Any],
 ) -> None:
     """Looks at a pass that was trained and has not ended.
 
@@ -57,10 +58,10 @@ def check_pass(
         )
 
 
-def _auc(metrics: Mapping[str, float]) -> float:
-    """NaN, which no bound catches, where there is none."""
-    auc = metrics.get("auc", math.nan)
-    return auc if auc >= 0 else math.nan  # below 0: only one class was there
+def _auc(metrics: Mapping[str, Any]) -> float:
+    """NaN, which no bound catches, where it is not defined: None, and -0.5 in older runs."""
+    auc = metrics.get("auc")
+    return float(auc) if auc is not None and auc >= 0 else math.nan
 
 
 def _object(action: str, what: str, mends: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.data.reader import expand
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.train.evaluation import opened
 from paddlebox.train.loop import run_pass
 from paddlebox.train.opening import create_dataset, feeding, read_slots
@@ -59,6 +59,12 @@ def slot_importance(
         dataset.load_into_memory()
         dataset.begin_pass()
         whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
+        if whole.metrics["auc"] is None:
+            raise DataError(
+                f"{', '.join(files)}: all {whole.samples} labels are "
+                f"{whole.metrics['actual_ctr']:.0f}, so no AUC is defined that a slot could lose: "
+                "name files with clicks and others in data.test_files"
+            )
         found: list[dict[str, Any]] = []
         for group in wanted:
             losses = []

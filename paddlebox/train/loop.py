@@ -18,7 +18,7 @@ from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
-from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid
+from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid, warn_of_one_class
 from paddlebox.train.observe import calibration
 
 # One step: takes a feed, returns the loss before the update and the logits (B, T), or None without.
@@ -216,4 +216,7 @@ def train_from_dataset(
             fetch_handler(values[len(values) - len(fetch_list) :])
         return float(np.asarray(values[0]).reshape(())), values[1] if logits is not None else None
 
-    return run_pass(dataset, step, watch, label=label, metrics=metrics, outputs=computed)
+    result = run_pass(dataset, step, watch, label=label, metrics=metrics, outputs=computed)
+    if "auc" in result.metrics:
+        warn_of_one_class("train_from_dataset", result.metrics)
+    return result

@@ -13,6 +13,7 @@ from paddlebox.config import Slots
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
+from paddlebox.train.metrics import defined
 
 State = dict[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]  # (B) of each name
@@ -24,7 +25,7 @@ class Metric(Protocol):
     def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
         """(n) float32, float32, and uint64 where the method has groups."""
 
-    def compute(self) -> dict[str, float]: ...
+    def compute(self) -> dict[str, Any]: ...
 
     def merge(self, other: Any) -> None: ...
 
@@ -45,8 +46,8 @@ class _Native:
         else:
             self._native.add(groups, predictions, labels)
 
-    def compute(self) -> dict[str, float]:
-        return dict(self._native.compute())
+    def compute(self) -> dict[str, Any]:
+        return defined(self._native.compute())
 
     def merge(self, other: _Native) -> None:
         self._native.merge(other._native)
@@ -64,7 +65,7 @@ class Auc(_Native):
     def __init__(self) -> None:
         super().__init__(_native.core.BucketAuc())
 
-    def compute(self) -> dict[str, float]:
+    def compute(self) -> dict[str, Any]:
         values = super().compute()
         return {**values, "ne": normalised_entropy(values["logloss"], values["actual_ctr"])}
 
@@ -80,7 +81,7 @@ class NanInf:
         found = (np.isnan(predictions).sum(), np.isinf(predictions).sum(), predictions.size)
         self._counts += np.array(found, np.int64)
 
-    def compute(self) -> dict[str, float]:
+    def compute(self) -> dict[str, Any]:
         nan, inf, size = (int(count) for count in self._counts)
         return {"nan": nan, "inf": inf, "rate": (nan + inf) / max(1, size), "size": size}
 
@@ -96,11 +97,11 @@ class NanInf:
         self._counts = np.array(state["counts"], np.int64)
 
 
-def normalised_entropy(logloss: float, ctr: float) -> float:
-    """The log loss divided by that of predicting the mean click rate always; -1 when one class is
+def normalised_entropy(logloss: float, ctr: float) -> float | None:
+    """The log loss divided by that of predicting the mean click rate always; None when one class is
     missing (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014)."""
     if not 0 < ctr < 1:
-        return -1.0
+        return None
     return -logloss / (ctr * math.log(ctr) + (1 - ctr) * math.log1p(-ctr))
 
 
@@ -162,7 +163,7 @@ class MetricSet:
             chosen &= _matches(_named(CMATCH_RANK, columns, spec.name), spec.cmatch_rank)
         return chosen
 
-    def compute(self) -> dict[str, dict[str, float]]:
+    def compute(self) -> dict[str, dict[str, Any]]:
         """{name: {what: value}}."""
         return {name: metric.compute() for name, (_, metric) in self._metrics.items()}
 

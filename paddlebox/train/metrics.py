@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
+
+log = logging.getLogger("paddlebox")
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
@@ -29,10 +32,10 @@ class PassMetrics:
             np.ascontiguousarray(labels, np.float32).reshape(-1),
         )
 
-    def compute(self) -> dict[str, float]:
-        """auc (-0.5 when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr,
+    def compute(self) -> dict[str, Any]:
+        """auc (None when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr,
         copc, logloss, size."""
-        return dict(self._auc.compute())
+        return defined(self._auc.compute())
 
     def state(self) -> dict[str, np.ndarray]:
         """Plain arrays: `load_state` of another goes on from them."""
@@ -102,6 +105,38 @@ class TaskMetrics:
         return {**next(iter(of_task.values())), "tasks": of_task}
 
 
+def defined(values: Mapping[str, float]) -> dict[str, Any]:
+    """The values of a native metric, with None for an AUC that is not defined. The core has
+    PaddleBox's -0.5 for it, which reads like a very bad model."""
+    return {
+        name: None if name in ("auc", "uauc", "wuauc") and value < 0 else value
+        for name, value in values.items()
+    }
+
+
+def format_auc(value: float | None, digits: int = 6) -> str:
+    return "not defined" if value is None else f"{value:.{digits}f}"
+
+
+def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
+    """Logs a warning for each task whose labels are all 0 or all 1.
+
+    Args:
+        what: was measured, such as "pass 3". metrics: of `TaskMetrics`.
+    """
+    for task, of in metrics.get("tasks", {"": metrics}).items():
+        if of.get("size") and of["auc"] is None:
+            log.warning(
+                "%s: all %d labels%s are %d, so AUC is not defined and nothing tells clicks from "
+                "others: check the label's column in slots.yaml, and that these files are not "
+                "sorted or filtered by it",
+                what,
+                of["size"],
+                f" {task!r}" if task else "",
+                of["actual_ctr"] > 0,
+            )
+
+
 def format_metrics(metrics: Mapping[str, Any]) -> str:
     """In PaddleBox's words, a line; of several tasks a line each."""
     if "tasks" in metrics:
@@ -111,7 +146,7 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
 
 def _line(metrics: Mapping[str, Any]) -> str:
     return (
-        f"AUC={metrics['auc']:.6f} BUCKET_ERROR={metrics['bucket_error']:.6f} "
+        f"AUC={format_auc(metrics['auc'])} BUCKET_ERROR={metrics['bucket_error']:.6f} "
         f"MAE={metrics['mae']:.6f} RMSE={metrics['rmse']:.6f} "
         f"Actual CTR={metrics['actual_ctr']:.6f} "
         f"Predicted CTR={metrics['predicted_ctr']:.6f} COPC={metrics['copc']:.6f} "

@@ -16,7 +16,7 @@ from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
 from paddlebox.train.loop import PassResult
-from paddlebox.train.metrics import PassMetrics, format_metrics
+from paddlebox.train.metrics import PassMetrics, format_auc, format_metrics, warn_of_one_class
 
 log = logging.getLogger("paddlebox")
 
@@ -143,6 +143,8 @@ def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
             log.info("pass %d, %s: %s", number, phase, format_metrics(own["metrics"]))
     if result.metrics and "phases" not in line:
         log.info("pass %d: %s", number, format_metrics(result.metrics))
+    if result.metrics:
+        warn_of_one_class(f"pass {number}", result.metrics)
     log.info(
         "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "
         "seconds of work (waited before, after): %s",
@@ -175,7 +177,7 @@ def progress(config: Config, number: int, samples: int) -> Iterator[Any]:
 
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
             if batches % config.trainer.log_every_batches == 0:
-                bar.set_postfix(loss=f"{loss:.4f}", auc=f"{metrics.compute()['auc']:.4f}")
+                bar.set_postfix(loss=f"{loss:.4f}", auc=format_auc(metrics.compute()["auc"], 4))
             bar.update(done - bar.n)
 
         yield watch

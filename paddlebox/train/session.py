@@ -335,7 +335,7 @@ def _train_pass(
     passes: tuple[PlannedPass, PlannedPass | None],
     begin: pass_line.Started,
     cursor_of: Callable[[Mapping[str, Any]], dict[str, Any]],
-    metrics_before: dict[str, float],
+    metrics_before: dict[str, Any],
     world: World,
 ) -> dict[str, Any]:
     """Trains the first of the passes, which was begun, and ends it. Returns its line."""

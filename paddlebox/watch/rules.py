@@ -83,8 +83,9 @@ def of_clock(
 
 
 def _measured(line: Mapping[str, Any], name: str) -> float:
-    """NaN, which no bound catches, where there is none."""
-    return float((line.get("before") or line.get("metrics") or {}).get(name, math.nan))
+    """NaN, which no bound catches, where there is none or it is not defined."""
+    value = (line.get("before") or line.get("metrics") or {}).get(name)
+    return math.nan if value is None else float(value)
 
 
 def _mean(values: Sequence[float]) -> float:

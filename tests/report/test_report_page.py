@@ -132,10 +132,11 @@ def test_a_page_of_many_passes_stays_small(run_dir):
     assert len(run_page(run).html()) < 3_000_000
 
 
-def test_auc_without_both_classes_is_a_gap(run_dir):
+@pytest.mark.parametrize("auc", [None, -0.5])  # -0.5: of older versions
+def test_auc_without_both_classes_is_a_gap(run_dir, auc):
     run = read_run(run_dir)
     for line in run.lines:
-        line["metrics"]["auc"] = -0.5
+        line["metrics"]["auc"] = auc
         del line["test"]
     run.evaluations = []
     page = run_page(run).html()

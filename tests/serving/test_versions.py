@@ -150,6 +150,11 @@ def test_a_gate_keeps_a_worse_version_back_and_leaves_nothing_of_it(
             writer.apply(worse, gate=Gate(files, min_auc=0.99))
         with pytest.raises(TrainingError, match=r"a drift of .* expected 0\.0001"):
             writer.apply(worse, gate=Gate(files, max_copc_drift=0.0001))
+        one_class = tmp_path / "clicks.txt"
+        lines = (data / "test.txt").read_text().splitlines(keepends=True)
+        one_class.write_text("".join(line for line in lines if line.startswith("1 1 ")))
+        with pytest.raises(TrainingError, match=r"AUC is not defined, because all \d+ labels"):
+            writer.apply(worse, gate=Gate([str(one_class)], min_auc=0.1))
     assert _keys(path) == keys
     with Writer(path) as writer:
         writer.apply(worse, gate=Gate(files, min_auc=0.1, max_copc_drift=10.0))

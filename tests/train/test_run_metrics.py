@@ -11,6 +11,7 @@ import pytest
 
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.train.loop import run_pass
+from paddlebox.train.metrics import format_metrics, warn_of_one_class
 from tests.data.conftest import open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones
 from tests.train.test_init_from import runs  # noqa: F401  # fixture
@@ -104,3 +105,35 @@ def test_log_keys_and_outputs_of_a_program_can_be_named(
     assert result.metrics["task"]["auc"] == 1.0
     assert result.metrics["page"]["groups"] == 3
     assert result.metrics["page"]["uauc"] == 0.5
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_pass_of_one_class_has_no_auc_and_says_so(
+    open_dataset,  # noqa: F811
+    write_lines,  # noqa: F811
+    caplog,
+    label,
+):
+    dataset = open_dataset()
+    load(dataset, write_lines("a.txt", [f"1 {label} 2 0.5 0.5 1 {row} 1 7" for row in range(1, 5)]))
+
+    def step(feed: dict[str, Any]) -> tuple[float, np.ndarray]:
+        push_ones(dataset, feed)
+        return 0.5, np.zeros((len(feed["box_label"]), 1), np.float32)
+
+    specs = [
+        MetricConfig.model_validate({"name": "user", "method": "wuauc", "group": "user"}),
+        MetricConfig(name="all"),
+    ]
+    result = run_pass(dataset, step, metrics=specs)
+    written = json.loads(json.dumps(result.metrics, allow_nan=False))
+    assert written["auc"] is None
+    assert written["user"]["uauc"] is written["user"]["wuauc"] is None
+    assert written["all"]["auc"] is written["all"]["ne"] is None
+    assert written["actual_ctr"] == label
+    assert "AUC=not defined" in format_metrics(result.metrics)
+    warn_of_one_class("pass 3", result.metrics)
+    warn_of_one_class("pass 3", {"tasks": {"click": {"auc": 0.5}, "buy": result.metrics}})
+    first, of_a_task = (record.message for record in caplog.records)
+    assert first.startswith(f"pass 3: all 4 labels are {label}, so AUC is not defined")
+    assert of_a_task.startswith(f"pass 3: all 4 labels 'buy' are {label}, so AUC is not defined")

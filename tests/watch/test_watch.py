@@ -58,7 +58,9 @@ def test_auc_is_held_against_the_mean_of_the_passes_before():
     assert fired(rule, line(auc=0.671), *before) == []
     assert fired(rule, line(auc=0.669), *before) == ["auc_drop"]
     assert fired(rule, line(auc=0.1)) == []  # of the first pass there is no mean
-    assert fired(rule, line(auc=-1.0), *before) == []  # one class only
+    assert fired(rule, line(auc=None), *before, line(auc=None)) == []  # one class only
+    assert fired(rule, line(auc=-0.5), *before) == []  # as older runs have it
+    assert fired(rule, line(auc=0.669), *before, line(auc=None)) == ["auc_drop"]
     assert fired(config(), line(auc=0.1), *before) == []
 
 
