@@ -113,7 +113,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
-        _prepare(config)
+        _prepare(config, arguments.verbose)
         from paddlebox.train import interrupt, on_ranks, session
 
         with (
@@ -211,7 +211,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
-        _prepare(config)
+        _prepare(config, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
 
         with _joined() as world:
@@ -244,19 +244,26 @@ def _parser(description: str) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="changes a value of the config: -o data.batch_size=1024 data.test_files=[a,b]",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also log where the rows of a pass were found, the times of its stages, and settings "
+        "of libraries",
+    )
     return parser
 
 
-def _prepare(config: Config) -> None:
-    _prepare_for(config.trainer)
+def _prepare(config: Config, verbose: bool = False) -> None:
+    _prepare_for(config.trainer, verbose)
 
 
-def _prepare_for(trainer: TrainerConfig) -> None:
+def _prepare_for(trainer: TrainerConfig, verbose: bool = False) -> None:
     """The log, the CPU settings, and then Paddle, without the noise that is no user's business."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.info("%s", line)
+        log.debug("%s", line)
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")

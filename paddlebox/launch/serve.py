@@ -85,7 +85,7 @@ def _run(arguments: Any) -> int:
     log.setLevel(logging.INFO)
     trainer = TrainerConfig(dense_threads=arguments.threads)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.info("%s", line)  # here, and not in each worker
+        log.debug("%s", line)  # here, and not in each worker
     # They import no Paddle; what does is imported in the workers.
     from paddlebox.serving.counters import Counters
 

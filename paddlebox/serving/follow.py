@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,6 @@ from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.writer import Writer, export
-
-log = logging.getLogger("paddlebox")
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,7 @@ class Follower:
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)
-            self._refused.add(name)
-            log.error("%s: %s", name, error)
+            self._refused.add(name)  # whoever gets the `Served` reports it
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
 

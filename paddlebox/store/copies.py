@@ -231,7 +231,7 @@ class Copier:
         try:
             written = copy_version(self._store, record, self._uri, stop=self._stop)
             self._copied = record.version
-            log.info("version %d copied to %s: %d bytes", record.version, self._uri, written)
+            log.debug("version %d copied to %s: %d bytes", record.version, self._uri, written)
         except StoreError as error:
             if not self._stop.is_set():
                 log.warning("%s; the next commit is copied again", error)

@@ -590,10 +590,10 @@ class Table(OneRank, Closing):
         self.wait_commit()
         ended = life.last_day_ended(self.events)
         if 0 < self.day <= ended:
-            log.info("table '%s': day %s has ended already", self.name, date_of(self.day))
+            log.debug("table '%s': day %s has ended already", self.name, date_of(self.day))
             return False
         self.append_events(life.end_of_day(self.config.life, self.day))
-        log.info("table '%s': day %s has ended", self.name, date_of(self.day) or "without date")
+        log.debug("table '%s': day %s has ended", self.name, date_of(self.day) or "without date")
         return True
 
     def end_of_day(self, day: int, decay: float | None = None) -> None:

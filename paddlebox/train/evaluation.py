@@ -17,7 +17,7 @@ from paddlebox.store.group import Tables
 from paddlebox.train import on_ranks, resume
 from paddlebox.train.dump import PredictionDump
 from paddlebox.train.loop import run_pass
-from paddlebox.train.metrics import format_metrics, warn_of_one_class
+from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
 from paddlebox.train.phases import enter
 from paddlebox.train.program import Runner, build_runner
@@ -139,8 +139,9 @@ def evaluate_files(
             watched=dump,
         )
         dataset.end_pass()
-    log.info("evaluation: %s", format_metrics(result.metrics) if result.metrics else "no samples")
-    if result.metrics:
+    log.info("evaluation: %s", short_metrics(result.metrics) or "no samples")
+    if "size" in result.metrics:
+        log.debug("evaluation: %s", format_metrics(result.metrics))
         warn_of_one_class("evaluation", result.metrics)
     return {
         "samples": result.samples,

@@ -144,6 +144,30 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
     return _line(metrics)
 
 
+# What is shown of a metric that a config names: docs/metrics.md has the values of each method.
+_MAIN = ("auc", "wuauc", "mae", "rate")
+
+
+def short_metrics(metrics: Mapping[str, Any], of: str = "") -> str:
+    """AUC and COPC, of each task where there are several, and one value of each metric that the
+    config names: "AUC 0.7310, COPC 1.012, gauc 0.6822". Empty where nothing was measured.
+
+    Args:
+        of: what all of them belong to, as a phase.
+    """
+    tasks = metrics.get("tasks") or ({"": metrics} if "auc" in metrics else {})
+    parts = [
+        " ".join(filter(None, (of, task, text)))
+        for task, own in tasks.items()
+        for text in (f"AUC {format_auc(own['auc'], 4)}", f"COPC {own['copc']:.3f}")
+    ]
+    for name, own in metrics.items():
+        if name != "tasks" and isinstance(own, Mapping):
+            value = next((own[main] for main in _MAIN if main in own), None)
+            parts.append(" ".join(filter(None, (of, name, format_auc(value, 4)))))
+    return ", ".join(parts)
+
+
 def _line(metrics: Mapping[str, Any]) -> str:
     return (
         f"AUC={format_auc(metrics['auc'])} BUCKET_ERROR={metrics['bucket_error']:.6f} "

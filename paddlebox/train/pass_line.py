@@ -1,22 +1,29 @@
-"""What a pass tells: its counts in metrics.jsonl, its lines in the log, its bar on a terminal."""
+"""What a pass reports: its counts in metrics.jsonl, its line in the log, its bar on a terminal."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from paddlebox.config import Config
 from paddlebox.data.stages import AFTER, BEFORE, WORK
 from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
-from paddlebox.train.loop import PassResult
-from paddlebox.train.metrics import PassMetrics, format_auc, format_metrics, warn_of_one_class
+from paddlebox.train.metrics import (
+    PassMetrics,
+    format_auc,
+    format_metrics,
+    short_metrics,
+    warn_of_one_class,
+)
+from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 
@@ -24,6 +31,7 @@ log = logging.getLogger("paddlebox")
 class Started(NamedTuple):
     """As a pass began."""
 
+    title: str  # "pass 3/10 (20240103)"
     counters: dict[str, Any]
     counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
@@ -32,9 +40,16 @@ class Started(NamedTuple):
     cpu_s: float  # of this process
 
 
-def begun(table: Tables) -> Started:
+def title(planned: PlannedPass, passes: int) -> str:
+    """passes: how many the run has; 0 where hours are still to come."""
+    when = planned.hour or planned.date
+    return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
+
+
+def begun(table: Tables, title: str) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
+        title,
         table.counters(),
         counters_of,
         table.compaction_wait_s,
@@ -135,25 +150,30 @@ def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
     return {"bytes": round(a_day), "of_rated": a_day / rated if rated else None}
 
 
-def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
-    hits = " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items())
-    waits = " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items())
-    for phase, own in line.get("phases", {}).items():
-        if own["metrics"]:
-            log.info("pass %d, %s: %s", number, phase, format_metrics(own["metrics"]))
-    if result.metrics and "phases" not in line:
-        log.info("pass %d: %s", number, format_metrics(result.metrics))
-    if result.metrics:
-        warn_of_one_class(f"pass {number}", result.metrics)
-    log.info(
-        "pass %d: loss %.6f, %d samples at %.0f/s; rows %s; waited %s; %d+%d threads; stages, "
-        "seconds of work (waited before, after): %s",
-        number,
-        result.mean_loss,
-        result.samples,
-        line["samples_per_s"],
-        hits,
-        waits,
+def log_pass(title: str, line: Mapping[str, Any]) -> None:
+    """One line; with -v also all metrics, where the rows were found, and the times of the stages.
+
+    Args:
+        line: of metrics.jsonl.
+    """
+    of_phases = {phase: own["metrics"] for phase, own in line.get("phases", {}).items()}
+    measured = of_phases or {"": line["metrics"]}
+    parts = [f"loss {line['loss']:.4f}"]
+    parts += filter(None, (short_metrics(of, phase) for phase, of in measured.items()))
+    log.info("%s: %s, %.0f samples/s", title, ", ".join(parts), line["samples_per_s"])
+    warn_of_one_class(title, line["metrics"])
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    for phase, of in measured.items():
+        if of.get("size"):
+            log.debug("%s%s: %s", title, f", {phase}" if phase else "", format_metrics(of))
+    log.debug(
+        "%s: %d samples; rows %s; waited %s; %d load and %d pack threads; stages, seconds of work "
+        "(waited before, after): %s",
+        title,
+        line["samples"],
+        " ".join(f"{tier}={rows}" for tier, rows in line["hits"].items()),
+        " ".join(f"{stage}={seconds:.2f}s" for stage, seconds in line["wait_s"].items()),
         line["threads"]["load"],
         line["threads"]["pack"],
         " ".join(
@@ -164,20 +184,26 @@ def log_pass(number: int, result: PassResult, line: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress(config: Config, number: int, samples: int) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere: the log line of each pass says it all."""
-    with tqdm(
-        total=samples,
-        desc=f"pass {number}",
-        unit=" samples",
-        unit_scale=True,
-        leave=False,  # the log line of the pass takes its place
-        disable=None,
-    ) as bar:
+def progress(config: Config, title: str, samples: int) -> Iterator[Any]:
+    """A bar on a terminal, above which lines of the log appear; nothing elsewhere."""
+    with (
+        tqdm(
+            total=samples,
+            desc=title,
+            unit=" samples",
+            unit_scale=True,
+            leave=False,  # the log line of the pass takes its place
+            disable=None,
+        ) as bar,
+        nullcontext() if bar.disable else logging_redirect_tqdm(),
+    ):
 
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
-            if batches % config.trainer.log_every_batches == 0:
-                bar.set_postfix(loss=f"{loss:.4f}", auc=format_auc(metrics.compute()["auc"], 4))
+            if bar.disable:
+                return
+            if batches == 1 or batches % config.trainer.log_every_batches == 0:
+                auc = format_auc(metrics.compute()["auc"], 4)
+                bar.set_postfix({"loss": f"{loss:.4f}", "AUC": auc}, refresh=False)
             bar.update(done - bar.n)
 
         yield watch

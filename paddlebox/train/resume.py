@@ -8,6 +8,7 @@ that are left out of those after it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -190,7 +191,7 @@ def take_up_at(
         known = {**own, **(known or {})}
         plan, hashes = known_from(record, known)
         if record is not None:
-            _check(run_dir, record, config, slots, hashes)
+            _check(run_dir, record, config, slots, (plan, hashes))
         skipped = choose_skipped(plan, done, known, skip)
         if record is not None:
             if back_to:
@@ -237,8 +238,9 @@ def move_aside(run_dir: Path) -> None:
 
 
 def _check(
-    run_dir: Path, record: VersionRecord, config: Config, slots: Slots, hashes: Sequence[str]
+    run_dir: Path, record: VersionRecord, config: Config, slots: Slots, known: Known
 ) -> None:
+    plan, hashes = known
     passes = int(record.cursor.get("pass", 0))
     filled = bool(record.config) and passes == 0  # by --init-from, and nothing was trained since
     if passes == 0 and record.pass_number == 0 and not filled:
@@ -259,12 +261,14 @@ def _check(
         if not same_passes:
             lines.append(
                 f"the {passes} passes that were trained are no longer the first {passes} of the "
-                f"config's {len(hashes)}; files may be added at the end"
+                f"config's {len(hashes)}; files may be added at the end. "
+                + _first_change(run_dir, record, plan)
             )
         raise ConfigError(
             f"{run_dir}: version {record.version} was trained with another configuration and "
             "cannot go on with this one:\n  " + "\n  ".join(lines) + "\nput these values back, or "
             "choose another --run-dir, or --fresh, which moves this one aside"
+            + _warm_start(run_dir, [key for key, _, _ in wrong])
         )
     for key, old, new in differing:
         if _within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
@@ -279,6 +283,40 @@ def _check(
                 size,
                 found,
             )
+
+
+def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPass]) -> str:
+    """Of the passes that were trained, the first that the plan no longer has as it was."""
+    passes = int(record.cursor["pass"])
+    lines = _lines_of(run_dir / "metrics.jsonl", passes)
+    for number, line in {**lines, passes: json.loads(record.cursor["line"])}.items():
+        if number > len(plan):
+            return (
+                f"Pass {number} was trained on {line['files'][0]}, and the config has no such pass"
+            )
+        planned = plan[number - 1]
+        for was, now in itertools.zip_longest(line["files"], planned.files):
+            if was != now:
+                return (
+                    f"The first that differs: pass {number} was trained on {was or 'no more files'}"
+                    f", the config has {now or 'no more files'} there"
+                )
+        if line["date"] != planned.date:
+            return (
+                f"The first that differs: pass {number}, {line['files'][0]}, had the date "
+                f"{line['date'] or 'none'}, and has {planned.date or 'none'} now"
+            )
+    return f"{run_dir / 'metrics.jsonl'} does not say which of them differs"
+
+
+def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
+    """What to do where another run could begin with the rows of this one."""
+    if all(_within(key, PASSES) for key in keys) or "data.key_space" in keys:
+        return ""
+    return (
+        f". To train on with its rows, start another run: --run-dir NEW --init-from {run_dir} "
+        "(docs/warm_start.md)"
+    )
 
 
 def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
@@ -398,18 +436,9 @@ def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
         return Lines(config.alerts.window_passes)
-    kept: dict[int, dict[str, Any]] = {}
-    text = path.read_text(errors="replace")
-    for line in text.splitlines():
-        try:
-            fields = json.loads(line)
-            if 0 < fields["pass"] <= passes:
-                kept.setdefault(fields["pass"], fields)
-        except (ValueError, TypeError, LookupError):
-            continue
-    lines = [kept[number] for number in sorted(kept)]
+    lines = [*_lines_of(path, passes).values()]
     wanted = "".join(json.dumps(line) + "\n" for line in lines)
-    if wanted != text:
+    if wanted != path.read_text(errors="replace"):
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             temporary.write_text(wanted)
@@ -417,3 +446,16 @@ def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
     return Lines(config.alerts.window_passes, lines)
+
+
+def _lines_of(path: Path, passes: int) -> dict[int, dict[str, Any]]:
+    """Lines of metrics.jsonl up to a pass, by its number, in order; without torn ones."""
+    kept: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        try:
+            fields = json.loads(line)
+            if 0 < fields["pass"] <= passes:
+                kept.setdefault(fields["pass"], fields)
+        except (ValueError, TypeError, LookupError):
+            continue
+    return dict(sorted(kept.items()))

@@ -140,10 +140,14 @@ def train(
         if recovered is not None:
             recovery.same_dense_state(table, runner, recovered)
         log.info(
-            "%s: %s, %d sparse slots, rows of %s bytes, vector path %s",
+            "%s: trains %s with %d sparse slots in %s",
             config.name,
             f"{len(begun.plan)} passes" if begun.plan else "hours of data.path_template",
             len(slots.sparse),
+            run_dir,
+        )
+        log.debug(
+            "rows of %s bytes, vector path %s",
             " and ".join(str(member.row_bytes) for member in table.members),
             _native.core.vector_path(),
         )
@@ -206,7 +210,7 @@ def train(
                         break
                     _preload(dataset, planned, world)
                 before = evaluated_first(planned)
-                begin = pass_line.begun(table)
+                begin = pass_line.begun(table, pass_line.title(planned, len(begun.plan)))
                 heartbeat.stage("load", f"pass {planned.number}")
                 watch.doing("trains", planned.hour or f"pass {planned.number}")
                 dataset.begin_pass()
@@ -343,7 +347,7 @@ def _train_pass(
     before, before_of = begin.counters, begin.counters_of
     stats = dataset.stats
     seed_pass(config.seed, planned.number)
-    with pass_line.progress(config, planned.number, stats.samples) as watch:
+    with pass_line.progress(config, begin.title, stats.samples) as watch:
         result, of_phases = train_pass(config, dataset, runner, watch)
     interrupt.no_deadline()
     runner.finish_pass()
@@ -409,7 +413,7 @@ def _train_pass(
         },
         "sizes": sizes(table),
     }
-    pass_line.log_pass(planned.number, result, line)
+    pass_line.log_pass(begin.title, line)
     return line
 
 

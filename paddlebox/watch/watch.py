@@ -28,7 +28,8 @@ class Watch:
     """Looks at a run while it goes on. A context manager; a run that fails is an alert too.
 
     An alert fires when what its rule says begins to be so, and is resolved when it is no more:
-    both are logged, and told to alerts.command, once. Neither can stop the run.
+    both are logged, and told to alerts.command, once. Neither can stop the run. Of the alert
+    `failed` the log says nothing: whoever gets the error that ended the run reports it.
 
     Args:
         lines: of metrics.jsonl that are there already. publishes: whether passes are served.
@@ -112,6 +113,8 @@ class Watch:
         with self._lock:
             since = self._written_at.get(pass_number)
             lag = at - since if since is not None else None
+            if refused and "publish" in self._alerts:  # which is logged only as it begins
+                log.warning("alert publish, still firing: %s: %s", name, refused)
             if not refused:
                 while self._unserved and self._unserved[0][0] <= pass_number:
                     self._unserved.popleft()
@@ -185,7 +188,8 @@ class Watch:
                     changed.append((name, now is not None, self._alerts.get(name, held)))
         for name, fires, message in changed:
             state, level = ("firing", logging.WARNING) if fires else ("resolved", logging.INFO)
-            log.log(level, "alert %s, %s: %s (docs/runbook.md)", name, state, message)
+            if name != "failed":
+                log.log(level, "alert %s, %s: %s (docs/runbook.md)", name, state, message)
             self._told.append(
                 {
                     "alert": name,

@@ -56,7 +56,17 @@ def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--trace", folder / "trace.json", *overrides(data),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    (folder.parent / "log").write_text(done.stderr)
     return folder
+
+
+def test_the_log_of_a_run_has_one_line_a_pass_and_no_settings_of_libraries(run_dir):
+    lines = (run_dir.parent / "log").read_text().splitlines()
+    said = [line.partition(" INFO ")[2].partition(":")[0] for line in lines]
+    assert said == ["deepfm_synthetic", "pass 1/2", "pass 2/2", "trace", "committed"]
+    number = r"\d+\.\d+"
+    line = f"pass 2/2: loss {number}, AUC {number}, COPC {number}, \\d+ samples/s"
+    assert re.search(f"{line}$", lines[2])
 
 
 def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
@@ -114,8 +124,10 @@ def contents(folder: Path) -> dict[str, tuple[str, int]]:
 
 def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir, data):
     before = contents(run_dir / "store")
-    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+    done = tool("evaluate", "-v", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
     assert done.returncode == 0, done.stderr
+    for told in ("FLAGS_enable_pir_api=1 (trainer.program pir", "BUCKET_ERROR="):
+        assert told in done.stderr
     printed = json.loads(done.stdout)
     assert 0.5 < printed["auc"] < 1
     assert printed["logloss"] > 0

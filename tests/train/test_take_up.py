@@ -138,6 +138,8 @@ def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
     text = str(raised.value)
     assert f"\n  {said}\n" in text
     assert "--fresh" in text
+    carried = "data__key_space" not in changes  # rows mean nothing in the other key space
+    assert (f"--run-dir NEW --init-from {run_dir} (docs/warm_start.md)" in text) == carried
 
 
 def test_every_differing_value_is_in_one_error(run_dir):
@@ -173,24 +175,37 @@ def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(ru
 
 
 @pytest.mark.parametrize(
-    ("files", "goes_on"),
+    ("files", "changed"),
     [
-        ("abcd", True),
-        ("abcde", True),  # a day more
-        ("abx", True),  # not trained yet
-        ("ab", True),
-        ("acbd", False),
-        ("xbcd", False),
-        ("a", False),
+        ("abcd", ""),
+        ("abcde", ""),  # a day more
+        ("abx", ""),  # not trained yet
+        ("ab", ""),
+        ("acbd", "pass 2 was trained on b, the config has c there"),
+        ("xbcd", "pass 1 was trained on a, the config has x there"),
+        ("a", "Pass 2 was trained on b, and the config has no such pass"),
     ],
 )
-def test_files_may_be_added_after_those_that_were_trained(run_dir, files, goes_on):
+def test_files_may_be_added_after_those_that_were_trained(run_dir, files, changed):
+    (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")  # the record has pass 2
     arguments = run_dir, config(data__train_files=list(files)), slots(), passes(*files)
-    if goes_on:
+    if not changed:
         assert resume.take_up(*arguments).passes == 2
         return
-    with pytest.raises(ConfigError, match=r"(?s)data.train_files: was .* the 2 passes"):
+    with pytest.raises(ConfigError, match=r"(?s)data.train_files: was .* the 2 passes") as raised:
         resume.take_up(*arguments)
+    assert changed in str(raised.value)
+    assert "--init-from" not in str(raised.value)
+
+
+def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(run_dir):
+    (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
+    for first, changed in (
+        (PlannedPass(1, 1, ["a", "x"]), "pass 1 was trained on no more files, the config has x"),
+        (PlannedPass(1, 1, ["a"], "20240101"), "pass 1, a, had the date none, and has 20240101"),
+    ):
+        with pytest.raises(ConfigError, match=changed):
+            resume.take_up(run_dir, config(), slots(), [first, *passes()[1:]])
 
 
 def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):

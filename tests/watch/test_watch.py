@@ -141,12 +141,13 @@ def test_status_json_is_always_whole_and_says_whether_the_run_lives(run_dir):
     assert status(run_dir)["state"] == "ended"
 
 
-def test_a_run_that_fails_is_an_alert_and_one_that_is_stopped_is_none(run_dir):
+def test_a_run_that_fails_is_an_alert_and_one_that_is_stopped_is_none(run_dir, caplog):
     with pytest.raises(ValueError, match="no"), Watch(config(), run_dir):
         raise ValueError("no")
     found = status(run_dir)
     assert (found["state"], found["live"]) == ("failed", False)
     assert found["alerts"] == {"failed": "ValueError: no"}
+    assert not caplog.records  # the error itself is what says so
     with pytest.raises(KeyboardInterrupt), Watch(config(), run_dir):
         raise KeyboardInterrupt
     assert (status(run_dir)["state"], status(run_dir)["alerts"]) == ("stopped", {})
@@ -164,6 +165,16 @@ def test_serving_lag_is_of_the_oldest_pass_that_is_not_served(run_dir):
         assert watch.served(2, "d/delta-2", 210.0) == 10.0
         eventually(lambda: status(run_dir)["alerts"] == {})
         assert status(run_dir)["served"] == {"name": "d/delta-2", "pass": 2, "lag_s": 10.0}
+
+
+def test_each_save_that_the_gate_refuses_is_logged_once(run_dir, caplog):
+    with Watch(config(), run_dir, publishes=True) as watch:
+        watch.served(1, "d/delta-1", 1.0, refused="AUC 0.5")
+        watch.served(2, "d/delta-2", 2.0, refused="AUC 0.4")
+    assert [text.partition(" (docs")[0] for text in caplog.messages] == [
+        "alert publish, firing: d/delta-1: AUC 0.5",
+        "alert publish, still firing: d/delta-2: AUC 0.4",
+    ]
 
 
 def test_figures_for_prometheus_on_the_loopback_interface(run_dir):
