@@ -70,7 +70,7 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	fi; \
 	set -ex; \
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
-	$(BIN)/python tools/evaluate.py -c $(CONFIG) --run-dir "$$run"
+	$(BIN)/python tools/evaluate.py "$$run"
 
 test: setup core-test ## quick tests: the core's (strict build) and Python's
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal

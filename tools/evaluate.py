@@ -1,4 +1,4 @@
-"""Evaluates a run: python tools/evaluate.py -c CONFIG --run-dir RUN_DIR"""
+"""Evaluates a run: python tools/evaluate.py RUN_DIR [-o KEY=VALUE …]"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Trains a model: python tools/train.py -c configs/deepfm_synthetic.yaml"""
+"""Trains a model: python tools/train.py -c configs/deepfm_synthetic.yaml --run-dir RUN_DIR"""
 
 import sys
 

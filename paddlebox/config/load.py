@@ -25,12 +25,17 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         ConfigError: the file cannot be read, or a key or value is wrong; lists all of them. So is
             a password in a URI.
     """
-    values = read_yaml(path)
+    return config_of(read_yaml(path), overrides, str(path))
+
+
+def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> Config:
+    """As `load_config`, of the values that a file has, which are changed by the overrides; source:
+    what to call the file."""
     overridden: set[str] = set()
     for override in overrides:
         overridden.add(_apply(values, override))
-    refuse_passwords(values, str(path))  # before anything could quote one
-    return validate(Config, values, str(path), overridden)
+    refuse_passwords(values, source)  # before anything could quote one
+    return validate(Config, values, source, overridden)
 
 
 def _apply(values: dict[str, Any], override: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import load_config
+from paddlebox.config import Config, Slots, load_config
 from paddlebox.errors import ConfigError
+from paddlebox.launch import run_arguments
 from paddlebox.launch.cli import _guarded, _prepare
 
 _ADVICE = {
@@ -34,11 +34,14 @@ def advise_main(argv: Sequence[str] | None = None) -> int:
         description="Predicts samples/s, what bounds them, memory and disk of a config, from a "
         "sample of its data and costs that are measured in seconds. Trains nothing."
     )
-    parser.add_argument("config", metavar="CONFIG")
     parser.add_argument(
-        "-o", "--override", action="append", default=[], nargs="+", metavar="KEY=VALUE",
-        help="changes a value of the config",
+        "run_dir", type=Path, nargs="?", metavar="CONFIG|RUN_DIR",
+        help="a config, or a run whose stored config is taken",
     )  # fmt: skip
+    parser.add_argument(
+        "--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same"
+    )
+    run_arguments.add_config(parser, "the same as CONFIG")
     parser.add_argument(
         "--rates", type=Path, metavar="FILE", help="of --save-rates: measure nothing anew"
     )
@@ -48,23 +51,42 @@ def advise_main(argv: Sequence[str] | None = None) -> int:
         help="on the disk that the store will be on; default: the folder for temporary files",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one object instead of text")
-    arguments = parser.parse_args(argv)
+    arguments = run_arguments.parsed(parser, argv, needs_run=False)
+    if arguments.config is None and arguments.run_dir is None:
+        parser.error("expected CONFIG or RUN_DIR")
 
     def run() -> None:
-        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
+        config, slots = _config_of(arguments)
         _prepare(config)
         told = advise(
-            config, arguments.folder, rates_file=arguments.rates, save_to=arguments.save_rates
+            config,
+            arguments.folder,
+            slots=slots,
+            rates_file=arguments.rates,
+            save_to=arguments.save_rates,
         )
         print(json.dumps(told, indent=1) if arguments.json else as_text(config.name, told))
 
     return _guarded(run)
 
 
+def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
+    given = arguments.run_dir
+    if arguments.config is None and not given.is_dir():
+        return load_config(given, arguments.overrides), None
+    return run_arguments.config_of(arguments, ("data.train_files",))
+
+
 def advise(
-    config: Any, folder: Path, *, rates_file: Path | None = None, save_to: Path | None = None
+    config: Config,
+    folder: Path,
+    *,
+    slots: Slots | None = None,
+    rates_file: Path | None = None,
+    save_to: Path | None = None,
 ) -> dict[str, Any]:
-    """`prediction`, `workload`, `rates` and `sizes`, as docs/advise.md has them.
+    """`prediction`, `workload`, `rates` and `sizes`, as docs/advise.md has them. slots: those of
+    the run; None: those in the file data.slots.
 
     Raises: ConfigError, DataError, StoreError.
     """
@@ -83,7 +105,7 @@ def advise(
             f"{rates_file}: was measured with data.format {known.format}, the config has "
             f"{config.data.format.value}: measure anew, without --rates"
         )
-    slots = read_slots(config)
+    slots = read_slots(config, slots)
     with tempfile.TemporaryDirectory(dir=folder, prefix="paddlebox-advise-") as scratch:
         sample = take_sample(config, slots, Path(scratch))
         work = describe(config, sample)

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import importlib
 import io
-import itertools
 import json
 import logging
 import os
@@ -33,7 +32,8 @@ from paddlebox.errors import (
     StoreLockedError,
     TrainingError,
 )
-from paddlebox.launch import cpu
+from paddlebox.launch import cpu, run_arguments
+from paddlebox.store import run_config
 
 if TYPE_CHECKING:
     from paddlebox.ranks import World
@@ -55,11 +55,15 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 def train_main(argv: Sequence[str] | None = None) -> int:
     """tools/train.py. Returns the exit code (docs/running.md), after one line that says what went
     wrong."""
-    parser = _parser(
-        "Trains a model of the zoo, pass by pass, and commits each pass. A run dir that holds a "
-        "run is taken up where its newest commit stands."
+    parser = argparse.ArgumentParser(
+        description="Trains a model of the zoo, pass by pass, and commits each pass. A run dir "
+        "that holds a run is taken up where its newest commit stands."
     )
-    parser.add_argument("--run-dir", type=Path, help="default: runs/<config name>-<time>")
+    run_arguments.add_run_dir(parser, "default: runs/<config name>-<time>")
+    run_arguments.add_config(
+        parser, "a file of configs/; default: the config that RUN_DIR was last started with"
+    )
+    _add_verbose(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from",
@@ -101,15 +105,17 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         metavar="FROM..TO",
         help="train these hours of data.path_template, waiting for none, and end (docs/hours.md)",
     )
-    arguments = parser.parse_args(argv)
+    arguments = run_arguments.parsed(parser, argv, needs_run=False)
+    if arguments.config is None and arguments.run_dir is None:
+        parser.error("expected -c CONFIG, or RUN_DIR of a run that is to go on with its own")
 
     def run() -> None:
         if heartbeat.supervised():
             _check_may_start_again(arguments)
-        overrides = [*itertools.chain(*arguments.override), *_of_hours(arguments)]
+        arguments.overrides += _of_hours(arguments)
         if arguments.trace is not None:
-            overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
-        config = load_config(arguments.config, overrides)
+            arguments.overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
+        config = _config_to_train(arguments)
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
@@ -142,6 +148,18 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     return _guarded(run)
 
 
+def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config:
+    """That of -c, or what the run was last started with. overrides: more of them."""
+    overrides = [*arguments.overrides, *overrides]
+    if arguments.config is not None:
+        return load_config(arguments.config, overrides)
+    config = run_config.of_last_start(arguments.run_dir, overrides)
+    tests = ["data.test_files"] * config.trainer.evaluate_after_pass
+    read = ["data.slots", "data.train_files", *tests]
+    run_arguments.check_paths(config, arguments.run_dir, read)
+    return config
+
+
 def _of_hours(arguments: argparse.Namespace) -> list[str]:
     """What --until and --backfill say, as overrides."""
     if arguments.until is not None:
@@ -153,7 +171,7 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
         raise ConfigError(f"--backfill: expected FROM..TO, found {arguments.backfill!r}")
     hours = {"from_hour": first, "until_hour": last}
     overrides = [f"data.{name}={json.dumps(text)}" for name, text in hours.items()]
-    config = load_config(arguments.config, [*itertools.chain(*arguments.override), *overrides])
+    config = _config_to_train(arguments, overrides)
     waits = config.data.missing_hour == "wait"
     return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits]
 
@@ -175,10 +193,11 @@ def _check_may_start_again(arguments: argparse.Namespace) -> None:
 @heartbeat.told
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
     """tools/evaluate.py. Prints one JSON object. Returns the exit code."""
-    parser = _parser(
+    parser = run_arguments.run_parser(
         "Evaluates the newest commit of a run on data.test_files; changes nothing in it."
     )
-    parser.add_argument("--run-dir", type=Path, required=True, help="of the training run")
+    run_arguments.add_files(parser)
+    _add_verbose(parser)
     parser.add_argument(
         "--dump",
         type=Path,
@@ -205,12 +224,12 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         default=Phase.UPDATE.value,
         help="of a run with phases: the program that predicts",
     )
-    arguments = parser.parse_args(argv)
+    arguments = run_arguments.parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
 
     def run() -> None:
-        config = load_config(arguments.config, [*itertools.chain(*arguments.override)])
+        config, slots = run_arguments.config_of(arguments)
         _prepare(config, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
 
@@ -219,6 +238,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
                 config,
                 arguments.run_dir,
                 world,
+                slots=slots,
                 dump=arguments.dump,
                 dump_slots=arguments.dump_slots,
                 dump_ins_id=arguments.dump_ins_id,
@@ -230,20 +250,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     return _guarded(run)
 
 
-def _parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "-c", "--config", required=True, metavar="CONFIG", help="a file of configs/"
-    )
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        nargs="+",
-        metavar="KEY=VALUE",
-        help="changes a value of the config: -o data.batch_size=1024 data.test_files=[a,b]",
-    )
+def _add_verbose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v",
         "--verbose",
@@ -251,7 +258,6 @@ def _parser(description: str) -> argparse.ArgumentParser:
         help="also log where the rows of a pass were found, the times of its stages, and settings "
         "of libraries",
     )
-    return parser
 
 
 def _prepare(config: Config, verbose: bool = False) -> None:

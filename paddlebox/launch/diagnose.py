@@ -4,7 +4,6 @@ some files, slot by slot."""
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import logging
 import tempfile
@@ -14,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, load_config
+from paddlebox.config import Config, Slots
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.launch import run_arguments
 from paddlebox.launch.cli import _guarded, _prepare
 
 _BATCH = 4096
@@ -41,16 +41,17 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         "--no-serving", action="store_true", help="do not compare with an export, which is written "
         "to the folder for temporary files"
     )  # fmt: skip
-    arguments = parser.parse_args(argv)
+    arguments = run_arguments.parsed(parser, argv)
 
     def run() -> None:
         if arguments.top < 1:
             raise ConfigError(f"--top: expected at least 1, found {arguments.top}")
-        config = _config_of(arguments)
+        config, slots = _config_of(arguments)
         _prepare(config)
         result = diagnose(
             config,
             arguments.run_dir,
+            slots=slots,
             slice_slot=arguments.slice_slot,
             top=arguments.top,
             serving=not arguments.no_serving,
@@ -78,10 +79,10 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=3, help="draws of each; default 3")
     parser.add_argument("--pool", type=int, default=10_000, help="instances that are drawn from")
-    arguments = parser.parse_args(argv)
+    arguments = run_arguments.parsed(parser, argv)
 
     def run() -> None:
-        config = _config_of(arguments)
+        config, slots = _config_of(arguments)
         _prepare(config)
         from paddlebox.train.importance import slot_importance
 
@@ -89,6 +90,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
             config,
             arguments.run_dir,
             arguments.group,
+            slots=slots,
             repeats=arguments.repeats,
             pool=arguments.pool,
         )
@@ -104,28 +106,17 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--files", nargs="+", metavar="FILE", help="default: data.test_files")
+    parser = run_arguments.run_parser(description)
+    run_arguments.add_files(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="of the JSON; default: in RUN_DIR")
-    parser.add_argument(
-        "-o", "--override", action="append", default=[], nargs="+", metavar="KEY=VALUE",
-        help="changes a value of the run's config",
-    )  # fmt: skip
     return parser
 
 
-def _config_of(arguments: argparse.Namespace) -> Config:
-    path = arguments.run_dir / "config.json"
-    if not path.is_file():
-        raise StoreError(f"{arguments.run_dir}: is no run dir: it has no config.json")
-    overrides = [*itertools.chain(*arguments.override)]
-    if arguments.files:
-        overrides.append(f"data.test_files={json.dumps(arguments.files)}")
-    config = load_config(path, overrides)  # JSON is YAML
+def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
+    config, slots = run_arguments.config_of(arguments)
     if not config.data.test_files:
-        raise ConfigError("the run has no data.test_files: name files with --files")
-    return config
+        raise ConfigError("the run has no data.test_files: name files with --files FILE…")
+    return config, slots
 
 
 class _Collected:
@@ -148,13 +139,17 @@ def diagnose(
     config: Config,
     run_dir: Path,
     *,
+    slots: Slots | None = None,
     slice_slot: str = "",
     top: int = 20,
     serving: bool = True,
     threshold: float | None = None,
 ) -> dict[str, Any]:
     """Of data.test_files: `slots` (slot_figures), `slices` (copc_by_value) of slice_slot, and
-    `serving`: an export's predictions beside the training program's. threshold: of that export.
+    `serving`: an export's predictions beside the training program's.
+
+    Args:
+        slots: those of the run; None: those in the file data.slots. threshold: of that export.
 
     Raises: ConfigError, DataError, StoreError.
     """
@@ -165,7 +160,7 @@ def diagnose(
     from paddlebox.train.opening import create_dataset, feeding, read_slots
     from paddlebox.train.slot_figures import copc_by_value, slot_figures
 
-    slots = read_slots(config)
+    slots = read_slots(config, slots)
     names = [slot.name for slot in slots.slots]
     if slice_slot and slice_slot not in names:
         raise ConfigError(f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}")

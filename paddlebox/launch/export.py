@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import _guarded, _prepare_for
+from paddlebox.launch.run_arguments import add_config
 
 
 def export_main(argv: Sequence[str] | None = None) -> int:
@@ -51,13 +53,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         metavar="SAVE_DIR",
         help="with --out, and in place of a run folder: of a save, with all of its chain",
     )
-    parser.add_argument(
-        "-c",
-        "--config",
-        type=Path,
-        metavar="CONFIG",
-        help="that trained the run, where neither its commit nor its folder says it",
-    )
+    add_config(parser, "that trained the run, where neither its commit nor its folder says it")
     parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
     parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
     parser.add_argument(
@@ -100,8 +96,10 @@ def _run(arguments: Any) -> Any:
     gate = None
     if bounds:
         gate = Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
-    chosen = {
-        "config": load_config(arguments.config, []) if arguments.config else None,
+    overrides = [*itertools.chain(*arguments.override)]
+    chosen: dict[str, Any] = {
+        "config": load_config(arguments.config, overrides) if arguments.config else None,
+        "overrides": overrides,
         "version": arguments.version,
         "threshold": arguments.threshold,
     }
@@ -118,7 +116,7 @@ def _run(arguments: Any) -> Any:
                 raise
             return source
         for name, value in chosen.items():
-            if value is not None:
+            if value not in (None, []):
                 raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
         if phase is Phase.JOIN:
             raise ConfigError(f"--phase join is of a run; {path} is a save, which serves update")

@@ -188,7 +188,7 @@ def _commands(made: Conversion, config: Path) -> list[str]:
     run = f"runs/{made.config['name']}"
     commands = [f"python tools/train.py -c {config} --run-dir {run}"]
     if made.test:
-        commands.append(f"python tools/evaluate.py -c {config} --run-dir {run}")
+        commands.append(f"python tools/evaluate.py {run}")
     return commands
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Phase, Slots, TableConfig, load_slots
-from paddlebox.config.check import validate
+from paddlebox.config import Config, Phase, TableConfig, load_slots
 from paddlebox.config.phases import state_of
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.manifest import VersionRecord
@@ -97,7 +96,7 @@ class RunSource(Closing):
     Args:
         threshold: in place of base_threshold of `table.life`, and of other tables' `life`.
         config: that trained the run; None: what the version's record says, or else
-            RUN_DIR/config.json.
+            RUN_DIR/config.json, with the overrides ("key.path=value").
 
     Raises: StoreError, ConfigError.
     """
@@ -109,12 +108,16 @@ class RunSource(Closing):
         version: int | None = None,
         threshold: float | None = None,
         config: Config | None = None,
+        overrides: Sequence[str] = (),
     ) -> None:
         store = run_dir / "store"
         if not store.is_dir():
             raise StoreError(f"{run_dir}: is no run dir: it holds no store")
         (_, head), *others = rank_versions(store, version)
-        self.config, self.slots = _model_of(run_dir, head, config)
+        if config is None:
+            self.config, self.slots = run_config.of_version(run_dir, head, overrides)
+        else:
+            self.config, self.slots = config, load_slots(config.data.slots)
         fields = list(self.config.tables)
         if threshold is not None:
             change = {"base_threshold": threshold}
@@ -203,27 +206,6 @@ class RunSource(Closing):
     def close(self) -> None:
         self._others.close()
         self._table.close()
-
-
-def _model_of(run_dir: Path, head: VersionRecord, config: Config | None) -> tuple[Config, Slots]:
-    """With the slots that the version was trained with, where its record has them."""
-    if config is not None:
-        return config, load_slots(config.data.slots)
-    if head.config:
-        where = f"{run_dir}: version {head.version}"
-        return (
-            validate(Config, head.config["config"], f"{where}: config"),
-            validate(Slots, head.config["slots"], f"{where}: slots"),
-        )
-    path = run_dir / "config.json"  # of a program of one's own, whose commits may have none
-    try:
-        config = validate(Config, json.loads(path.read_bytes()), str(path))
-    except (OSError, json.JSONDecodeError) as error:
-        raise StoreError(
-            f"{run_dir}: version {head.version} was committed without a config, and {path.name} "
-            f"cannot be read: {error}; give the config that trained it: -c CONFIG"
-        ) from error
-    return config, load_slots(config.data.slots)
 
 
 # docs/formats/row.md, for an embedding of one float.

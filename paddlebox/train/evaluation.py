@@ -33,6 +33,7 @@ def evaluate(
     run_dir: Path,
     world: World = _ALONE,
     *,
+    slots: Slots | None = None,
     dump: Path | None = None,
     dump_slots: Sequence[str] = (),
     dump_ins_id: bool = False,
@@ -42,6 +43,7 @@ def evaluate(
     several ranks is evaluated by as many.
 
     Args:
+        slots: those of the run; None: those in the file data.slots.
         dump: write label and prediction of every instance there (`PredictionDump`), with values of
             dump_slots; dump_ins_id: and ids that the data has.
         phase: of a run with phases, the program that predicts.
@@ -52,8 +54,8 @@ def evaluate(
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
     if not config.data.test_files:
-        raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
-    slots = read_slots(config)
+        raise ConfigError("data.test_files is empty: name files with --files FILE…")
+    slots = read_slots(config, slots)
     unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
     if unknown:
         raise ConfigError(

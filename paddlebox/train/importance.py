@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config
+from paddlebox.config import Config, Slots
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.train.evaluation import opened
@@ -23,6 +23,7 @@ def slot_importance(
     run_dir: Path,
     groups: Sequence[Sequence[str]] = (),
     *,
+    slots: Slots | None = None,
     repeats: int = 3,
     pool: int = POOL,
 ) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def slot_importance(
 
     Args:
         groups: slots that are replaced together; none: each sparse slot by itself.
+        slots: those of the run; None: those in the file data.slots.
 
     Returns: auc, samples, version, and `slots`: by falling loss, each with slots, loss (mean),
         spread (standard deviation of the repeats; 0 of one) and losses.
@@ -41,8 +43,8 @@ def slot_importance(
     if repeats < 1:
         raise ConfigError(f"repeats: expected at least 1, found {repeats}")
     if not config.data.test_files:
-        raise ConfigError("data.test_files is empty: name files with -o data.test_files=[...]")
-    slots = read_slots(config)
+        raise ConfigError("data.test_files is empty: name files with --files FILE…")
+    slots = read_slots(config, slots)
     wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
     sparse = [slot.name for slot in slots.sparse]
     unknown = sorted({name for group in wanted for name in group} - {*sparse})

@@ -26,6 +26,7 @@ from paddlebox.store.group import Tables, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows, open_source
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import rank_versions
+from paddlebox.store.run_config import SLOTS_FILE
 from paddlebox.store.table import Table
 from paddlebox.store.versions import find_version
 from paddlebox.train.phases import Runners
@@ -34,7 +35,6 @@ from paddlebox.train.resume import description
 log = logging.getLogger("paddlebox")
 
 INIT_FILE = "init.json"  # RUN/init.json: what a filled run was filled from
-SLOTS_FILE = "slots.json"  # RUN/slots.json: the slots that its rows' numbers stand for
 # Paddle's variable of the dense optimizer's rate. It is the new config's, whatever was trained.
 _RATE = "learning_rate_"
 _DEFAULT = ""  # the default table, whatever its name

@@ -21,9 +21,12 @@ from paddlebox.train.metric_set import check_columns
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
 
 
-def read_slots(config: Config) -> Slots:
-    """Raises: ConfigError for slots that the config's data, model or metrics cannot be had from."""
-    slots = load_slots(config.data.slots)
+def read_slots(config: Config, slots: Slots | None = None) -> Slots:
+    """The slots in the file data.slots, or these, once they are checked.
+
+    Raises: ConfigError for slots that the config's data, model or metrics cannot be had from.
+    """
+    slots = slots or load_slots(config.data.slots)
     slots.check_format(config.data.format)
     if not slots.sparse:
         raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")

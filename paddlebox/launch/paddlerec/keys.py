@@ -31,7 +31,7 @@ _SAME = {
 # Why a key is not carried, and what does its work.
 _SAID = {
     "runner.infer_batch_size": "tools/evaluate.py takes data.batch_size",
-    "runner.infer_load_path": "tools/evaluate.py takes --run-dir, and judges its newest commit",
+    "runner.infer_load_path": "tools/evaluate.py takes RUN_DIR, and judges its newest commit",
     "runner.infer_start_epoch": "tools/evaluate.py judges the newest commit",
     "runner.infer_end_epoch": "tools/evaluate.py judges the newest commit",
     "runner.infer_reader_path": "test files are read as training files are",

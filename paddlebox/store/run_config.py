@@ -1,0 +1,110 @@
+"""The config and the slots that a run keeps, for tools that are given its folder alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config.check import validate
+from paddlebox.config.load import config_of
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+
+CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
+
+
+def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
+    """What the newest commit was trained with; what RUN_DIR/config.json and slots.json say where
+    the commit says nothing, as that of a program of one's own.
+
+    Args:
+        overrides: "key.path=value", applied on top. With one of data.slots the slots are those of
+            that file.
+
+    Raises: StoreError where there is no run, or it says no config; ConfigError for an override.
+    """
+    own = _own(run_dir)
+    head = _newest(own)
+    if head is None:
+        config = of_last_start(run_dir, overrides)
+        return config, _slots_beside(own, config, overrides)
+    return of_version(own, head, overrides)
+
+
+def of_version(
+    run_dir: Path, record: VersionRecord, overrides: Sequence[str] = ()
+) -> tuple[Config, Slots]:
+    """As `of_newest`, of any version."""
+    if not record.config:
+        config = of_last_start(run_dir, overrides)
+        return config, _slots_beside(run_dir, config, overrides)
+    where = f"{run_dir}: version {record.version}"
+    config = config_of(copy.deepcopy(record.config["config"]), overrides, f"{where}: config")
+    if _names_slots(overrides):
+        return config, load_slots(config.data.slots)
+    return config, validate(Slots, record.config["slots"], f"{where}: slots")
+
+
+def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+    """What the run was last started with: RUN_DIR/config.json, or where there is none, as in a run
+    dir that was restored from a copy, what its newest commit was trained with.
+
+    Raises: as `of_newest`.
+    """
+    own = _own(run_dir)
+    path = own / CONFIG_FILE
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        head = _newest(own)
+        if head is not None and head.config:
+            return of_version(own, head, overrides)[0]
+        raise StoreError(
+            f"{run_dir}: holds no config: neither {CONFIG_FILE} nor a commit of tools/train.py; "
+            "expected the --run-dir of a training run, or give its config: -c CONFIG"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path}: cannot be read: {error}; give the config that trained the run: -c CONFIG"
+        ) from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
+    return config_of(values, overrides, str(path))
+
+
+def _own(run_dir: Path) -> Path:
+    """The run dir of this rank, on a machine that does not have the first one's."""
+    rank = os.environ.get("PADDLE_TRAINER_ID", "0")
+    own = run_dir / "ranks" / rank
+    return run_dir if rank == "0" or (run_dir / "store").is_dir() or not own.is_dir() else own
+
+
+def _newest(run_dir: Path) -> VersionRecord | None:
+    store = run_dir / "store"
+    if not store.is_dir():
+        return None
+    with Manifest.open_reader(store) as manifest:
+        return manifest.head()
+
+
+def _slots_beside(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:
+    path = run_dir / SLOTS_FILE
+    if _names_slots(overrides) or not path.is_file():
+        return load_slots(config.data.slots)
+    try:
+        values: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}") from error
+    return validate(Slots, values, str(path))
+
+
+def _names_slots(overrides: Sequence[str]) -> bool:
+    return any(
+        override.partition("=")[0].strip() in ("data", "data.slots") for override in overrides
+    )
