@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import shutil
@@ -21,6 +22,15 @@ LAYERS = (
     *("base", "row", "rule", "store", "table", "serve", "feed", "metric", "dense", "ranks"),
     "paddle",
 )
+# With --no-build-isolation pip installs no build requirements, and a new environment of Python 3.11
+# has neither of the packages that can write a wheel.
+if {"dist_info", "bdist_wheel", "editable_wheel"} & {*sys.argv} and not any(
+    map(importlib.util.find_spec, ("wheel", "setuptools.command.bdist_wheel"))
+):
+    sys.exit(
+        "building paddlebox needs the package wheel, or setuptools 70.1 or newer: "
+        f"{sys.executable} has neither. Run `pip install wheel`, then the same command again"
+    )
 paddle_version = runpy.run_path(str(ROOT / "paddlebox" / "_paddle_version.py"))
 
 try:

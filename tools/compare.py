@@ -3,6 +3,8 @@
 import sys
 import warnings
 
+import installed  # noqa: F401
+
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
     from paddlebox.launch import reader

@@ -2,6 +2,8 @@
 
 import sys
 
+import installed  # noqa: F401
+
 from paddlebox.launch import reader
 from paddlebox.launch.diagnose import diagnose_main
 

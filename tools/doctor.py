@@ -5,6 +5,8 @@ import sys
 if __name__ == "__main__":
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have another
         sys.exit(f"fails python: {sys.version.split()[0]}, expected 3.11 or later")
+    import installed  # noqa: F401
+
     try:
         from paddlebox.launch import reader
         from paddlebox.launch.doctor import doctor_main

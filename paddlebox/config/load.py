@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config.check import validate
+from paddlebox.config.describe import describe
 from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.schema import Config
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
@@ -19,7 +20,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     Args:
         path: a YAML file. Paths in it are relative to the current directory, as on a command line.
         overrides: texts "key.path=value". The value is YAML: "[a, b]" is a list, "1e-3" a number.
-            A later one wins; a section may be replaced as a whole.
+            A later one wins; a section may be replaced as a whole. An empty value gives a key, or
+            a section, its default.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong; lists all of them. So is
@@ -53,5 +55,12 @@ def _apply(values: dict[str, Any], override: str) -> str:
             raise ConfigError(
                 f"-o {override!r}: {'.'.join(parts[:depth])} is a value, not a section"
             )
-    section[parts[-1]] = parse_yaml(text, f"-o {key}")
+    if not text.strip() and _is_known(key):
+        section.pop(parts[-1], None)
+    else:
+        section[parts[-1]] = parse_yaml(text, f"-o {key}")
     return key
+
+
+def _is_known(key: str) -> bool:
+    return any(known.path == key or known.path.startswith(f"{key}.") for known in describe())

@@ -207,6 +207,16 @@ def test_overrides_are_yaml_and_the_last_one_wins(tmp_path: Path) -> None:
     assert config.data.key_space is KeySpace.PER_SLOT
 
 
+def test_an_empty_override_gives_a_key_or_a_section_its_default(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    plain = load_config(path)
+    set_before = ["data.date=20240101", "data.files_per_day=1", "optimizer={learning_rate: 0.5}"]
+    assert load_config(path, set_before) != plain
+    emptied = ["data.date=", "data.files_per_day= ", "optimizer="]
+    assert load_config(path, [*set_before, *emptied]) == plain
+    assert load_config(path, emptied) == plain  # the file has none of them
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -221,9 +231,11 @@ def test_overrides_are_yaml_and_the_last_one_wins(tmp_path: Path) -> None:
         ("dat.batch_size=3", "dat (from -o): unknown key; did you mean data?"),
         ("data.batch_size=x", "data.batch_size (from -o): expected an integer, found 'x' (str)"),
         (
-            "data.batch_size=",
+            "data.batch_size=null",
             "data.batch_size (from -o): expected an integer, found nothing (null)",
         ),
+        ("data.bach_size=", "data.bach_size (from -o): unknown key; did you mean data.batch_size?"),
+        ("data.slots=", "data.slots (from -o): "),
         ("data.train_files=[", "-o data.train_files:1:"),
     ],
 )

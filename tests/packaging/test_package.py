@@ -56,3 +56,18 @@ def test_the_pins_of_the_extras_are_those_of_the_development_environment() -> No
             assert pinned[name] == version, requirement
     for requirement in [*project["dependencies"], *project["optional-dependencies"]["serve"]]:
         assert re.split(r"[<>=~]", requirement)[0] in pinned, requirement
+
+
+def test_a_build_without_the_package_wheel_says_what_to_install() -> None:
+    absent = ("wheel", "setuptools.command.bdist_wheel")
+    program = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({absent})); "
+        "sys.argv = ['setup.py', 'dist_info']; runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("building paddlebox needs the package wheel")
+    assert "pip install wheel" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
