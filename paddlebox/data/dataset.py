@@ -121,6 +121,24 @@ class InMemoryDataset(Orders):
         self._warn_of_no_batch(current)
         return self._all_batches(current, counted)
 
+    def __iter__(self) -> Iterator[Feed]:
+        """The batches of the open pass, each once, for a loop of your own (docs/own_loop.md): numpy
+        arrays by the name of the input.
+
+        The pass stays open behind the loop, also where it was left early or raised: `end_pass`
+        commits what was trained, `abandon_pass` gives it up.
+
+        Raises: PassError as `batches`, and on several ranks.
+        """
+        if self.ranks > 1:
+            raise PassError(
+                f"this dataset is shared by {self.ranks} ranks, which run their steps together: "
+                "go through dataset.batches(), and run each batch within dataset.step(batch) "
+                "(docs/ranks.md)"
+            )
+        self.metric_columns = ()  # those of an earlier train_from_dataset
+        return self.batches()
+
     def _counted_now(self, current: Pass) -> list[bool]:
         """Of each sparse slot, whether its shows and clicks count; empty: all."""
         names = self.sparse_names

@@ -122,7 +122,18 @@ class Settings(Surface):
         self.set_use_var(use_var)
 
     def set_use_var(self, variables: Sequence[Any] | None) -> None:
-        """Variables to feed, named like slots or packed inputs; None: all packed inputs."""
+        """Variables to feed, named like slots or packed inputs; None: all packed inputs. In dygraph
+        a `paddle.static.InputSpec` says the name, shape and dtype.
+
+        Raises: ValueError for what is no variable, such as a name.
+        """
+        for var in (variables,) if isinstance(variables, str) else variables or ():
+            if not all(hasattr(var, part) for part in ("name", "shape", "dtype")):
+                raise ValueError(
+                    f"set_use_var: expected variables, found {var!r} ({type(var).__name__}): give "
+                    "those of your static program, as paddle.static.data returns them, or in "
+                    'dygraph paddle.static.InputSpec([None, 1], "int64", NAME)'
+                )
         self._use_var = list(variables) if variables is not None else None
 
     def set_batch_size(self, batch_size: int) -> None:

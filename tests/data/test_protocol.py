@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 
+from paddlebox.data.batches import PACKED
 from paddlebox.errors import DataError, OutOfSpaceError, PassError
 from paddlebox.store.table import sorted_unique_keys
 from tests.data.conftest import multislot_lines
@@ -324,3 +325,56 @@ def test_overlapped_passes_end_as_passes_one_after_the_other(open_dataset, write
         dataset.end_pass()
     assert dataset._table.digest() == expected
     assert dataset._table.head.version == 4
+
+
+class TestALoopOfOnesOwn:
+    def test_it_has_each_batch_of_the_open_pass_once(self, open_dataset, write_lines):
+        dataset = open_dataset(batch_size=4)
+        with pytest.raises(PassError, match="begin_pass is missing"):
+            iter(dataset)
+        load(dataset, write_lines("a.txt", multislot_lines(10)))
+        dataset.metric_columns = ["user"]  # as a train_from_dataset before leaves it
+        labels = [batch["box_label"] for batch in dataset if set(batch) == set(PACKED)]
+        assert [len(label) for label in labels] == [4, 4, 2]
+        with pytest.raises(PassError, match="has been trained already: end_pass is missing"):
+            iter(dataset)
+        dataset.end_pass()
+
+    def test_it_trains_as_a_loop_over_batches_does(self, open_dataset, write_lines):
+        file, digests = write_lines("a.txt", multislot_lines(100)), []
+        for through in (lambda dataset: dataset.batches(), iter):
+            dataset = open_dataset()
+            load(dataset, file)
+            for batch in through(dataset):
+                push_ones(dataset, batch)
+            dataset.end_pass()
+            dataset._table.wait_commit()
+            digests.append(dataset._table.digest())
+            dataset._table.close()
+        assert digests[0] == digests[1]
+
+    def test_leaving_it_early_leaves_what_becomes_of_the_pass_to_the_caller(
+        self, open_dataset, write_lines, tmp_path
+    ):
+        file = write_lines("a.txt", multislot_lines(100))
+        dataset = open_dataset({"folder": tmp_path / "store"})
+        load(dataset, file)
+        for batch in dataset:
+            push_ones(dataset, batch)
+            break
+        dataset.end_pass()  # commits what was trained
+        dataset._table.wait_commit()
+        assert dataset._table.head.version == 1
+        load(dataset, file)
+        with pytest.raises(KeyError):
+            for batch in dataset:
+                batch["no such input"]
+        dataset.abandon_pass()
+        assert dataset._table.head.version == 1
+
+    def test_ranks_are_sent_to_step(self, open_dataset, write_lines, monkeypatch):
+        dataset = open_dataset()
+        load(dataset, write_lines("a.txt", multislot_lines(10)))
+        monkeypatch.setattr(type(dataset), "ranks", 2)
+        with pytest.raises(PassError, match=r"2 ranks.* dataset\.step\(batch\)"):
+            iter(dataset)

@@ -51,6 +51,28 @@ def test_a_label_variable_of_int64_is_fed_int64(open_dataset, write_lines):
     assert batch["click"].dtype == np.int64
 
 
+@pytest.mark.parametrize("names", [["user", "words"], "user", [*GOOD, "user"]])
+def test_names_in_place_of_variables_are_an_error_that_says_what_is_taken(open_dataset, names):
+    dataset = open_dataset()
+    with pytest.raises(ValueError, match=r"found 'user' \(str\): .*static\.InputSpec\(\[None, 1\]"):
+        dataset.set_use_var(names)
+
+
+def test_input_specs_say_in_dygraph_what_is_fed(open_dataset, write_lines):
+    from paddlebox._native import paddle
+
+    specs = [
+        paddle.static.InputSpec([None, 3], "int64", "words"),
+        paddle.static.InputSpec([None, 1], "float32", "click"),
+    ]
+    dataset = open_dataset(use_var=specs)
+    load(dataset, write_lines("a.txt", LINES))
+    (batch,) = dataset
+    dataset.end_pass()
+    assert batch["words"].tolist() == [[3, 4, 0], [3, 0, 0], [8, 9, 8]]
+    assert batch["click"].tolist() == [[1], [0], [1]]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
