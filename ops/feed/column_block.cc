@@ -12,6 +12,12 @@ namespace {
 
 constexpr size_t kBadRowsKept = 8;
 
+std::vector<uint32_t> KeySlots(const FeedSchema& schema) {
+  std::vector<uint32_t> slots(schema.sparse_slots());
+  for (size_t s = 0; s < slots.size(); ++s) slots[s] = schema.KeySlot(s);
+  return slots;
+}
+
 }  // namespace
 
 Block::Block(const FeedSchema& schema, ParsedChunk* out)
@@ -21,6 +27,7 @@ Block::Block(const FeedSchema& schema, ParsedChunk* out)
       row_tags_(tags_.empty() ? 0 : kBlockRows),
       per_slot_(schema.per_slot_keys),
       slots_(schema.sparse_slots()),
+      key_slots_(KeySlots(schema)),
       width_(schema.dense_width()),
       values_(slots_),
       items_(kBlockRows),

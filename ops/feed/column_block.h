@@ -80,10 +80,11 @@ class Block {
   std::vector<LineTags> row_tags_;  // of the block
   std::string digits_;              // of ids that are integers
   const bool per_slot_;
-  const size_t slots_;  // S
-  const size_t width_;  // W
-  size_t rows_ = 0;     // of the block
-  size_t first_ = 0;    // instance that the block's first row is
+  const size_t slots_;                     // S
+  const std::vector<uint32_t> key_slots_;  // (S) what FeasignInSlot mixes in
+  const size_t width_;                     // W
+  size_t rows_ = 0;                        // of the block
+  size_t first_ = 0;                       // instance that the block's first row is
   bool any_bad_ = false;
   std::vector<std::vector<uint64_t>> values_;  // (S) feasigns of the block, row after row
   std::vector<Items> items_;                   // of the column at hand

@@ -73,10 +73,10 @@ bool Block::Whole(const Column& column, size_t slot, int64_t first, int64_t n, c
   }
   Room(slot, static_cast<size_t>(n));
   uint64_t* const to = values_[slot].data();
-  const uint32_t index = static_cast<uint32_t>(slot);
+  const uint32_t key_slot = key_slots_[slot];
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
-    to[i] = per_slot_ ? FeasignInSlot(feasign, index) : feasign;
+    to[i] = per_slot_ ? FeasignInSlot(feasign, key_slot) : feasign;
   }
   return true;
 }
@@ -89,6 +89,7 @@ void Block::Room(size_t slot, size_t n) {
 template <bool per_slot, typename T>
 void Block::Sift(const Column& column, size_t slot, const T*) {
   const T* const values = Values<T>(column.leaf());
+  const uint32_t key_slot = key_slots_[slot];
   uint64_t* next = values_[slot].data();
   uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
   for (size_t row = 0; row < rows_; ++row, length += slots_) {
@@ -104,7 +105,7 @@ void Block::Sift(const Column& column, size_t slot, const T*) {
         }
       }
       const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(value));
-      *next = per_slot ? FeasignInSlot(feasign, static_cast<uint32_t>(slot)) : feasign;
+      *next = per_slot ? FeasignInSlot(feasign, key_slot) : feasign;
       next += feasign != 0;
     }
     *length = static_cast<uint32_t>(next - first);
@@ -114,6 +115,7 @@ void Block::Sift(const Column& column, size_t slot, const T*) {
 template <typename Offset>
 Status Block::Strings(const Column& column, size_t slot) {
   const ArrowArray& leaf = column.leaf();
+  const uint32_t key_slot = key_slots_[slot];
   uint64_t* next = values_[slot].data();
   uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
   for (size_t row = 0; row < rows_; ++row, length += slots_) {
@@ -123,7 +125,7 @@ Status Block::Strings(const Column& column, size_t slot) {
       std::string_view text;
       PBX_RETURN_IF_ERROR(TextOf<Offset>(column, at, &text));
       uint64_t feasign = FeasignOfString(text.data(), text.size());
-      if (per_slot_) feasign = FeasignInSlot(feasign, static_cast<uint32_t>(slot));
+      if (per_slot_) feasign = FeasignInSlot(feasign, key_slot);
       *next = feasign;
       next += feasign != 0;
     }

@@ -188,8 +188,7 @@ class CriteoParser : public LineParser {
       if (schema_.slots[i].kind == SlotKind::kDense) {
         out->dense[dense++] = Dense(fields, column);
       } else if (schema_.slots[i].kind == SlotKind::kSparse) {
-        uint64_t feasign = Sparse(fields, column);
-        if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, sparse);
+        const uint64_t feasign = schema_.Keyed(Sparse(fields, column), sparse);
         out->feasigns[out->count] = feasign;
         out->count += feasign != 0;
         out->lengths[sparse++] = feasign != 0;

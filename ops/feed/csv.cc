@@ -154,8 +154,7 @@ class CsvParser : public LineParser {
       } else if (ScanUint64(p, stop, &feasign) != stop) {
         return Wrong(slot, p, stop, kFeasignExpected, error);
       }
-      if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, index);
-      out->feasigns[out->count] = feasign;
+      out->feasigns[out->count] = feasign = schema_.Keyed(feasign, index);
       out->count += feasign != 0;
       p = stop;
       if (p == cell.end) break;

@@ -60,7 +60,7 @@ class PluginParser : public LineParser {
       return 1;
     }
     self->last_slot_ = slot;
-    if (self->schema_.per_slot_keys) feasign = FeasignInSlot(feasign, static_cast<uint32_t>(slot));
+    feasign = self->schema_.Keyed(feasign, slot);
     if (feasign == 0) return 0;
     // A plugin may make more feasigns of a line than its bytes suggest.
     if (out->count == out->feasigns.size()) out->feasigns.resize(2 * out->count + 1);

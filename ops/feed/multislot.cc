@@ -114,7 +114,7 @@ class MultiSlotParser : public LineParser {
       const char* const after = TokenEnd(p, end);
       if (after == p) return Wrong(slot, n, i, p, end, error);
       const uint64_t feasign = FeasignOfString(p, static_cast<size_t>(after - p));
-      out->feasigns[out->count++] = schema_.per_slot_keys ? FeasignInSlot(feasign, index) : feasign;
+      out->feasigns[out->count++] = schema_.Keyed(feasign, index);
       p = after;
     }
     out->lengths[index] = static_cast<uint32_t>(n);
@@ -122,8 +122,9 @@ class MultiSlotParser : public LineParser {
   }
 
   template <bool per_slot>
-  static const char* ParseSparse(const SlotSpec& slot, uint32_t index, uint64_t n, const char* p,
-                                 const char* end, LineValues* out, LineError* error) {
+  const char* ParseSparse(const SlotSpec& slot, uint32_t index, uint64_t n, const char* p,
+                          const char* end, LineValues* out, LineError* error) const {
+    const uint32_t key_slot = schema_.KeySlot(index);
     uint64_t* const first = out->feasigns.data() + out->count;
     uint64_t* next = first;
     for (uint64_t i = 0; i < n; ++i) {
@@ -131,7 +132,7 @@ class MultiSlotParser : public LineParser {
       uint64_t feasign = 0;
       const char* const after = ScanUint64(p, end, &feasign);
       if (after == nullptr || !AtTokenEnd(after, end)) return Wrong(slot, n, i, p, end, error);
-      *next = per_slot ? FeasignInSlot(feasign, index) : feasign;
+      *next = per_slot ? FeasignInSlot(feasign, key_slot) : feasign;
       next += feasign != 0;
       p = after;
     }
@@ -186,8 +187,9 @@ class MultiSlotParser : public LineParser {
   void KeyPerSlot(LineValues* out) const {
     uint64_t* feasign = out->feasigns.data();
     for (uint32_t slot = 0; slot < out->lengths.size(); ++slot) {
+      const uint32_t key_slot = schema_.KeySlot(slot);
       for (const uint64_t* const end = feasign + out->lengths[slot]; feasign < end; ++feasign) {
-        *feasign = FeasignInSlot(*feasign, slot);
+        *feasign = FeasignInSlot(*feasign, key_slot);
       }
     }
   }

@@ -94,6 +94,31 @@ Status CheckTransform(const FeedSchema& schema, size_t index) {
   return Status::Ok();
 }
 
+Status CheckKeySlots(const FeedSchema& schema) {
+  if (schema.key_slots.empty()) return Status::Ok();
+  std::vector<const SlotSpec*> sparse;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.kind == SlotKind::kSparse) sparse.push_back(&slot);
+  }
+  if (schema.key_slots.size() != sparse.size()) {
+    return Error(Code::kInvalidArgument, "key slots of %zu sparse slots, expected %zu",
+                 schema.key_slots.size(), sparse.size());
+  }
+  for (size_t i = 0; i < sparse.size(); ++i) {
+    const size_t other = schema.key_slots[i];
+    if (other == i) continue;
+    if (other < sparse.size() && !sparse[i]->transform.made() && !sparse[other]->transform.made() &&
+        schema.key_slots[other] == other) {
+      continue;
+    }
+    return Error(Code::kInvalidArgument,
+                 "slot '%s' shares the ids of sparse slot %zu, expected two slots that are read, "
+                 "the second of which shares no other's",
+                 sparse[i]->name.c_str(), other);
+  }
+  return Status::Ok();
+}
+
 Status CheckCsv(const FeedSchema& schema) {
   const std::string marks = {schema.csv_delimiter, schema.csv_list_separator};
   if (marks[0] == marks[1] || marks.find_first_of(std::string("\n\r\"\0", 4)) != marks.npos) {
@@ -140,6 +165,7 @@ std::vector<TagColumn> FeedSchema::TagColumnsRead() const {
 FeedSchema FeedSchema::WithoutMade() const {
   FeedSchema read = *this;
   while (!read.slots.empty() && read.slots.back().transform.made()) read.slots.pop_back();
+  if (!read.key_slots.empty()) read.key_slots.resize(read.sparse_slots());
   return read;
 }
 
@@ -176,6 +202,7 @@ Status FeedSchema::Check() const {
       PBX_RETURN_IF_ERROR(CheckCriteo(slot));
     }
   }
+  PBX_RETURN_IF_ERROR(CheckKeySlots(*this));
   if (format == Format::kCsv) PBX_RETURN_IF_ERROR(CheckCsv(*this));
   if (tags.any() && format != Format::kMultiSlot && format != Format::kCsv &&
       format != Format::kColumns) {

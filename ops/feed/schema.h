@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "feed/tags.h"
+#include "row/feasign.h"
 
 namespace pbx {
 
@@ -77,8 +78,11 @@ struct TagColumn {
 struct FeedSchema {
   Format format = Format::kMultiSlot;
   std::vector<SlotSpec> slots;  // in the order of the line for kMultiSlot; made ones last
-  bool per_slot_keys = false;   // FeasignInSlot(feasign, index among the sparse slots)
-  TagSpec tags = {};            // kMultiSlot, kCsv, kColumns: what instances have beside slots
+  bool per_slot_keys = false;   // FeasignInSlot(feasign, KeySlot(index among the sparse slots))
+  // (S) per_slot_keys: the sparse slot whose number is mixed into each one's feasigns. Slots with
+  // the same number share their feasigns. Empty: each slot's own.
+  std::vector<uint32_t> key_slots = {};
+  TagSpec tags = {};  // kMultiSlot, kCsv, kColumns: what instances have beside slots
   std::string ins_id_column = "ins_id";  // kCsv, kColumns: where the tags are
   std::string content_column = "content";
   std::string log_key_column = "logkey";
@@ -89,14 +93,23 @@ struct FeedSchema {
   char csv_list_separator = '|';                    // between the values of one cell
   std::shared_ptr<const feed::Plugin> plugin = {};  // kPlugin, see line_plugin.h
 
+  uint32_t KeySlot(size_t sparse) const {
+    return key_slots.empty() ? static_cast<uint32_t>(sparse) : key_slots[sparse];
+  }
+  // What a feasign read from sparse slot `sparse` becomes.
+  uint64_t Keyed(uint64_t feasign, size_t sparse) const {
+    return per_slot_keys ? FeasignInSlot(feasign, KeySlot(sparse)) : feasign;
+  }
+
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
 
   // InvalidArgument for a schema that makes no sense: not exactly one label, a name that is empty
   // or occurs twice, dim < 1, more than 65535 sparse slots; for criteo_tsv also an unknown column,
   // or one that does not fit the kind of its slot; a transform that does not fit its slot or names
-  // one that is not there; tags in another format than kMultiSlot, kCsv or kColumns; kPlugin
-  // without a plugin, or with slots that are hashed.
+  // one that is not there; key_slots that are not S or name a slot that is made or is itself keyed
+  // by another; tags in another format than kMultiSlot, kCsv or kColumns; kPlugin without a
+  // plugin, or with slots that are hashed.
   Status Check() const;
 
   // Names of the columns that are read, each once: those of TagColumns, then in the order of the

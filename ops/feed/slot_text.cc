@@ -224,8 +224,7 @@ class SlotTextParser : public LineParser {
   void AddFeasign(uint32_t index, uint64_t feasign, LineValues* out) {
     if (feasign == 0) return;
     const uint32_t column = static_cast<uint32_t>(column_[index]);
-    if (schema_.per_slot_keys) feasign = FeasignInSlot(feasign, column);
-    found_.push_back({feasign, column});
+    found_.push_back({schema_.Keyed(feasign, column), column});
     ++out->lengths[column];
   }
 

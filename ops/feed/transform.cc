@@ -46,10 +46,8 @@ Plan PlanOf(const FeedSchema& schema) {
     one.transform = &t;
     if (t.max_length != 0) one.max_length = t.max_length;
     if (t.has_default) {
-      const uint32_t index = static_cast<uint32_t>(plan.sparse.size());
-      one.default_feasign = schema.per_slot_keys && !t.made()
-                                ? FeasignInSlot(t.default_feasign, index)
-                                : t.default_feasign;
+      one.default_feasign =
+          t.made() ? t.default_feasign : schema.Keyed(t.default_feasign, plan.sparse.size());
     }
     if (t.made()) one.seed = HashBytes(slot.name.data(), slot.name.size(), 0);
     if (!t.bucket_of.empty()) one.dense = IndexOfKind(schema, SlotKind::kDense, t.bucket_of);

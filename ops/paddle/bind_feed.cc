@@ -67,7 +67,34 @@ SlotTransform TransformFrom(const py::dict& fields) {
   return t;
 }
 
-// slots: dicts of name, type, dim, column and the fields of TransformFrom. csv: the delimiter and
+// The sparse slot whose number each one's feasigns are keyed with; empty if it is always its own.
+std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
+  std::map<std::string, uint32_t> places;
+  std::vector<std::optional<std::string>> shares;
+  for (const py::dict& fields : slots) {
+    if (fields["type"].cast<std::string>() != "sparse") continue;
+    places[fields["name"].cast<std::string>()] = static_cast<uint32_t>(shares.size());
+    const bool has = fields.contains("shares") && !fields["shares"].is_none();
+    shares.push_back(has ? std::optional(fields["shares"].cast<std::string>()) : std::nullopt);
+  }
+  std::vector<uint32_t> key_slots(shares.size());
+  bool any = false;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    key_slots[i] = static_cast<uint32_t>(i);
+    if (!shares[i].has_value()) continue;
+    const auto found = places.find(*shares[i]);
+    if (found == places.end()) {
+      ThrowIfError(
+          Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", shares[i]->c_str()));
+    }
+    key_slots[i] = found->second;
+    any = true;
+  }
+  return any ? key_slots : std::vector<uint32_t>();
+}
+
+// slots: dicts of name, type, dim, column, shares (the name of the slot whose feasigns this one
+// has, or None) and the fields of TransformFrom. csv: the delimiter and
 // the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
 // the path of a shared library, for the format "plugin".
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
@@ -100,6 +127,7 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
     slot.transform = TransformFrom(fields);
     schema.slots.push_back(slot);
   }
+  if (per_slot_keys) schema.key_slots = KeySlotsFrom(slots);
   ThrowIfError(schema.Check());  // a schema that makes no sense is said here
   return schema;
 }

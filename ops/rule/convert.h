@@ -18,13 +18,21 @@ struct SlotMap {
   static constexpr int32_t kDropped = -1;
   std::vector<int32_t> slots;  // of slot 0, 1, ...: its new index or kDropped; beyond: unchanged
   bool in_feasigns = false;    // key_space: per_slot. A slot that moves moves its feasigns
+  // Of slot 0, 1, ...: the numbers in its feasigns, before and after. Empty: the slot's own.
+  std::vector<std::pair<uint32_t, uint32_t>> keys = {};
 
+  std::pair<uint32_t, uint32_t> KeysOf(uint16_t slot) const {
+    if (slot < keys.size()) return keys[slot];
+    return {slot, static_cast<uint32_t>(Of(slot))};
+  }
   int32_t Of(uint16_t slot) const { return slot < slots.size() ? slots[slot] : slot; }
   // True: keys of rows change, and their order with them.
   bool MovesKeys() const {
     if (!in_feasigns) return false;
     for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i] != kDropped && slots[i] != static_cast<int32_t>(i)) return true;
+      if (slots[i] == kDropped) continue;
+      const auto [from, to] = KeysOf(static_cast<uint16_t>(i));
+      if (from != to) return true;
     }
     return false;
   }
@@ -43,11 +51,11 @@ class RowConverter {
   // False: the row's slot was dropped. row: (words of from), up to date with its life events; out:
   // (words of to). *key: in as of the one table, out as of the other.
   bool Convert(const float* row, uint64_t* key, float* out) const {
-    const uint16_t old_slot = SlotOf(row);
-    const int32_t slot = map_.Of(old_slot);
+    const int32_t slot = map_.Of(SlotOf(row));
     if (slot == SlotMap::kDropped) return false;
-    if (map_.in_feasigns && slot != old_slot) {
-      *key = KeyOf(FeasignMoved(FeasignOf(*key), old_slot, static_cast<uint32_t>(slot)));
+    if (map_.in_feasigns) {
+      const auto [from, to] = map_.KeysOf(SlotOf(row));
+      if (from != to) *key = KeyOf(FeasignMoved(FeasignOf(*key), from, to));
     }
     const RowLayout& a = from_.layout;
     const RowLayout& b = to_.layout;

@@ -5,6 +5,7 @@ A key that several models have is defined once, in a section that they share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -72,6 +73,11 @@ class ModelConfig(Section):
     def sequences(self) -> tuple[str, ...]:
         """Sparse slots that the model reads id by id."""
         return ()
+
+    @property
+    def items(self) -> Mapping[str, str]:
+        """Of a sequence of ids: the slot whose ids they are compared with."""
+        return {}
 
 
 class WithoutNetwork(ModelConfig):

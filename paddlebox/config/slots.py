@@ -4,6 +4,7 @@ slots:
   - {name: click, type: label}
   - {name: age, type: dense, dim: 1}
   - {name: movie, type: sparse}
+  - {name: history, type: sparse, max_length: 20, shares: movie}
   - {name: user, type: sparse, table: wide}
   - {name: age_bucket, type: sparse, bucket: {of: age, boundaries: [18, 30, 50]}}
 """
@@ -81,6 +82,7 @@ class Slot(Section):
     bucket: Bucket | None = None
     cross: ListOf[Text] | None = None
     table: Text | None = None  # of extra_tables in the config; None: the default table
+    shares: Text | None = None  # with key_space per_slot: the slot whose ids are this one's too
 
     @property
     def made(self) -> bool:
@@ -104,7 +106,7 @@ class Slot(Section):
             raise ValueError(f"slot {self.name!r} has a dim, which only a dense slot may have")
         if any(character.isspace() or character == ":" for character in self.name):
             raise ValueError(f"slot name {self.name!r} holds a space or a colon")
-        for field in ("hash", "max_length", "bucket", "cross", "table"):
+        for field in ("hash", "max_length", "bucket", "cross", "table", "shares"):
             if getattr(self, field) and self.type is not SlotType.SPARSE:
                 raise ValueError(f"slot {self.name!r} has {field}, which is for sparse slots")
         for field in ("clip", "log1p"):
@@ -112,9 +114,9 @@ class Slot(Section):
                 raise ValueError(f"slot {self.name!r} has {field}, which is for dense slots")
         if self.bucket is not None and self.cross is not None:
             raise ValueError(f"slot {self.name!r} has bucket and cross; expected one of them")
-        if self.made and (self.hash or self.column is not None):
+        if self.made and (self.hash or self.column is not None or self.shares is not None):
             raise ValueError(
-                f"slot {self.name!r} is made of other slots; expected no hash and no column"
+                f"slot {self.name!r} is made of other slots; expected no hash, column or shares"
             )
         if self.clip is not None and (len(self.clip) != 2 or self.clip[0] > self.clip[1]):
             raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
@@ -175,12 +177,50 @@ class Slots(Section):
                 )
             if slot.bucket is not None:
                 usable = [s.name for s in before if s.type is SlotType.DENSE and s.dim == 1]
-                _known(slot, "bucket.of", slot.bucket.of, usable, "a dense slot of dim 1")
+                first = f"slot {slot.name!r}: bucket.of:"
+                _known(first, slot.bucket.of, usable, "a dense slot of dim 1 that stands before it")
             for name in slot.cross or ():
                 usable = [s.name for s in before if s.type is SlotType.SPARSE]
-                _known(slot, "cross", name, usable, "a sparse slot")
+                first = f"slot {slot.name!r}: cross:"
+                _known(first, name, usable, "a sparse slot that stands before it")
             before.append(slot)
         return self
+
+    @model_validator(mode="after")
+    def _shared_ids_are_those_of_a_slot_like_it(self) -> Slots:
+        read = {slot.name: slot for slot in self.sparse if not slot.made}
+        for slot in self.sparse:
+            if slot.shares is None:
+                continue
+            usable = [name for name, one in read.items() if one.shares is None]
+            usable = [name for name in usable if name != slot.name]
+            first = f"slot {slot.name!r}: shares:"
+            chain = read.get(slot.shares)
+            if chain is not None and chain.shares is not None and chain is not slot:
+                raise ValueError(
+                    f"{first} {chain.name!r} itself shares {chain.shares!r}; expected a slot "
+                    f"without shares: give {slot.name!r} `shares: {chain.shares}`"
+                )
+            _known(first, slot.shares, usable, "a sparse slot that is read")
+            other = read[slot.shares]
+            if slot.hash != other.hash:
+                without = slot if other.hash else other
+                raise ValueError(
+                    f"{first} ids of strings are hashed and those of integers are not, and only "
+                    f"one of {slot.name!r} and {other.name!r} has `hash: true`: give it to "
+                    f"{without.name!r} too, or take it out of the other"
+                )
+            if slot.table != other.table:
+                raise ValueError(
+                    f"{first} {slot.name!r} is of table {slot.table or 'default'!r} and "
+                    f"{other.name!r} of {other.table or 'default'!r}; expected the same table"
+                )
+        return self
+
+    def key_slots(self) -> tuple[int, ...]:
+        """(S) with key_space per_slot: the number that is mixed into each sparse slot's ids."""
+        names = [slot.name for slot in self.sparse]
+        return tuple(names.index(slot.shares or slot.name) for slot in self.sparse)
 
     @property
     def label(self) -> Slot:
@@ -316,15 +356,14 @@ class Slots(Section):
                 )
 
 
-def _known(slot: Slot, field: str, name: str, usable: Iterable[str], kind: str) -> None:
+def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
+    """first: how the error begins."""
     usable = list(usable)
     if name in usable:
         return
     near = difflib.get_close_matches(name, usable, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(usable) or 'none'}"
-    raise ValueError(
-        f"slot {slot.name!r}: {field}: expected {kind} that stands before it, found {name!r}{hint}"
-    )
+    raise ValueError(f"{first} expected {kind}, found {name!r}{hint}")
 
 
 def load_slots(path: str | Path) -> Slots:

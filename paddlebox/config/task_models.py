@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -86,6 +87,10 @@ class SequenceConfig(NetworkConfig):
     @property
     def sequences(self) -> tuple[str, ...]:
         return tuple(self.history)
+
+    @property
+    def items(self) -> Mapping[str, str]:
+        return self.history
 
 
 class DinConfig(SequenceConfig):

@@ -59,6 +59,7 @@ def import_rows(
     *,
     slots: Sequence[int],
     keyed_by_slot: bool,
+    key_slots: Sequence[tuple[int, int]] = (),
     progress: Callable[[int], None],
     key_range: tuple[int, int] = ALL_KEYS,
     sort_bytes: int = _SORT_BYTES,
@@ -70,6 +71,8 @@ def import_rows(
         key_range: the first and the last key that is target's; rows of others are left out.
         slots: of slot 0, 1, ... of source: its index in target, or -1: its rows are left out.
         keyed_by_slot: data.key_space is per_slot, so a slot that moves moves its feasigns.
+        key_slots: of slot 0, 1, ... of source: the number mixed into its feasigns there and in
+            target; without them, the slot's own.
         progress: called now and then with the rows read so far.
         sort_bytes: of rows in memory where keys change.
 
@@ -77,7 +80,10 @@ def import_rows(
     """
     assert target.folder is not None
     native = target._native
-    moves = keyed_by_slot and any(new not in (-1, old) for old, new in enumerate(slots))
+    pairs = key_slots or list(enumerate(slots))
+    moves = keyed_by_slot and any(
+        new >= 0 and before != after for new, (before, after) in zip(slots, pairs, strict=True)
+    )
     rows = sum(_share(source, key_range) for source in sources)
     _check_room(target, rows, f"of {sources[0].folder}", 2 if moves else 1)
     found = _native.core.import_rows(
@@ -85,6 +91,7 @@ def import_rows(
         native,
         list(slots),
         keyed_by_slot,
+        list(key_slots),
         sort_bytes,
         *key_range,
         progress,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import heartbeat
-from paddlebox.config import Config, Slot, Slots, TableConfig, load_slots
+from paddlebox.config import Config, KeySpace, Slot, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks.moving import counts_of
@@ -40,6 +40,7 @@ _RATE = "learning_rate_"
 _DEFAULT = ""  # the default table, whatever its name
 # What decides which feasign a value of a slot becomes.
 _MEANING = ("hash", "bucket", "cross")
+_DROPPED = -1
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,8 @@ def _carry(old: Sequence[Table], new: Table, slots: _SlotMap, config: Config) ->
         old,
         new,
         slots=slots.indices,
-        keyed_by_slot=config.data.key_space.value == "per_slot",
+        keyed_by_slot=_per_slot(config),
+        key_slots=slots.keys,
         progress=_progress(_live_rows(old)),
         key_range=new.key_range,
     )
@@ -282,9 +284,14 @@ def _check_keys(source: Source, config: Config) -> None:
         )
 
 
+def _per_slot(config: Config) -> bool:
+    return config.data.key_space is KeySpace.PER_SLOT
+
+
 @dataclass(frozen=True)
 class _SlotMap:
     indices: list[int]  # of the source's slots in the new run, -1: dropped
+    keys: list[tuple[int, int]]  # numbers in feasigns of the source's slots, before and after
     kept: list[str]
     dropped: list[str]
     changed: list[str]  # kept, but their values become other feasigns
@@ -323,30 +330,57 @@ def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
     first = source.config.get("table", {}).get("name")
     places = {slot.name: (index, slot) for index, slot in enumerate(new.sparse)}
     kept = [slot for slot in old.sparse if slot.name in places]
+    meaning = (*_MEANING, "shares") if _per_slot(config) else _MEANING
     changed = [
         slot.name
         for slot in kept
-        if any(getattr(slot, name) != getattr(places[slot.name][1], name) for name in _MEANING)
+        if any(getattr(slot, name) != getattr(places[slot.name][1], name) for name in meaning)
     ]
     if changed:
         log.warning("init: slots make other feasigns than they did: %s", ", ".join(changed))
+    indices, keys = _places(old, new, _per_slot(config))
     tables = [
-        (_table_of(slot, first), _table_of(places[slot.name][1], config.table.name))
-        if slot.name in places
+        (_table_of(slot, first), _table_of(new.sparse[to], config.table.name))
+        if to != _DROPPED
         else ("", "")
-        for slot in old.sparse
+        for slot, to in zip(old.sparse, indices, strict=True)
     ]
     moved = [slot.name for slot, (a, b) in zip(old.sparse, tables, strict=True) if a != b]
     if moved:
         log.warning("init: slots of another table leave their rows behind: %s", ", ".join(moved))
     return _SlotMap(
-        [places[slot.name][0] if slot.name in places else -1 for slot in old.sparse],
+        indices,
+        keys,
         [slot.name for slot in kept],
         [slot.name for slot in old.sparse if slot.name not in places],
         changed,
         tables,
         moved,
     )
+
+
+def _places(old: Slots, new: Slots, per_slot: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    """Of each sparse slot of the source: its place in the new run, or -1, and the numbers mixed
+    into its feasigns before and after.
+
+    With key_space per_slot a row belongs to the slot whose number is in its feasign, its owner. It
+    follows its owner, so that no two rows get the same feasign. Rows of a slot that shared no ids
+    and now shares those of another would: they stay behind.
+    """
+    place = {slot.name: index for index, slot in enumerate(new.sparse)}
+    if not per_slot:
+        return [place.get(slot.name, _DROPPED) for slot in old.sparse], []
+    before, after = old.key_slots(), new.key_slots()
+    indices, keys = [], []
+    for slot, number in zip(old.sparse, before, strict=True):
+        to = place.get(old.sparse[number].name, _DROPPED)
+        if to != _DROPPED and after[to] != to:
+            to = _DROPPED
+        own = place.get(slot.name, _DROPPED)
+        shared_still = own != _DROPPED and to != _DROPPED and after[own] == to
+        indices.append(own if shared_still else to)
+        keys.append((number, to if to != _DROPPED else number))
+    return indices, keys
 
 
 def _admission(old: Sequence[Table], new: Table, slots: _SlotMap) -> bytes | None:

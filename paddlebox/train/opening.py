@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, ModelConfig, Slots, TableConfig, load_slots
+from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError
 from paddlebox.ranks import ShardedGroup, ShardedTable, World
@@ -17,6 +18,8 @@ from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.table import Table
 from paddlebox.train.metric_set import check_columns
+
+log = logging.getLogger("paddlebox")
 
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
 
@@ -34,6 +37,31 @@ def read_slots(config: Config, slots: Slots | None = None) -> Slots:
         _check_read_slots(config, slots, key, model)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)
     return slots
+
+
+def warn_of_unshared(config: Config, slots: Slots) -> None:
+    """Of histories whose ids are other features than those of the item they are compared with."""
+    if config.data.key_space is not KeySpace.PER_SLOT:
+        return
+    place = {slot.name: index for index, slot in enumerate(slots.sparse)}
+    number = slots.key_slots()
+    pairs = {pair for model in models_of(config).values() for pair in model.items.items()}
+    for history, item in sorted(pairs):
+        if not {history, item} <= place.keys():
+            continue  # the model refuses it
+        one, other = slots.sparse[place[history]], slots.sparse[place[item]]
+        apart = number[place[history]] != number[place[item]]
+        if apart and one.table == other.table and not (one.made or other.made):
+            log.warning(
+                "%s: with data.key_space per_slot an id in %s is another feature than the same id "
+                "in %s, which the model compares it with; if both slots hold the same ids, give "
+                "slot %s the line `shares: %s`",
+                config.data.slots,
+                history,
+                item,
+                history,
+                item,
+            )
 
 
 def models_of(config: Config) -> dict[str, ModelConfig]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from paddlebox.config import Config, Slots, TableConfig
+from paddlebox.config import Config, KeySpace, Slots, TableConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
@@ -366,6 +366,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
         **_by_slot(_completed(Slots, old["slots"])),
     }
     after = {**_flat(new["config"]), **_by_slot(new["slots"])}
+    spaces = {fields.get("data.key_space") for fields in (before, after)}
+    if spaces == {KeySpace.SHARED.value}:
+        for fields in (before, after):  # `shares` means nothing there
+            for key, value in fields.items():
+                if key.startswith("slots.yaml ") and isinstance(value, dict):
+                    fields[key] = {**value, "shares": None}
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)

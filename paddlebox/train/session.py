@@ -39,7 +39,14 @@ from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.guard import check_pass
 from paddlebox.train.init_from import check_same_source, find_source, init_from, write_slots
 from paddlebox.train.observe import sizes, write_environment
-from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots, threads_of
+from paddlebox.train.opening import (
+    create_dataset,
+    feeding,
+    open_table,
+    read_slots,
+    threads_of,
+    warn_of_unshared,
+)
 from paddlebox.train.phases import Runners, train_pass
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.program import seed_pass
@@ -107,6 +114,8 @@ def train(
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     repeated = repeats.repeats(begun.plan)
     repeats.warn(begun.plan, repeated, begun.passes)
+    if world.rank == 0:
+        warn_of_unshared(config, slots)
     on_ranks.warn_of_idle([planned.files for planned in begun.plan[begun.passes :]], world)
     tracer = Tracer() if config.trainer.trace else None
     started = time.perf_counter()

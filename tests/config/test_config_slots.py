@@ -51,6 +51,37 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
             GOOD + "  - {name: x, type: sparse, dim: 2}",
             "has a dim, which only a dense slot may have",
         ),
+        (GOOD + "  - {name: x, type: dense, shares: user}", "'x' has shares, which is for sparse"),
+        (
+            GOOD + "  - {name: x, type: sparse, shares: usr}",
+            "'x': shares: expected a sparse slot that is read, found 'usr'; did you mean 'user'?",
+        ),
+        (GOOD + "  - {name: x, type: sparse, shares: x}", "a sparse slot that is read, found 'x'"),
+        (GOOD + "  - {name: x, type: sparse, shares: age}", "that is read, found 'age'"),
+        (
+            GOOD + "  - {name: x, type: sparse, shares: user}\n"
+            "  - {name: y, type: sparse, shares: x}",
+            "'y': shares: 'x' itself shares 'user'; expected a slot without shares: give 'y' "
+            "`shares: user`",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, hash: true, shares: user}",
+            "only one of 'x' and 'user' has `hash: true`: give it to 'user' too",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, table: wide, shares: user}",
+            "'x' is of table 'wide' and 'user' of 'default'; expected the same table",
+        ),
+        (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: [1]}, "
+            "shares: user}",
+            "'x' is made of other slots; expected no hash, column or shares",
+        ),
+        (
+            GOOD + "  - {name: z, type: sparse, shares: x}\n"
+            "  - {name: x, type: sparse, bucket: {of: height, boundaries: [1]}}",
+            "'z': shares: expected a sparse slot that is read, found 'x'; there are: user",
+        ),
         (GOOD + "  - {name: x, type: dense, dim: 0}", "slots[4].dim: Input should be greater"),
         (GOOD + "  - {name: 'a:b', type: sparse}", "holds a space or a colon"),
         (GOOD + "  - {name: x, type: sparse, hsh: true}", "did you mean slots[4].hash?"),

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.config import load_config
+from paddlebox._native import core
+from paddlebox.config import Slots, load_config
 from paddlebox.data.pipe import piped
 from paddlebox.errors import ConfigError, DataError
-from tests.data.conftest import multislot_lines
+from tests.data.conftest import SLOTS, multislot_lines
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 
@@ -326,6 +327,21 @@ class TestLibrary:
         assert ids(load(dataset, file)) == EXPECTED
         dataset.set_so_parser_name("")  # and back
         load(dataset, write_lines("b.txt", multislot_lines(3)))
+
+    def test_its_slots_may_share_ids(self, write_lines, compiled):
+        listed = [slot.model_dump(exclude_none=True) for slot in SLOTS.slots]
+        shared = Slots.model_validate({"slots": [*listed[:-1], {**listed[-1], "shares": "user"}]})
+        schemas = [
+            core.FeedSchema("plugin", slots.fields(), True, 1 << 20, plugin=compiled("good"))
+            for slots in (SLOTS, shared)
+        ]
+        unique = []
+        for schema in schemas:
+            instances = core.Instances(schema.sparse_slots, schema.dense_width)
+            instances.append(core.parse_chunk(schema, b"1;7;7,3"))
+            instances.index(core.ThreadPool(1))
+            unique.append(instances.unique_keys)
+        assert unique == [3, 2]
 
     def test_malformed_lines_are_counted_and_quoted(self, open_dataset, write_lines, compiled):
         lines = [ROWS[0], "none", "2;7;3", "1;7;666", "1;7;" + "3," * 100, ROWS[1]]

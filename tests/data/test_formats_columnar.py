@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
 from paddlebox.errors import DataError
@@ -492,6 +493,79 @@ def test_strings_hash_alike_in_every_format(tmp_path, write):
         found = of_slot(load_file(write(cast, Format.ARROW), Format.ARROW, chosen), 1)
         assert [len(row) for row in found] == [1, 0, 0, 1]
         assert found[0] == expected[0][:1]
+
+
+def write_pairs(path: Path, data_format: Format, hashed: bool) -> str:
+    """Three lines: an item, one that was seen before it, two words; the same tokens in all."""
+    tokens = ["ab", "cd", "ab"] if hashed else ["7", "9", "7"]
+    seen = [["ab", "cd"], ["ab"], []] if hashed else [["7", "9"], ["7"], []]
+    if data_format in (Format.PARQUET, Format.ARROW):
+        whole: Any = (lambda x: x) if hashed else int
+        leaf = pa.string() if hashed else pa.int64()
+        columns = {
+            "click": pa.array([0, 1, 0], pa.int32()),
+            "word": pa.array([whole(x) for x in tokens], leaf),
+            "seen": pa.array([[whole(x) for x in row] for row in seen], pa.list_(leaf)),
+            "item": pa.array([whole(x) for x in tokens], leaf),
+        }
+        if data_format is Format.PARQUET:
+            pq.write_table(pa.table(columns), path)
+        else:
+            write_arrow(pa.table(columns), path)
+        return str(path)
+    lines = ["click,word,seen,item"] if data_format is Format.CSV else []
+    for label, token, row in zip("010", tokens, seen, strict=True):
+        if data_format is Format.CSV:
+            lines.append(f"{label},{token},{'|'.join(row)},{token}")
+        elif data_format is Format.MULTISLOT:
+            lines.append(f"1 {label} 1 {token} {len(row) or 1} {' '.join(row or ['0'])} 1 {token}")
+        elif data_format is Format.CRITEO_TSV:
+            fields = [label, *[""] * 13, token, row[0] if row else "", token, *[""] * 23]
+            lines.append("\t".join(fields))
+        else:
+            pairs = [("click", label), ("word", token), *(("seen", x) for x in row)]
+            order = 1 if data_format is Format.SLOT_VALUE else -1
+            lines.append(" ".join(":".join(p[::order]) for p in [*pairs, ("item", token)]))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("data_format", list(Format))
+@pytest.mark.parametrize("hashed", [False, True])
+def test_slots_that_share_ids_have_the_same_features_in_every_format(tmp_path, data_format, hashed):
+    """`seen` stands before the slot whose ids it shares, and its default is such an id too."""
+    if hashed and data_format is Format.CRITEO_TSV:
+        pytest.skip("criteo_tsv has no hash")
+    of: dict[str, Any] = {"type": "sparse"}
+    if hashed:
+        of["hash"] = True
+    columns = {"click": "label", "word": "C1", "seen": "C2", "item": "C3"}
+    absent = {"default": "cd" if hashed else 9}
+    listed: list[dict[str, Any]] = [
+        {"name": "click", "type": "label"},
+        {"name": "word", **of},
+        {"name": "seen", **of, **absent, "shares": "item"},
+        {"name": "item", **of},
+    ]
+    if data_format is Format.CRITEO_TSV:
+        listed = [{**slot, "column": columns[slot["name"]]} for slot in listed]
+    path = write_pairs(tmp_path / "a", data_format, hashed)
+    chosen = Slots.model_validate({"slots": listed})
+    apart = Slots.model_validate(
+        {"slots": [{k: v for k, v in slot.items() if k != "shares"} for slot in listed]}
+    )
+    as_one, own, plain = (
+        load_file(path, data_format, of_them, key_space=KeySpace(space))
+        for of_them, space in ((chosen, "per_slot"), (apart, "per_slot"), (chosen, "shared"))
+    )
+    # What is in no shared slot is as without the word, and key_space shared does not mind it.
+    assert of_slot(as_one, 0) == of_slot(own, 0)
+    assert of_slot(as_one, 2) == of_slot(own, 2)
+    assert contents(plain) == contents(load_file(path, data_format, apart))
+    for tokens, shared in zip(of_slot(plain, 1), of_slot(as_one, 1), strict=True):
+        assert shared == [core.feasign_in_slot(token, 2) for token in tokens]
+    assert of_slot(as_one, 1)[1] == of_slot(as_one, 2)[0]
+    assert not {*of_slot(as_one, 0)[0]} & {*of_slot(as_one, 2)[0]}
 
 
 @pytest.mark.parametrize("data_format", [Format.MULTISLOT, Format.PARQUET, Format.ARROW])

@@ -68,6 +68,7 @@ MODELS = {
     "deepfm_cvm": [],
     "dnn": ["model.type=dnn", "model.use_cvm=false", "table.embedx_dim=5", "data.shuffle=false"],
     "per_slot": ["data.key_space=per_slot", "trainer.program=dygraph"],
+    "shares": ["data.key_space=per_slot", "model.type=dnn"],  # history has the ids of item
 }
 
 
@@ -77,7 +78,15 @@ MODELS = {
 def test_predictions_equal_the_training_programs_over_the_saved_rows(
     model: str, train: Callable[..., Path], data: Path, tmp_path: Path, in_new_process: Any
 ) -> None:
-    run_dir = train("data.batch_size=256", *MODELS[model])
+    overrides = MODELS[model]
+    keyed_as = list(range(len(FEATURES) - 1))
+    if model == "shares":
+        slots = Path("datasets/synthetic/slots.yaml").read_text()
+        plain = "{name: history, type: sparse"
+        (tmp_path / "slots.yaml").write_text(slots.replace(plain, f"{plain}, shares: item"))
+        overrides = [*overrides, f"data.slots={tmp_path / 'slots.yaml'}"]
+        keyed_as[FEATURES.index("history") - 1] = FEATURES.index("item") - 1
+    run_dir = train("data.batch_size=256", *overrides)
     with RunSource(run_dir, threshold=0.35) as source:
         kept: list[np.ndarray] = []
         source.visit(lambda feasigns, _: kept.append(feasigns))
@@ -93,7 +102,8 @@ def test_predictions_equal_the_training_programs_over_the_saved_rows(
             values = fields[name]
             if name != "dense":
                 if config.data.key_space == "per_slot":
-                    values = [v for v in values if core.feasign_in_slot(v, slot - 1) in saved]
+                    number = keyed_as[slot - 1]
+                    values = [v for v in values if core.feasign_in_slot(v, number) in saved]
                 else:
                     values = [v for v in values if v in saved]
             words.append(" ".join(map(str, [len(values), *values] if values else [1, 0])))

@@ -201,6 +201,46 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
 
 
+def test_rows_of_shared_ids_move_with_the_slot_that_has_them(runs, tmp_path):
+    """In another order of slots, and where another slot shares them: no feasign is new."""
+    keyed = "data.key_space=per_slot"
+
+    def slots_file(name: str, names: tuple[str, ...], shares: str) -> str:
+        path = write_slots(tmp_path / name, names)
+        line = "name: item, type: sparse"
+        path.write_text(path.read_text().replace(line, f"{line}{shares}"))
+        return f"data.slots={path}"
+
+    old = slots_file("old.yaml", SLOTS, ", shares: query")
+    turned = ("query", "item", "user")
+    new = slots_file("new.yaml", turned, ", shares: query")
+    apart = slots_file("apart.yaml", turned, "")
+    data = [write_data(tmp_path / "turned.txt", turned, 0)]
+    source = str(tmp_path / "old")
+    runs.train(
+        runs.job("old", runs.files[:1], keyed, old),
+        runs.job("new", data, keyed, new, source=source),
+        runs.job("apart", data, keyed, apart, source=source),
+        runs.job("own", runs.files[:1], keyed),
+        runs.job("joined", data, keyed, new, source=str(tmp_path / "own")),
+    )
+
+    def hits(name: str) -> Any:
+        return json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["hits"]
+
+    assert hits("new")["new"] == 0
+    assert hits("new")["ssd"] == runs.report("new")["rows"]["carried"]
+    assert runs.report("new")["slots"]["changed_meaning"] == []
+    items = len({line.split()[-3] for line in Path(data[0]).read_text().splitlines()})
+    # A slot with ids of its own again begins without rows; its old ones stay with query's.
+    assert runs.report("apart")["slots"]["changed_meaning"] == ["item"]
+    assert hits("apart")["new"] == items
+    # One that now shares leaves its rows behind: two for one feasign would be one too many.
+    assert runs.report("joined")["slots"]["changed_meaning"] == ["item"]
+    assert runs.report("joined")["rows"]["dropped_by_slot"] == {"item": items}
+    assert hits("joined")["new"] == items
+
+
 def write_slots_of_tables(path: Path, tables: dict[str, str]) -> Path:
     write_slots(path, SLOTS)
     text = path.read_text()

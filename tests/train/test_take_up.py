@@ -163,6 +163,20 @@ def test_other_slots_are_refused_by_name(run_dir, listed, said):
         take_up(run_dir, to=slots(*listed))
 
 
+def test_shares_counts_where_keys_are_per_slot(run_dir):
+    shared = slots(*SLOTS[:2], {**SLOTS[2], "shares": "user"})
+    assert take_up(run_dir, to=shared).passes == 2  # key_space shared: the word means nothing
+    with Manifest.open_writer(run_dir / "store") as manifest:
+        record = manifest.head()
+        stored = resume.description(config(data__key_space="per_slot"), slots())
+        for slot in stored["slots"]["slots"]:
+            del slot["shares"]  # as a version before the word has it
+        manifest.commit(record.following("pass", cursor=record.cursor, config=stored))
+    assert take_up(run_dir, data__key_space="per_slot").passes == 2
+    with pytest.raises(ConfigError, match=r"slots\.yaml item"):
+        take_up(run_dir, to=shared, data__key_space="per_slot")
+
+
 def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(run_dir):
     listed = [{**SLOTS[0], "name": "clicked"}, *({"name": n, "type": "sparse"} for n in "xy")]
     with pytest.raises(ConfigError) as raised:

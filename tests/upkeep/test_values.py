@@ -42,6 +42,13 @@ def test_with_key_space_per_slot_a_value_is_another_feasign_in_each_slot() -> No
     assert len({*country, *word, 144753322831965956}) == 3
 
 
+def test_a_value_of_a_slot_that_shares_ids_is_that_of_the_other_slot() -> None:
+    shared = [*SLOTS[:-1], {"name": "seen", "type": "sparse", "hash": True, "shares": "word"}]
+    made = record("per_slot", slots=shared)
+    country, word, seen = (feasigns_of(made, slot, ["ab"]) for slot in ("country", "word", "seen"))
+    assert seen == word != country
+
+
 def test_tokens_of_criteo_are_hexadecimal() -> None:
     slots = [
         {"name": "label", "type": "label"},

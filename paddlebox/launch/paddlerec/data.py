@@ -24,8 +24,11 @@ LINES = 10_000  # that are looked at
 _LABELS = ("click", "label")
 _INTEGER = re.compile(r"[0-9]+")
 _FLOAT = re.compile(r"-?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
-# In front of ids that have a table of their own in PaddleRec, where the rest would share their row.
-_APART = "7000000000000"
+
+_TABLES = (
+    "data.key_space per_slot, and shares in slots.yaml: items, categories and users have a table "
+    "each in PaddleRec, and a history that of its items"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Reading:
     pipe_command: str = ""
     parser: str = ""
     history: dict[str, str] = field(default_factory=dict)  # slot: the item that it is compared with
+    key_space: str = "shared"  # PaddleRec's slots have one table, but for those of histories
     notes: tuple[str, ...] = ()
 
     @property
@@ -180,19 +184,18 @@ def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> R
             slots.append({"name": name, "type": "dense", "dim": known.most, "default": 0})
         else:
             hashed = {} if known.integers else {"hash": True}
-            length = {"max_length": known.most} if name in history else {}
-            slots.append({"name": name, "type": "sparse", **hashed, **length})
+            of_history = (
+                {"max_length": known.most, "shares": history[name]} if name in history else {}
+            )
+            slots.append({"name": name, "type": "sparse", **hashed, **of_history})
     form = "slot_value" if named else "feasign_slot"
-    pipe = ""
     if history:
         notes.append("histories are pooled or compared from their first ids on; where they are "
                      "longer than max_length, the last ones are cut off")  # fmt: skip
-        pipe = f"sed -E 's/(cate|userid):/&{_APART}/g'"
-        notes.append("pipe_command: ids of cate and userid have tables of their own in PaddleRec; "
-                     f"here {_APART} is put before them")  # fmt: skip
+        notes.append(_TABLES)
     what = "slot:value" if named else "value:slot"
-    return Reading(form, slots, f"its files are {what} text", pipe_command=pipe, history=history,
-                   notes=tuple(notes))  # fmt: skip
+    return Reading(form, slots, f"its files are {what} text", history=history,
+                   key_space="per_slot" if history else "shared", notes=tuple(notes))  # fmt: skip
 
 
 def _din(lines: Sequence[str]) -> Reading:
@@ -200,20 +203,18 @@ def _din(lines: Sequence[str]) -> Reading:
     return Reading(
         "csv",
         [
-            {"name": "history", "type": "sparse", "max_length": longest},
-            {"name": "history_cate", "type": "sparse", "max_length": longest},
+            {"name": "history", "type": "sparse", "max_length": longest, "shares": "item"},
+            {"name": "history_cate", "type": "sparse", "max_length": longest, "shares": "cate"},
             {"name": "item", "type": "sparse"},
             {"name": "cate", "type": "sparse"},
             {"name": "label", "type": "label"},
         ],
         "its files are items;categories;item;category;label",
         csv={"delimiter": ";", "header": False, "list_separator": " "},
-        pipe_command=f"""awk 'BEGIN{{FS=OFS=";"}} {{gsub(/[0-9]+/, "{_APART}&", $2); """
-        f"""gsub(/[0-9]+/, "{_APART}&", $4)}} 1'""",
         history={"history": "item", "history_cate": "cate"},
+        key_space="per_slot",
         notes=(
-            "pipe_command: categories have a table of their own in PaddleRec; here "
-            f"{_APART} is put before them",
+            _TABLES,
             f"max_length of history is the longest that was looked at, {longest}; longer ones keep "
             "their first ids",
         ),

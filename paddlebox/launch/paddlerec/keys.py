@@ -184,6 +184,7 @@ def convert(source: Source, reading: Reading, name: str, train: str, test: str) 
     made.put("table.embedx_threshold", 0.0)
     made.put("table.embedx.initial_range", 0.03)
     made.put("data.format", reading.format)
+    made.put("data.key_space", reading.key_space)
     made.put("data.train_files", [train])
     if test:
         made.put("data.test_files", [test])

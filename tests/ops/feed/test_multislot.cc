@@ -54,6 +54,25 @@ TEST(per_slot_keys_part_the_same_token_of_two_slots) {
   CHECK_EQ(chunk.feasigns[1], FeasignInSlot(7, 1));
 }
 
+TEST(a_slot_may_share_the_feasigns_of_another) {
+  FeedSchema schema = Small();
+  schema.per_slot_keys = true;
+  schema.key_slots = {1, 1};
+  const ParsedChunk chunk = Parse(schema, "1 1 1 7 2 0 0 2 7 0\n");
+  CHECK_EQ(chunk.feasigns.size(), 2u);
+  CHECK_EQ(chunk.feasigns[0], FeasignInSlot(7, 1));
+  CHECK_EQ(chunk.feasigns[1], FeasignInSlot(7, 1));
+}
+
+TEST(key_slots_that_make_no_sense_are_refused) {
+  FeedSchema schema = Small();
+  schema.per_slot_keys = true;
+  for (const std::vector<uint32_t>& slots : {std::vector<uint32_t>{1}, {2, 1}, {1, 0}, {0, 1, 2}}) {
+    schema.key_slots = slots;
+    CHECK(schema.Check().code() == Code::kInvalidArgument);
+  }
+}
+
 TEST(hostile_lines_are_counted_and_leave_nothing) {
   const std::string good = "1 1 1 7 2 0 0 1 9";
   CheckHostile(

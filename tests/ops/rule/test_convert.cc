@@ -37,6 +37,9 @@ TEST(keys_move_only_where_slots_are_in_them_and_move) {
   CHECK(!(SlotMap{{0, -1, 2}, true}.MovesKeys()));
   CHECK(!(SlotMap{{1, 0}, false}.MovesKeys()));
   CHECK((SlotMap{{1, 0}, true}.MovesKeys()));
+  // Slot 1 has the ids of slot 0: its rows move where slot 0 does, and nowhere else.
+  CHECK(!(SlotMap{{0, 2}, true, {{0, 0}, {0, 0}}}.MovesKeys()));
+  CHECK((SlotMap{{1, 2}, true, {{0, 1}, {0, 1}}}.MovesKeys()));
 }
 
 // 7 words up to embed_w, one of AdaGrad's G, D of embedx and one of its G.
@@ -56,6 +59,17 @@ TEST(weights_and_counts_are_kept_and_a_wider_embedx_is_a_new_one) {
   expected[7] = 4;
   CHECK(out == expected);
   CHECK_EQ(key, KeyOf(5));
+}
+
+TEST(a_row_of_a_slot_that_shares_ids_moves_with_the_other_slot) {
+  const AccessorConfig config = Config(2, RuleKind::kAdaGrad, 1);
+  uint64_t key = KeyOf(FeasignInSlot(77, 0));
+  const std::vector<float> row = NewRow(config, key, 1, false);
+  std::vector<float> out(row.size());
+  const SlotMap map = {{3, 2}, true, {{0, 3}, {0, 3}}};
+  CHECK(RowConverter(config, config, map).Convert(row.data(), &key, out.data()));
+  CHECK_EQ(key, KeyOf(FeasignInSlot(77, 3)));
+  CHECK_EQ(SlotOf(out.data()), 2);
 }
 
 TEST(a_row_without_embedx_gets_none_and_a_dropped_slot_no_row) {
