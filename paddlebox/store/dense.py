@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,10 @@ from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store.crc import crc32c
 
 _ALIGN = 64
+_TENSORS, _INDEX = "dense.bin", "dense.json"
+_NEXT_STEP = (
+    "; the file is damaged: restore it from a copy; tools/store.py repair mends a store with parity"
+)
 
 
 def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:
@@ -50,8 +55,8 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
         parts.append(padded)
         offset += len(padded)
     files = {
-        "dense.bin": b"".join(parts),
-        "dense.json": json.dumps({"version": 1, "tensors": index}, indent=1).encode(),
+        _TENSORS: b"".join(parts),
+        _INDEX: json.dumps({"version": 1, "tensors": index}, indent=1).encode(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,34 +85,57 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
 
 
 def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str, np.ndarray]:
-    """The tensors of `write_dense`, checked against the version's record and the index.
+    """The tensors of `write_dense`, every byte checked once: those of `dense.json` against the
+    version's record, those of each tensor against `dense.json`, and the padding is zeros.
 
-    Raises: CorruptionError naming file and tensor; StoreError when a file is missing.
+    Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
     """
-    content: dict[str, bytes] = {}
-    for name, expected in files.items():
-        path = folder / name
-        try:
-            content[name] = path.read_bytes()
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}") from error
-        found = crc32c(content[name])
-        if len(content[name]) != expected["bytes"] or found != expected["crc32c"]:
-            raise CorruptionError(
-                f"{path}: {len(content[name])} bytes with CRC32C {found:#010x}, expected "
-                f"{expected['bytes']} with {expected['crc32c']:#010x}"
-            )
-    if not content:
+    if not files:
         return {}
-    raw = content["dense.bin"]
+    index = _read(folder / _INDEX)
+    found, expected = crc32c(index), files[_INDEX]["crc32c"]
+    if len(index) != files[_INDEX]["bytes"] or found != expected:
+        raise CorruptionError(
+            f"{folder / _INDEX}: expected {files[_INDEX]['bytes']} bytes with CRC32C "
+            f"{expected:#010x}, found {len(index)} with {found:#010x}{_NEXT_STEP}"
+        )
+    path = folder / _TENSORS
+    content, end = _read(path), 0
     arrays = {}
-    for tensor in json.loads(content["dense.json"])["tensors"]:
-        dtype = np.dtype(tensor["dtype"])
-        shape = tuple(tensor["shape"])
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(raw, dtype, count, tensor["offset"]).reshape(shape).copy()
-        arrays[tensor["name"]] = array
+    for tensor in json.loads(index)["tensors"]:
+        name, begin = tensor["name"], tensor["offset"]
+        _check_padding(path, content, end, begin)
+        dtype, shape = np.dtype(tensor["dtype"]), tuple(tensor["shape"])
+        end = begin + dtype.itemsize * math.prod(shape)
+        raw = content[begin:end]
+        found, expected = crc32c(raw), tensor["crc32c"]
+        if len(raw) != end - begin or found != expected:
+            raise CorruptionError(
+                f"{path}: tensor {name!r}: expected {end - begin} bytes at offset {begin} with "
+                f"CRC32C {expected:#010x}, found {len(raw)} with {found:#010x}{_NEXT_STEP}"
+            )
+        arrays[name] = np.frombuffer(raw, dtype).reshape(shape).copy()
+    if len(content) != files[_TENSORS]["bytes"]:
+        raise CorruptionError(
+            f"{path}: expected {files[_TENSORS]['bytes']} bytes, found {len(content)}{_NEXT_STEP}"
+        )
+    _check_padding(path, content, end, len(content))
     return arrays
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+
+
+def _check_padding(path: Path, content: bytes, begin: int, end: int) -> None:
+    if content[begin:end].strip(b"\0"):
+        raise CorruptionError(
+            f"{path}: expected zeros between tensors, in bytes {begin} to {end}, found others"
+            f"{_NEXT_STEP}"
+        )
 
 
 def dense_digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -1,0 +1,337 @@
+"""What `ranks.dense_top_k` and `ranks.dense: average` do to dense parameters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from paddlebox import ops
+from paddlebox.config import Config, Phase, load_config, load_slots
+from paddlebox.data.batches import Feed
+from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.world import World
+from paddlebox.train import session
+from paddlebox.train.phases import Runners
+from paddlebox.train.ranked import RATE, RankedRunner
+from tests.conftest import ROOT
+from tests.ranks.threads import on_ranks
+
+_N = 20  # values of the gradient
+_LOSS = np.zeros(1, np.float32)
+_SHARE = 0.1  # of the gradient's values that a step of top-k sends
+
+
+def _config(*overrides: str) -> Config:
+    return load_config(ROOT / "configs/deepfm_synthetic.yaml", list(overrides))
+
+
+class Plain(RankedRunner):
+    """One parameter, w, of which a step subtracts the gradient; and one value of an optimizer."""
+
+    def __init__(self, config: Config, world: World, gradient: np.ndarray) -> None:
+        super().__init__(config, world)
+        self._gradient, self._gradient_size = gradient, gradient.size
+        self.state = {
+            "w": np.zeros_like(gradient),
+            "w_moment": np.zeros_like(gradient),
+            f"{RATE}_0": np.full(1, world.rank, np.float32),
+        }
+        self.evaluated = 0
+
+    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        del feed
+        self._apply(self._gradient)
+        return 0.0, _LOSS
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        del feed
+        self.evaluated += 1
+        return 0.0, _LOSS
+
+    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        del feed
+        return 0.0, _LOSS, self._gradient
+
+    def _apply(self, gradient: np.ndarray) -> None:
+        self.state["w"] = self.state["w"] - gradient
+        self.state["w_moment"] = gradient
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        return dict(self.state)
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.state = dict(state)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {"w": self.state["w"]}
+
+    look = parameters
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        self._set(values)
+
+    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+        self.state |= state
+
+
+def _feed(share: float) -> Feed:
+    return {SHARE: np.full(1, share, np.float32)}
+
+
+# ---- ranks.dense_top_k
+
+
+def _own(rank: int) -> np.ndarray:
+    """(_N) the gradient of a rank's every step: no value is much smaller than another."""
+    return np.random.default_rng(rank).uniform(0.5, 1.0, _N).astype(np.float32)
+
+
+def _top_k(steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(2) of each rank what steps have subtracted, and what with the end of the pass."""
+    config = _config(f"ranks.dense_top_k={_SHARE}")
+
+    def train(world: World) -> tuple[np.ndarray, np.ndarray]:
+        runner = Plain(config, world, _own(world.rank))
+        for _ in range(steps):
+            runner.train_step(_feed(0.5))
+        before = -runner.state["w"]
+        runner.finish_pass()
+        return before, -runner.state["w"]
+
+    return on_ranks(2, train)
+
+
+def _sent_by_hand(steps: int, feedback: bool) -> np.ndarray:
+    """(_N) float64: what two ranks send."""
+    total = np.zeros(_N)
+    for rank in range(2):
+        kept = np.zeros(_N)
+        for _ in range(steps):
+            kept = (kept if feedback else 0) + 0.5 * _own(rank).astype(np.float64)
+            largest = np.argsort(kept)[-round(_SHARE * _N) :]
+            total[largest] += kept[largest]
+            kept[largest] = 0
+    return total
+
+
+def test_top_k_sends_the_largest_of_the_gradient_and_of_what_it_has_kept() -> None:
+    for steps in (1, 2, 3, 10):
+        (first, _), (second, _) = _top_k(steps)
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_allclose(first, _sent_by_hand(steps, feedback=True), rtol=1e-5)
+
+
+def test_top_k_has_sent_the_whole_gradient_when_the_pass_has_ended() -> None:
+    (_, first), (_, second) = _top_k(200)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, 100 * (_own(0) + _own(1)), rtol=1e-5)
+
+
+def test_without_feedback_the_bias_of_top_k_would_be_five_times_as_large_at_least() -> None:
+    (sent, _), _ = _top_k(200)
+    whole = 100 * (_own(0) + _own(1))
+    bias = np.abs(sent - whole).mean()
+    without = np.abs(_sent_by_hand(200, feedback=False) - whole).mean()
+    assert without >= 5 * bias > 0
+
+
+def test_top_k_of_a_pass_keeps_nothing_of_the_pass_before() -> None:
+    config = _config(f"ranks.dense_top_k={_SHARE}")
+
+    def train(world: World) -> list[np.ndarray]:
+        runner, found = Plain(config, world, _own(world.rank)), []
+        for _ in range(2):
+            before = runner.state["w"]
+            runner.train_step(_feed(0.5))
+            found.append(before - runner.state["w"])
+            runner.finish_pass()
+        return found
+
+    for first, second in on_ranks(2, train):
+        assert np.count_nonzero(first) == np.count_nonzero(second)
+        np.testing.assert_allclose(second, first, atol=1e-5)
+
+
+# ---- ranks.dense: average
+
+
+def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[float]]:
+    """(R) parameter of each rank before the first step, after each, and at the end of the pass; a
+    step of rank r adds r + 1."""
+    config = _config("ranks.dense=average", f"ranks.sync_weight_step={every}")
+
+    def train(world: World) -> list[float]:
+        runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
+        found = [0.0]
+        for _ in range(steps):
+            runner.train_step(_feed(shares[world.rank]))
+            found.append(float(runner.state["w"][0]))
+        runner.finish_pass()
+        return [*found, float(runner.state["w"][0])]
+
+    return on_ranks(len(shares), train)
+
+
+def test_parameters_are_averaged_after_just_so_many_steps_and_when_the_pass_ends() -> None:
+    # After steps 3 and 6 each has the mean, of 3, 6, 9 and of 9, 12, 15; then 2 steps alone.
+    assert _averaged(3, 8, (1 / 3, 1 / 3, 1 / 3)) == [
+        [0, 1, 2, 6, 7, 8, 12, 13, 14, 16],
+        [0, 2, 4, 6, 8, 10, 12, 14, 16, 16],
+        [0, 3, 6, 6, 9, 12, 12, 15, 18, 16],
+    ]
+    assert _averaged(1, 2, (0.5, 0.5)) == [[0, 1.5, 3, 3]] * 2
+    assert _averaged(9, 2, (0.5, 0.5)) == [[0, 1, 2, 3], [0, 2, 4, 3]]
+
+
+def test_a_rank_without_instances_takes_no_step_and_is_averaged() -> None:
+    assert _averaged(2, 3, (1.0, 0.0)) == [[0, 1, 1, 2, 1.5], [0, 0, 1, 1, 1.5]]
+
+
+def test_the_end_of_a_pass_averages_the_optimizers_state_and_begins_to_count_anew() -> None:
+    config = _config("ranks.dense=average", "ranks.sync_weight_step=3")
+
+    def train(world: World) -> list[dict[str, list[float]]]:
+        runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
+        found: list[dict[str, list[float]]] = []
+        for steps in (2, 2, 1):  # of a pass, and of the next
+            for _ in range(steps):
+                runner.train_step(_feed(0.5))
+            if steps == 2 and not found:
+                runner.finish_pass()
+            found.append({name: array.tolist() for name, array in runner.state.items()})
+        return found
+
+    ends, seconds, thirds = zip(*on_ranks(2, train), strict=True)
+    for rank, state in enumerate(ends):  # a learning rate is the config's
+        assert state == {"w": [3], "w_moment": [-1.5], f"{RATE}_0": [rank]}
+    assert [state["w"] for state in seconds] == [[5], [7]]  # the third step since the run began
+    assert [state["w"] for state in thirds] == [[7.5], [7.5]]
+
+
+# ---- the runners of a config
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> Any:
+    path = tmp_path / "slots.yaml"
+    path.write_text("slots: [{name: y, type: label}, {name: a, type: sparse}]\n")
+    return load_slots(path)
+
+
+@pytest.fixture(params=["pir", "dygraph"])
+def program(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+    ops.paddle.disable_static()
+
+
+def _built(program: str, *mode: str) -> Config:
+    return _config(
+        *(f"trainer.program={program}", "model.type=dnn", "model.hidden=[3]"),
+        *("optimizer.type=sgd", "optimizer.learning_rate=1", "optimizer.averaging=0", *mode),
+    )
+
+
+def _flat(of_names: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([array.reshape(-1) for array in of_names.values()])
+
+
+def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
+    """(steps + 2) the parameters of the config's runner, before the first of so many steps, after
+    each and at the end of the pass. A step subtracts `_gradient`; the other rank begins with zeros
+    as parameters, and has zeros as gradients."""
+
+    def train(world: World) -> list[np.ndarray]:
+        runner: Any
+        if world.rank == 0:
+            runners = Runners(config, slots, world)
+            runner, finish_pass = runners.of(Phase.UPDATE), runners.finish_pass
+            first = runner.parameters()
+            size = len(_flat(first))
+            gradient = _gradient(size)
+            sizes = np.cumsum([array.size for array in first.values()])[:-1]
+            runner._backward = lambda _: (0.0, _LOSS, gradient)
+
+            def step(feed: Feed) -> tuple[float, np.ndarray]:
+                del feed
+                parts = np.split(_flat(runner.parameters()) - gradient, sizes)
+                named = zip(first.items(), parts, strict=True)
+                runner.set_parameters({n: part.reshape(a.shape) for (n, a), part in named})
+                return 0.0, _LOSS
+
+            runner._step = step
+            world.gather("shapes", json.dumps({n: a.shape for n, a in first.items()}).encode())
+        else:
+            shapes = json.loads(world.gather("shapes", b"")[0])
+            runner = Plain(config, world, np.zeros(1, np.float32))
+            finish_pass = runner.finish_pass
+            runner.state = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
+            size = len(_flat(runner.state))
+            runner._backward = lambda _: (0.0, _LOSS, np.zeros(size, np.float32))
+            runner._apply = lambda _: None
+            runner.parameters = lambda: runner.state
+        found = [_flat(runner.parameters())]
+        for _ in range(steps):
+            runner.train_step(_feed(0.5))
+            found.append(_flat(runner.parameters()))
+        finish_pass()
+        return [*found, _flat(runner.parameters())]
+
+    first, _ = on_ranks(2, train)
+    return first
+
+
+def _gradient(size: int) -> np.ndarray:
+    return np.linspace(1, 2, size, dtype=np.float32)
+
+
+def test_the_runner_of_a_config_steps_by_the_top_k_of_all_ranks(program: str, slots: Any) -> None:
+    config = _built(program, f"ranks.dense_top_k={_SHARE}")
+    found = _with_zeros(config, slots, steps=3)
+    size = len(found[0])
+    sent = round(_SHARE * size)
+    moved = [np.count_nonzero(a - b) for a, b in itertools.pairwise(found)]
+    assert moved == [sent, sent, sent, size - sent]  # of those of the last step nothing was left
+    # Gradients are in another order than parameters.
+    whole = np.sort(found[0] - found[-1])
+    np.testing.assert_allclose(whole, 3 * 0.5 * _gradient(size), rtol=1e-4)
+
+
+def test_the_runner_of_a_config_averages_after_just_so_many_steps(program: str, slots: Any) -> None:
+    config = _built(program, "ranks.dense=average", "ranks.sync_weight_step=2")
+    start, *found = _with_zeros(config, slots, steps=3)
+    step = _gradient(len(start))
+    mean = (start - 2 * step) / 2
+    expected = [start - step, mean, mean - step, mean - step / 2]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    class EnoughError(Exception):
+        pass
+
+    class Ended:
+        def finish_pass(self) -> None:
+            done.append("finish_pass")
+
+        def dense_state(self) -> None:
+            raise EnoughError
+
+    monkeypatch.setattr(session, "train_pass", lambda *_: (None, {}))
+    monkeypatch.setattr(session.pass_line, "progress", lambda *_: nullcontext())
+    monkeypatch.setattr(session, "seed_pass", lambda *_: None)
+    some: Any = MagicMock()
+    with pytest.raises(EnoughError):
+        session._train_pass(_config(), some, some, Ended(), (some, None), *[some] * 4)  # type: ignore[arg-type]
+    assert done == ["finish_pass"]

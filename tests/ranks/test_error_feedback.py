@@ -1,0 +1,195 @@
+"""What `ranks.error_feedback` does to the rows that narrow gradients train."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox.config import Config, load_config
+from paddlebox.ranks.bare import Bare
+from paddlebox.ranks.exchange import core
+from paddlebox.ranks.plans import ShardedPass, Step
+from paddlebox.ranks.world import World
+from paddlebox.train.opening import open_table
+from tests.conftest import ROOT
+from tests.ranks.threads import on_ranks
+
+_KEYS = (np.arange(24, dtype=np.uint64) + np.uint64(1)) * np.uint64(2**64 // 25)
+_RATE = 2.0**-5
+_DIM, _COLUMNS = 4, 3 + 4
+_STEPS = 200
+_NARROW = ("float16", "bfloat16", "int8")
+_LEVELS = pytest.mark.parametrize(
+    ("ranks", "options"), [(2, ()), (4, ("ranks.two_level=true", "ranks.per_node=2"))]
+)
+
+
+def _config(*overrides: str) -> Config:
+    """A row's weights are -_RATE times the sum of its gradients."""
+    rules = [
+        f"table.{part}.{key}={value}"
+        for part in ("embed", "embedx")
+        for key, value in (("rule", "naive"), ("learning_rate", _RATE), ("initial_range", 0))
+    ]
+    width = [f"table.embedx_dim={_DIM}", "table.embedx_threshold=0"]
+    return load_config(ROOT / "configs/deepfm_synthetic.yaml", [*rules, *width, *overrides])
+
+
+class _Pass:
+    """Of one rank: every step has a gradient for every key."""
+
+    def __init__(self, config: Config, folder: Path, world: World) -> None:
+        # Tables of one process go by their names.
+        named = config.table.model_copy(update={"name": f"rank {world.rank}"})
+        config = config.model_copy(update={"table": named})
+        self.table: Any = open_table(config, folder / str(world.rank), world=world)
+        self.lane = world.lane("step")
+        staged = self.table.stage(_KEYS)
+        assert isinstance(staged, ShardedPass)
+        self.staged: ShardedPass = staged
+        self.table.begin(staged)
+        rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
+        (asked,) = self.table.exchange.request(staged, [rows], self.lane)
+        ids = np.concatenate(asked.rows)
+        self._step = Step(
+            staged.stamp,
+            1,
+            world.size,
+            staged.keys,
+            np.arange(len(_KEYS), dtype=np.int32),
+            np.diff(staged.bounds).tolist(),
+            asked.rows,
+            core.Table.build_plan(ids, np.arange(len(ids) + 1, dtype=np.int32), staged.stamp),
+            asked.way,
+            bare=Bare.of(len(ids), len(_KEYS)),
+        )
+        self.step(np.zeros((len(_KEYS), _COLUMNS - 2)))  # from then on every row has an embedx
+
+    def step(self, gradient: np.ndarray) -> None:
+        """gradient: (keys, 1 + D) of embed_w and embedx."""
+        whole = np.zeros((len(_KEYS), _COLUMNS), np.float32)
+        whole[:, 0], whole[:, 2:] = 1, gradient
+        self.table.exchange.fetch(self._step, self.lane)
+        self.table.exchange.give(self._step, self.lane, whole)
+
+    def applied(self) -> np.ndarray:
+        """(keys of this rank, 1 + D) sums of the gradients that the owner has applied."""
+        ids = self.staged.own.row_of_key
+        rows = np.empty((len(ids), _COLUMNS), np.float32)
+        core.pull_into(self.table._native, ids, rows)
+        return rows[:, 2:].astype(np.float64) / -_RATE
+
+    def end(self) -> np.ndarray:
+        """`applied`, after the end of the pass."""
+        self.table.end()
+        self.staged = self.table.stage(_KEYS, train=False)
+        self.table.begin(self.staged)
+        found = self.applied()
+        self.table.abandon(evaluation=True)
+        return found
+
+    def kept(self, ranks: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(R) rows of each owner that this rank has something left for, and (n, 1 + D) of it."""
+        residual = self.table.exchange._residual
+        if residual is None:
+            return [(np.empty(0, np.int32), np.empty((0, _COLUMNS - 2)))] * ranks
+        return [(rows, left[:, 1:]) for rows, left in zip(*residual.left(), strict=True)]
+
+
+def _gradients(rank: int) -> np.ndarray:
+    """(keys, 1 + D) the same in every step, so that each rounding is off to the same side."""
+    return np.random.default_rng(rank).uniform(-0.1, 0.1, (len(_KEYS), _COLUMNS - 2))
+
+
+def _after_steps(
+    config: Config, folder: Path, ranks: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(keys, 1 + D) what owners have applied after _STEPS steps; what the ranks have kept then;
+    what owners have applied at the end of the pass."""
+
+    def train(world: World) -> tuple[Any, ...]:
+        one = _Pass(config, folder, world)
+        with one.table:
+            for _ in range(_STEPS):
+                one.step(_gradients(world.rank))
+            applied, kept = one.applied(), one.kept(ranks)
+            ids = one.staged.own.row_of_key
+            return ids, applied, kept, one.end()
+
+    found = on_ranks(ranks, train)
+    kept = []
+    for owner, (ids, *_) in enumerate(found):
+        of_owner = np.zeros((int(ids.max()) + 1, _COLUMNS - 2))
+        for _, _, of_rank, _ in found:
+            np.add.at(of_owner, of_rank[owner][0], of_rank[owner][1])
+        kept.append(of_owner[ids])
+    return (
+        np.concatenate([applied for _, applied, _, _ in found]),
+        np.concatenate(kept),
+        np.concatenate([ended for *_, ended in found]),
+    )
+
+
+def _whole(ranks: int) -> np.ndarray:
+    """(keys, 1 + D) the sum of all gradients."""
+    of_ranks = [_gradients(rank).astype(np.float32).astype(np.float64) for rank in range(ranks)]
+    return _STEPS * np.sum(of_ranks, axis=0)
+
+
+def _bias(found: np.ndarray, ranks: int) -> float:
+    return float(np.abs(found - _whole(ranks)).mean())
+
+
+@_LEVELS
+@pytest.mark.parametrize("wire", _NARROW)
+def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
+    tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
+) -> None:
+    config = _config(f"ranks.gradients={wire}", *options)
+    applied, kept, ended = _after_steps(config, tmp_path, ranks)
+    assert np.abs(kept).max() > 0
+    np.testing.assert_allclose(applied + kept, _whole(ranks), atol=2e-4)
+    # The end of the pass sends what was kept, which is rounded once more.
+    assert _bias(ended, ranks) < 0.1 * _bias(applied, ranks) + 1e-5
+
+
+@_LEVELS
+@pytest.mark.parametrize("wire", _NARROW)
+def test_without_error_feedback_the_bias_is_five_times_as_large_at_least(
+    tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
+) -> None:
+    bias = {}
+    for feedback in ("true", "false"):
+        config = _config(f"ranks.gradients={wire}", f"ranks.error_feedback={feedback}", *options)
+        applied, kept, ended = _after_steps(config, tmp_path / feedback, ranks)
+        bias[feedback] = _bias(applied, ranks)
+        if feedback == "false":
+            assert not kept.any()
+            np.testing.assert_array_equal(ended, applied)
+    assert bias["false"] >= 5 * bias["true"] > 0
+
+
+def test_each_of_several_tables_exchanges_as_the_config_says(tmp_path: Path) -> None:
+    slots = tmp_path / "slots.yaml"
+    slots.write_text(
+        "slots: [{name: y, type: label}, {name: a, type: sparse}, "
+        "{name: b, type: sparse, table: wide}]\n"
+    )
+    for feedback in (True, False):
+        config = _config(
+            *(f"data.slots={slots}", "extra_tables={wide: {embedx_dim: 2}}"),
+            *("ranks.gradients=int8", f"ranks.error_feedback={str(feedback).lower()}"),
+        )
+        folder = tmp_path / str(feedback)
+
+        def found(world: World, config: Config = config, folder: Path = folder) -> list[bool]:
+            if world.rank == 1:  # one of them will do: nothing is exchanged yet
+                return []
+            with open_table(config, folder, world=world) as tables:
+                return [member.exchange._feedback for member in tables.members]
+
+        assert on_ranks(2, found) == [[feedback, feedback], []]

@@ -1,0 +1,104 @@
+"""Ranks as threads of one process: the lanes of a job without its launcher and its processes."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from paddlebox.ranks.lane import _COUNTERS, Lane
+from paddlebox.ranks.world import LANES, World
+from tests.conftest import PATIENCE_S
+
+_T = TypeVar("_T")
+
+
+class _Meeting:
+    """Where so many threads exchange what they have, in places of their own for each purpose."""
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        self._brought: dict[str, list[Any]] = defaultdict(lambda: [None] * size)
+        self._barriers: dict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(size))
+        self._is_over = False
+
+    def take(self, what: str, rank: int, mine: Any, use: Callable[[list[Any]], _T]) -> _T:
+        """What `use` makes of all that the ranks bring, before any of them goes on."""
+        with self._lock:
+            brought, barrier = self._brought[what], self._barriers[what]
+            if self._is_over:
+                barrier.abort()
+        brought[rank] = mine
+        barrier.wait(PATIENCE_S)
+        found = use(brought)
+        barrier.wait(PATIENCE_S)
+        return found
+
+    def end(self) -> None:
+        """Wakes those who wait for a rank that has failed."""
+        with self._lock:
+            self._is_over = True
+            for barrier in self._barriers.values():
+                barrier.abort()
+
+
+class _Memory:
+    """What a `World` needs of the memory that the ranks of a host share."""
+
+    def __init__(self, meeting: _Meeting, rank: int) -> None:
+        self._meeting, self._rank = meeting, rank
+
+    def swap(self, lane: int, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
+        def copy(of_all: list[Any]) -> None:
+            for theirs, room in zip(of_all, into, strict=True):
+                np.copyto(room, theirs[self._rank])
+
+        self._meeting.take(f"lane {lane}", self._rank, out, copy)
+
+    def counters(self, lane: int) -> dict[str, float]:
+        del lane
+        return dict.fromkeys(_COUNTERS, 0.0)
+
+    def leave(self, why: str) -> None:
+        del why
+        self._meeting.end()
+
+
+class _Thread(World):
+    def __init__(self, rank: int, size: int, meeting: _Meeting) -> None:
+        super().__init__(rank, size)
+        self.near, self.memory = list(range(size)), _Memory(meeting, rank)
+        self._meeting = meeting
+        self._lanes = {name: Lane(self, name, at) for at, name in enumerate(LANES)}
+
+    def gather(self, what: str, mine: bytes) -> list[bytes]:
+        return self._meeting.take(what, self.rank, mine, list)
+
+
+def on_ranks(size: int, call: Callable[[World], _T]) -> list[_T]:
+    """(size) what `call` gives on each rank; an error of one of them is raised. The first rank is
+    the calling thread: Paddle's static mode is a thread's own."""
+    meeting = _Meeting(size)
+    worlds = [_Thread(rank, size, meeting) for rank in range(size)]
+
+    def run(world: World) -> _T | BaseException:
+        try:
+            return call(world)
+        except BaseException as error:
+            meeting.end()
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        others = [pool.submit(run, world) for world in worlds[1:]]
+        found = [run(worlds[0]), *(other.result() for other in others)]
+    for world in worlds:
+        world.close()
+    errors = [one for one in found if isinstance(one, BaseException)]
+    # The others' waits break where one fails.
+    for error in sorted(errors, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+        raise error
+    return [one for one in found if not isinstance(one, BaseException)]
