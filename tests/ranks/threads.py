@@ -23,27 +23,35 @@ class _Meeting:
     def __init__(self, size: int) -> None:
         self._lock = threading.Lock()
         self._brought: dict[str, list[Any]] = defaultdict(lambda: [None] * size)
-        self._barriers: dict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(size))
+        #: Of each purpose: all have brought, all have used.
+        self._barriers: dict[str, tuple[threading.Barrier, threading.Barrier]] = defaultdict(
+            lambda: (threading.Barrier(size), threading.Barrier(size))
+        )
         self._is_over = False
 
     def take(self, what: str, rank: int, mine: Any, use: Callable[[list[Any]], _T]) -> _T:
-        """What `use` makes of all that the ranks bring, before any of them goes on."""
+        """What `use` makes of all that the ranks bring, before any of them goes on.
+
+        Raises: BrokenBarrierError where a rank has ended, which would never come.
+        """
         with self._lock:
-            brought, barrier = self._brought[what], self._barriers[what]
+            brought, (all_brought, all_used) = self._brought[what], self._barriers[what]
             if self._is_over:
-                barrier.abort()
+                all_brought.abort()
         brought[rank] = mine
-        barrier.wait(PATIENCE_S)
+        all_brought.wait(PATIENCE_S)
         found = use(brought)
-        barrier.wait(PATIENCE_S)
+        all_used.wait(PATIENCE_S)
         return found
 
-    def end(self) -> None:
-        """Wakes those who wait for a rank that has failed."""
+    def end(self, *, failed: bool) -> None:
+        """A rank has ended. Others may still leave the exchanges that it took part in."""
         with self._lock:
             self._is_over = True
-            for barrier in self._barriers.values():
-                barrier.abort()
+            for all_brought, all_used in self._barriers.values():
+                all_brought.abort()
+                if failed:
+                    all_used.abort()
 
 
 class _Memory:
@@ -65,7 +73,7 @@ class _Memory:
 
     def leave(self, why: str) -> None:
         del why
-        self._meeting.end()
+        self._meeting.end(failed=True)
 
 
 class _Thread(World):
@@ -87,10 +95,11 @@ def on_ranks(size: int, call: Callable[[World], _T]) -> list[_T]:
 
     def run(world: World) -> _T | BaseException:
         try:
-            return call(world)
+            found: _T | BaseException = call(world)
         except BaseException as error:
-            meeting.end()
-            return error
+            found = error
+        meeting.end(failed=isinstance(found, BaseException))
+        return found
 
     with ThreadPoolExecutor(size) as pool:
         others = [pool.submit(run, world) for world in worlds[1:]]
