@@ -151,7 +151,7 @@ def train(
         log.info(
             "%s: trains %s with %d sparse slots in %s",
             config.name,
-            f"{len(begun.plan)} passes" if begun.plan else "hours of data.path_template",
+            _counted(begun.plan) if begun.plan else "hours of data.path_template",
             len(slots.sparse),
             run_dir,
         )
@@ -424,6 +424,10 @@ def _train_pass(
     }
     pass_line.log_pass(begin.title, line)
     return line
+
+
+def _counted(plan: Sequence[PlannedPass]) -> str:
+    return f"{len(plan)} pass{'es' if len(plan) > 1 else ''}"
 
 
 def _of_hour(planned: PlannedPass) -> dict[str, Any]:

@@ -209,9 +209,10 @@ class TestMistakes:
 
     def failed(self, done: Any, *messages: str) -> None:
         assert "Traceback" not in done.stderr
-        kinds = [line.partition(": ")[0] for line in done.stderr.splitlines()]
-        expected = [EXIT_CODES[kind] for kind in kinds if kind in EXIT_CODES]
-        assert expected == [done.returncode], done.stderr
+        lines = [line.partition(": ") for line in done.stderr.splitlines()]
+        said = [(EXIT_CODES[kind], text) for kind, _, text in lines if kind in EXIT_CODES]
+        assert [code for code, _ in said] == [done.returncode], done.stderr
+        assert done.stderr.count(said[0][1]) == 1  # by no line of the log, too
         for message in messages:
             assert message in done.stderr
 
