@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -92,7 +92,10 @@ def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str
     """
     if not files:
         return {}
-    index = _read(folder / _INDEX)
+    try:
+        index = (folder / _INDEX).read_bytes()
+    except OSError as error:
+        raise StoreError(f"{folder / _INDEX}: {error.strerror}") from error
     found, expected = crc32c(index), files[_INDEX]["crc32c"]
     if len(index) != files[_INDEX]["bytes"] or found != expected:
         raise CorruptionError(
@@ -100,14 +103,25 @@ def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str
             f"{expected:#010x}, found {len(index)} with {found:#010x}{_NEXT_STEP}"
         )
     path = folder / _TENSORS
-    content, end = _read(path), 0
-    arrays = {}
-    for tensor in json.loads(index)["tensors"]:
+    try:
+        with open(path, "rb") as file:
+            return _read_tensors(path, file, json.loads(index)["tensors"], files[_TENSORS]["bytes"])
+    except CorruptionError:  # an OSError too
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+
+
+def _read_tensors(
+    path: Path, file: BinaryIO, tensors: list[dict[str, Any]], size: int
+) -> dict[str, np.ndarray]:
+    arrays, end = {}, 0
+    for tensor in tensors:
         name, begin = tensor["name"], tensor["offset"]
-        _check_padding(path, content, end, begin)
+        _check_padding(path, end, file.read(begin - end))
         dtype, shape = np.dtype(tensor["dtype"]), tuple(tensor["shape"])
         end = begin + dtype.itemsize * math.prod(shape)
-        raw = content[begin:end]
+        raw = file.read(end - begin)
         found, expected = crc32c(raw), tensor["crc32c"]
         if len(raw) != end - begin or found != expected:
             raise CorruptionError(
@@ -115,26 +129,18 @@ def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str
                 f"CRC32C {expected:#010x}, found {len(raw)} with {found:#010x}{_NEXT_STEP}"
             )
         arrays[name] = np.frombuffer(raw, dtype).reshape(shape).copy()
-    if len(content) != files[_TENSORS]["bytes"]:
-        raise CorruptionError(
-            f"{path}: expected {files[_TENSORS]['bytes']} bytes, found {len(content)}{_NEXT_STEP}"
-        )
-    _check_padding(path, content, end, len(content))
+    rest = file.read()
+    if end + len(rest) != size:
+        raise CorruptionError(f"{path}: expected {size} bytes, found {end + len(rest)}{_NEXT_STEP}")
+    _check_padding(path, end, rest)
     return arrays
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
-
-
-def _check_padding(path: Path, content: bytes, begin: int, end: int) -> None:
-    if content[begin:end].strip(b"\0"):
+def _check_padding(path: Path, begin: int, padding: bytes) -> None:
+    if padding.strip(b"\0"):
         raise CorruptionError(
-            f"{path}: expected zeros between tensors, in bytes {begin} to {end}, found others"
-            f"{_NEXT_STEP}"
+            f"{path}: expected zeros between tensors, in bytes {begin} to {begin + len(padding)}, "
+            f"found others{_NEXT_STEP}"
         )
 
 
