@@ -197,6 +197,17 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         "Evaluates the newest commit of a run on data.test_files; changes nothing in it."
     )
     run_arguments.add_files(parser)
+    parser.add_argument(
+        "--as-served",
+        action="store_true",
+        help="only with the rows that tools/export.py keeps: what a served file will predict",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SCORE",
+        help="with --as-served: of the export, where it is made with --threshold SCORE",
+    )
     _add_verbose(parser)
     parser.add_argument(
         "--dump",
@@ -227,6 +238,8 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     arguments = run_arguments.parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
+    if arguments.threshold is not None and not arguments.as_served:
+        parser.error("--threshold needs --as-served: without it all rows are evaluated")
 
     def run() -> None:
         config, slots = run_arguments.config_of(arguments)
@@ -243,6 +256,8 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
                 dump_slots=arguments.dump_slots,
                 dump_ins_id=arguments.dump_ins_id,
                 phase=Phase(arguments.phase),
+                as_served=arguments.as_served,
+                threshold=arguments.threshold,
             )
             if world.rank == 0:
                 print(json.dumps(result))

@@ -34,7 +34,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         "--threshold",
         type=float,
         metavar="SCORE",
-        help="of the export, in place of table.life.base_threshold; 0: with all rows",
+        help="of the export, as tools/export.py has it; 0: with all rows",
     )
     parser.add_argument("--top", type=int, default=20, metavar="N", help="that many values")
     parser.add_argument(

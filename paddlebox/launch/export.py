@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import _guarded, _prepare_for
 from paddlebox.launch.run_arguments import add_config
+
+log = logging.getLogger("paddlebox")
 
 
 def export_main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +60,16 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
     parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
     parser.add_argument(
-        "--threshold", type=float, metavar="SCORE", help="in place of table.life.base_threshold"
+        "--threshold",
+        type=float,
+        metavar="SCORE",
+        help="keep rows of this score and above; 0: all rows. Default: with --apply what the file "
+        "has, of a new file table.life.base_threshold, or all rows of a run without dates",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="with --apply: also if more than 20 %% of the live rows are deleted",
     )
     parser.add_argument(
         "--phase",
@@ -85,7 +97,8 @@ def _run(arguments: Any) -> Any:
     from paddlebox.serving.gate import Gate
     from paddlebox.serving.save_source import SaveSource, is_save
     from paddlebox.serving.source import RunSource
-    from paddlebox.serving.writer import Writer, export
+    from paddlebox.serving.writer import MOST_DELETED, Writer, export, filters_of
+    from paddlebox.store.life import filters_text
     from paddlebox.train.resume import check_evaluated
 
     bounds = arguments.min_auc or arguments.max_copc_drift
@@ -105,9 +118,9 @@ def _run(arguments: Any) -> Any:
     }
     phase = Phase(arguments.phase)
 
-    def source_at(path: Path, save: bool) -> Any:
+    def source_at(path: Path, save: bool, kept: Any = None) -> Any:
         if not save:
-            source = RunSource(path, **chosen)
+            source = RunSource(path, **chosen, filters=kept)
             try:
                 check_evaluated(path, source.head, source.config, source.slots)
                 source.choose(phase)
@@ -125,16 +138,38 @@ def _run(arguments: Any) -> Any:
     if arguments.out is not None:
         saved = arguments.from_save
         with source_at(saved or arguments.path, saved is not None) as source:
-            return export(
+            made = export(
                 source, arguments.out, precision=arguments.precision or "float32", gate=gate
             )
+            if isinstance(source, RunSource):
+                log.info("%s: %s", arguments.out, source.told())
+            return made
     if arguments.show:
         with ExportFile(arguments.path) as file, file.read() as txn:
             return {"head": file.head(txn), "generations": file.generations(txn)}
     with Writer(arguments.path) as writer:
         if arguments.apply is not None:
-            with source_at(arguments.apply, is_save(arguments.apply)) as source:
-                return writer.apply(source, precision=arguments.precision, gate=gate)
+            newest = writer.newest()
+            kept = filters_of(newest) if newest is not None else None
+            with source_at(arguments.apply, is_save(arguments.apply), kept) as source:
+                is_run = isinstance(source, RunSource)
+                if is_run and kept is None and arguments.threshold is None:
+                    log.warning(
+                        "%s: was made by an earlier release and does not say which rows it keeps; "
+                        "assuming what a new export of the run keeps: %s. If it was made with "
+                        "another --threshold, give it once more; from then on the file keeps it",
+                        arguments.path,
+                        filters_text(source.meta["filters"]),
+                    )
+                made = writer.apply(
+                    source,
+                    precision=arguments.precision,
+                    gate=gate,
+                    most_deleted=1.0 if arguments.force else MOST_DELETED,
+                )
+                if is_run:
+                    log.info("%s: %s", arguments.path, source.told())
+                return made
         if arguments.pin is not None:
             return writer.pin(arguments.pin)
         return writer.unpin() if arguments.unpin else writer.rollback()

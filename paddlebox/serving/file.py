@@ -41,6 +41,10 @@ def layer_key(number: int, part: str) -> bytes:
     return f"layer/{number:012d}/{part}".encode()
 
 
+def kept_key(generation: int) -> bytes:
+    return f"kept/{generation:012d}".encode()
+
+
 def block_key(layer: int, number: int) -> bytes:
     return layer_key(layer, f"block/{number:012d}")
 
@@ -64,7 +68,7 @@ class Part:
     layers: list[int]  # newest first; the last is a base
     embedx_dim: int
     slots: int  # of the table
-    rows: int = 0  # of its layers: an upper bound
+    rows: int = 0  # that are live; of files of earlier releases an upper bound
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,9 @@ class Generation:
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the further tables
+    # ServeFilters of the tables, as dicts; None: the source did not say. Under a key of its own.
+    filters: list[dict[str, Any]] | None = None
+    counted: bool = True  # `rows` are those that are live; False: of an earlier release
 
     @property
     def parts(self) -> list[Part]:
@@ -227,7 +234,10 @@ class ExportFile(Closing):
 
     def generation(self, txn: Any, number: int) -> Generation:
         fields = {"tables": [], **self.record(txn, generation_key(number))}
-        return Generation(**self._known(Generation, fields))
+        kept: dict[str, Any] = {"filters": None, "counted": txn.get(kept_key(number)) is not None}
+        if kept["counted"]:
+            kept["filters"] = self.record(txn, kept_key(number))["filters"]
+        return Generation(**self._known(Generation, {**fields, **kept}))
 
     def generations(self, txn: Any) -> list[Generation]:
         """All that are kept, oldest first."""
@@ -270,8 +280,13 @@ def head_value(head: Head) -> bytes:
     return seal(to_json(dataclasses.asdict(head)))
 
 
+def kept_value(generation: Generation) -> bytes:
+    return seal(to_json({"filters": generation.filters}))
+
+
 def generation_value(generation: Generation) -> bytes:
     fields = dataclasses.asdict(generation)
+    del fields["filters"], fields["counted"]
     if not generation.tables:
         del fields["tables"]  # a file of one table stays readable as it was
     return seal(to_json(fields))

@@ -11,12 +11,12 @@ from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.save_source import SaveSource
-from paddlebox.serving.writer import Writer, export
+from paddlebox.serving.writer import MOST_DELETED, Writer, export
 
 
 @dataclass(frozen=True)
 class Served:
-    """A save that the file shows, or that the gate refused."""
+    """A save that the file shows, or that was refused."""
 
     name: str
     pass_number: int
@@ -28,8 +28,9 @@ class Served:
 class Follower:
     """Brings what is done below `saves` into an export file, which the first base makes.
 
-    A save that the gate refuses is not shown, and not tried again; the next one comes with all of
-    its chain then, as a delta needs the one before it.
+    A save that the gate refuses, or that deletes more than MOST_DELETED of the live rows, is not
+    shown, and not tried again; the next one comes with all of its chain then, as a delta needs the
+    one before it.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Follower:
                 export(source, self._path, precision=self._precision or "float32", gate=self._gate)
             else:
                 with Writer(self._path) as writer:
-                    writer.apply(source, gate=self._gate, after_going_back=True)
+                    writer.apply(
+                        source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
+                    )
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)

@@ -16,6 +16,7 @@ from paddlebox.errors import StoreError
 from paddlebox.saves import Save, chain_of, open_save
 from paddlebox.saves.meta import BASE, BATCH, META
 from paddlebox.saves.served import Served
+from paddlebox.store.life import ServeFilter
 
 _MODEL_FILES = ("config.json", "slots.yaml")
 
@@ -40,6 +41,11 @@ class _SavedRows:
 
     def deleted(self) -> Iterable[np.ndarray]:
         return () if self._is_base else self._chain[-1].deleted()
+
+
+def _filters_of(save: Save) -> list[ServeFilter]:
+    found = [part.meta["filter"] for part in save.parts.values()]
+    return [ServeFilter(one["min_score"], one["max_unseen_days"]) for one in found]
 
 
 class SaveSource:
@@ -69,6 +75,7 @@ class SaveSource:
             "layout": save["layout"],
             "save": {"name": save["name"], "crc32c": save["crc32c"]},
             "follows_save": parent,
+            "filters": _filters_of(self._save),
         }
         self.parts = {
             table: _SavedRows([one.parts[table] for one in chain], self.meta["kind"] == BASE)

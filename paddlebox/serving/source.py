@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
 from paddlebox.store.group import TableGroup, Tables
+from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.table import Table
@@ -30,6 +32,7 @@ class Source(Protocol):
     meta: kind ("base" or "delta"), version, day, pass_number, layout as `VersionRecord.layout`;
         of a delta also `follows`, the version it was made against, if it says so. Of a save
         `save`, {name, crc32c}, and of a delta among them `follows_save`, that of its parent.
+        `filters`, where it says which rows it keeps: a `ServeFilter` of each table.
 
     Its rows come in chunks, (n) uint64 feasigns in the order of keys and (n, words) float32 rows
     (docs/formats/row.md): it is iterated, or has `visit(callback)`. One that brings another model
@@ -72,29 +75,52 @@ def each_chunk(source: Any, visit: Visit) -> None:
 
 
 class _TableRows:
-    """The rows of one table that pass its save filter, as a part.
+    """The rows of one table that a filter keeps, as a part.
 
     Args: of_ranks: of each rank that has some of them, in the order of their keys.
     """
 
-    def __init__(self, of_ranks: Sequence[Table]) -> None:
+    def __init__(self, of_ranks: Sequence[Table], kept: ServeFilter) -> None:
         self.layout = of_ranks[0].layout
         self._of_ranks = of_ranks
+        self._kept = kept
+        self.live = self.left_out = 0  # rows, of the last visit
 
     def visit(self, callback: Visit) -> None:
+        self.live = self.left_out = 0
+        everything = ServeFilter()
         for table in self._of_ranks:
-            table.rows_of_base(callback)
+            chosen = self._kept.at(table.day)
+            take = partial(self._take, callback, table.config, chosen)
+            table.visit(take, everything.at(table.day))
+
+    def _take(
+        self,
+        callback: Visit,
+        config: TableConfig,
+        chosen: SaveFilter,
+        feasigns: np.ndarray,
+        rows: np.ndarray,
+    ) -> None:
+        keep = saved_rows(config, chosen, rows)
+        self.live += len(keep)
+        self.left_out += len(keep) - int(keep.sum())
+        if keep.all():
+            callback(feasigns, rows)
+        elif keep.any():
+            callback(feasigns[keep], rows[keep])
 
     def deleted(self) -> Iterable[np.ndarray]:
         return ()
 
 
 class RunSource(Closing):
-    """The base of a run: the rows of its newest commit, or of one kept, that pass the save filter.
+    """The base of a run: the rows of its newest commit, or of one kept, that `serve_filter` keeps.
     Where several ranks trained it is that of the newest pass which all have committed.
 
     Args:
-        threshold: in place of base_threshold of `table.life`, and of other tables' `life`.
+        threshold: of `serve_filter`, in place of base_threshold of the tables' `life`; 0: all rows.
+        filters: of each table, in place of `serve_filter` where there is no threshold.
         config: that trained the run; None: what the version's record says, or else
             RUN_DIR/config.json, with the overrides ("key.path=value").
 
@@ -107,6 +133,7 @@ class RunSource(Closing):
         *,
         version: int | None = None,
         threshold: float | None = None,
+        filters: Sequence[ServeFilter] | None = None,
         config: Config | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
@@ -119,12 +146,6 @@ class RunSource(Closing):
         else:
             self.config, self.slots = config, load_slots(config.data.slots)
         fields = list(self.config.tables)
-        if threshold is not None:
-            change = {"base_threshold": threshold}
-            fields = [
-                one.model_copy(update={"life": one.life.model_copy(update=change)})
-                for one in fields
-            ]
         arguments: dict[str, Any] = {
             "seed": self.config.seed,
             "folder": store,
@@ -143,9 +164,15 @@ class RunSource(Closing):
         except BaseException:
             self.close()
             raise
+        members = self._table.members
+        self.default_filters = [serve_filter(t.config.life, t.dated) for t in members]
+        if threshold is not None:
+            filters = [serve_filter(t.config.life, t.dated, threshold) for t in members]
+        if filters is None or len(filters) != len(members):
+            filters = self.default_filters
         self.parts = {
-            table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)])
-            for number, table in enumerate(self._table.members)
+            table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)], kept)
+            for number, (table, kept) in enumerate(zip(members, filters, strict=True))
         }
         self.head = head
         self._phase = Phase.UPDATE
@@ -156,6 +183,7 @@ class RunSource(Closing):
             "pass_number": head.pass_number,
             "layout": head.layout,
             "dense_version": head.dense_version,
+            "filters": filters,
         }
 
     def choose(self, phase: Phase) -> None:
@@ -192,6 +220,19 @@ class RunSource(Closing):
             tables.append(Table(named, **{**arguments, "folder": folder, "version": version}))
             self._others.callback(tables[-1].close)
         return tables
+
+    def told(self) -> str:
+        """Once the rows were visited: how many were left out, and what that changes."""
+        live = sum(part.live for part in self.parts.values())
+        left_out = sum(part.left_out for part in self.parts.values())
+        if not left_out:
+            return f"kept all {live:,} rows"
+        filters = filters_text(self.meta["filters"])
+        return (
+            f"left out {left_out:,} of {live:,} rows ({filters}): predictions for their features "
+            "differ from the evaluation. --threshold 0 keeps all rows; tools/evaluate.py "
+            "--as-served measures the difference"
+        )
 
     def visit(self, callback: Visit) -> None:
         """Of the first table."""

@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.closing import Closing
 from paddlebox.config import Config, Phase, Slots
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
 from paddlebox.serving.file import (
     FORMAT,
@@ -29,6 +29,8 @@ from paddlebox.serving.file import (
     generation_key,
     generation_value,
     head_value,
+    kept_key,
+    kept_value,
     layer_key,
     model_key,
     system_errors,
@@ -37,11 +39,13 @@ from paddlebox.serving.file import (
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenGeneration, OpenRows, read_model
 from paddlebox.serving.source import Source, each_chunk, embed_state_words, parts_of
+from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.record import seal
 
 log = logging.getLogger(__name__)
 
+MOST_DELETED = 0.2  # of the live rows, by one version that comes in without --force
 PRECISIONS = ("float32", "float16", "int8")
 MAX_LAYERS = 8  # each costs a lookup some 3 ns, for its filter
 KEPT = 3  # generations before the newest, to roll back to
@@ -91,6 +95,7 @@ class Writer(Closing):
         precision: str | None = None,
         gate: Gate | None = None,
         after_going_back: bool = False,
+        most_deleted: float = 1.0,
     ) -> Generation:
         """Makes a source the newest version, and shows it unless the file is pinned.
 
@@ -100,12 +105,13 @@ class Writer(Closing):
         Args:
             precision: of embedx; None: as the file has it. Of the first base only.
             after_going_back: take a base of an older version too: the run went back since.
+            most_deleted: refuse what deletes a larger share of the live rows than this.
 
         Raises: StoreError when the version does not follow; ConfigError for another layout or
-            precision; TrainingError when the gate does not let it pass. The file shows what it
-            showed, then.
+            precision; TrainingError when the gate does not let it pass, or it deletes too many
+            rows. The file shows what it showed, then.
         """
-        newest = self._newest()
+        newest = self.newest()
         if newest is None or not after_going_back or source.meta["kind"] != "base":
             self._check_follows(source, newest)
         if newest is not None and precision not in (None, newest.precision):
@@ -114,7 +120,7 @@ class Writer(Closing):
                 "export into a new file"
             )
         try:
-            record = self._build(source, newest, precision)
+            record = self._build(source, newest, precision, most_deleted)
             if gate is not None:
                 self._pass_through(gate, record)
         except BaseException:
@@ -167,7 +173,11 @@ class Writer(Closing):
     # ---- parts of apply
 
     def _build(
-        self, source: Source, newest: Generation | None, precision: str | None
+        self,
+        source: Source,
+        newest: Generation | None,
+        precision: str | None,
+        most_deleted: float,
     ) -> Generation:
         """Writes what the generation consists of; nothing names it yet."""
         model, config, slots = self._write_model(source, newest)
@@ -188,17 +198,50 @@ class Writer(Closing):
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),
             save=source.meta.get("save"),
+            filters=_as_dicts(source.meta.get("filters")),
         ).of(parts)
         _check_same_form(self.path, record, newest)
         is_delta = source.meta["kind"] == "delta"
+        before = self._live_rows(newest) if newest is not None else [0] * len(parts)
+        deleted = 0
         for number, rows in enumerate(of_tables.values()):
             below = newest.parts[number].layers if newest is not None else []
-            layer = self._write_layer(rows, is_delta, number, record, newest)
-            parts[number] = dataclasses.replace(parts[number], layers=[layer, *below])
+            layer, added, gone = self._write_layer(rows, is_delta, number, record, newest)
+            live = before[number] * is_delta + added - gone * is_delta
+            parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
+            deleted += gone
+        if newest is not None and deleted > most_deleted * sum(before):
+            raise TrainingError(
+                f"{self.path}: version {record.version} would delete {deleted:,} of the "
+                f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
+                f"{most_deleted:.0%}; the file still shows what it showed. If this is meant, apply "
+                f"it with tools/export.py --force. It keeps {_told(record)}, the file "
+                f"{_told(newest)}"
+            )
         record = record.of(parts)
         return record.of([self._merged(record, number) for number in range(len(parts))])
 
-    def _newest(self) -> Generation | None:
+    def _live_rows(self, record: Generation) -> list[int]:
+        """Of each table; files of earlier releases are counted."""
+        if record.counted:
+            return [part.rows for part in record.parts]
+        counts = []
+        for number, part in enumerate(record.parts):
+            with self._file.read() as txn:
+                opened = OpenRows(self._file, txn, record, number=number)
+                writer = core.LayerWriter(
+                    part.embedx_dim, record.counts, record.precision, 0, False
+                )
+                cursor = core.ServeCursor(opened.table, 0, len(opened.rows))
+                while not cursor.done:
+                    writer.merge(cursor, True, _TRANSACTION_BYTES)
+                    writer.take_blocks()
+                writer.finish()
+                counts.append(int(writer.about["rows"]))
+        return counts
+
+    def newest(self) -> Generation | None:
+        """None: the file has no version yet."""
         if self._head.newest == 0:
             return None
         with self._file.read() as txn:
@@ -266,8 +309,9 @@ class Writer(Closing):
 
     def _write_layer(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
-    ) -> int:
-        """rows: of the table with this number, as `parts_of` gives them."""
+    ) -> tuple[int, int, int]:
+        """Returns the layer, how many rows it adds (of a base: has), and how many live rows of
+        `newest` are gone. rows: of the table with this number, as `parts_of` gives them."""
         writer = core.LayerWriter(
             record.parts[number].embedx_dim,
             record.counts,
@@ -276,21 +320,31 @@ class Writer(Closing):
             newest is not None,
         )
         layer, puts = self._next(), _Puts(self._file)
+        added = deleted = 0
+        old = None  # rows to compare with
 
         def take(feasigns: np.ndarray, of_them: np.ndarray) -> None:
+            nonlocal added
             writer.add(feasigns, of_them)
             puts.take_blocks(writer, layer)
+            there = int(old.contains(feasigns).sum()) if is_delta and old is not None else 0
+            added += len(feasigns) - there
 
         with self._file.read() as txn:
+            if newest is not None:
+                old = OpenRows(self._file, txn, newest, number=number).table
             if is_delta:
                 gone = [np.asarray(chunk, np.uint64) for chunk in rows.deleted()]
                 if gone:
                     writer.delete(np.concatenate(gone))
-            elif newest is not None:
-                writer.against(OpenRows(self._file, txn, newest, number=number).table)
+                    deleted = int(old.contains(np.concatenate(gone)).sum()) if old else 0
+            elif old is not None:
+                writer.against(old)
             each_chunk(rows, take)
             writer.finish()
         puts.finish_layer(writer, layer)
+        if not is_delta:
+            deleted = int(writer.about["deleted"])
         log.info(
             "%s: layer %d: %d rows, %d deleted",
             self.path,
@@ -298,16 +352,16 @@ class Writer(Closing):
             writer.about["rows"],
             writer.about["deleted"],
         )
-        return layer
+        return layer, added, deleted
 
     def _merged(self, record: Generation, number: int) -> Part:
-        """The part of this number with few enough layers, and with their rows."""
+        """The part of this number with few enough layers."""
         part = record.parts[number]
         with self._file.read() as txn:
             opened = OpenRows(self._file, txn, record, number=number)
             rows = opened.rows
             if len(rows) <= MAX_LAYERS:
-                return dataclasses.replace(part, rows=sum(rows))
+                return part
             whole = 2 * sum(rows[:-1]) > rows[-1]
             cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
             writer = core.LayerWriter(
@@ -319,14 +373,8 @@ class Writer(Closing):
                 puts.take_blocks(writer, layer)
             writer.finish()
             puts.finish_layer(writer, layer)
-        about = writer.about
         log.info("%s: %d layers merged into layer %d", self.path, len(rows) - (not whole), layer)
-        made = about["rows"] + about["deleted"]
-        return dataclasses.replace(
-            part,
-            layers=[layer] if whole else [layer, part.layers[-1]],
-            rows=made if whole else made + rows[-1],
-        )
+        return dataclasses.replace(part, layers=[layer] if whole else [layer, part.layers[-1]])
 
     def _pass_through(self, gate: Gate, record: Generation) -> None:
         with contextlib.ExitStack() as stack:
@@ -354,6 +402,7 @@ class Writer(Closing):
         with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
             if record is not None:
                 txn.put(generation_key(record.generation), generation_value(record))
+                txn.put(kept_key(record.generation), kept_value(record))
             kept = [g.generation for g in self._file.generations(txn)]
             for old in [g for g in kept if g < head.newest][:-KEPT]:
                 if old != head.current:
@@ -364,12 +413,14 @@ class Writer(Closing):
         self._remove_unnamed()
 
     def _remove_unnamed(self) -> None:
-        """Layers and models that no generation names: of generations gone, of writers that died."""
+        """Layers and models that no generation names, of generations gone and of writers that
+        died, and filters of generations gone."""
         with self._file.read() as txn:
             kept = self._file.generations(txn)
         named = {
             b"layer/": {layer for g in kept for part in g.parts for layer in part.layers},
             b"model/": {g.model for g in kept},
+            b"kept/": {g.generation for g in kept},
         }
         for prefix, numbers in named.items():
             at: bytes | None = prefix
@@ -450,6 +501,20 @@ def _new_parts(
         Part(name if number else "", [], int(rows.layout["embedx_dim"]), of_slot.count(number))
         for number, (name, rows) in enumerate(of_tables.items())
     ]
+
+
+def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
+    return None if filters is None else [dataclasses.asdict(one) for one in filters]
+
+
+def filters_of(record: Generation) -> list[ServeFilter] | None:
+    """Which rows of each table a generation keeps; None: the source did not say."""
+    return None if record.filters is None else [ServeFilter(**one) for one in record.filters]
+
+
+def _told(record: Generation) -> str:
+    kept = filters_of(record)
+    return "rows by an unknown filter" if kept is None else filters_text(kept)
 
 
 def _check_same_form(path: Path, record: Generation, newest: Generation | None) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paddlebox.config.table import LifeConfig
+import numpy as np
+
+from paddlebox.config.table import LifeConfig, TableConfig
 
 DECAY, SHRINK, DELTA_RESET = "decay", "shrink", "delta_reset"
 
@@ -42,6 +44,64 @@ def base_filter(config: LifeConfig, day: int) -> SaveFilter:
 def delta_filter(config: LifeConfig, day: int) -> SaveFilter:
     """PaddleBox's save mode 1."""
     return SaveFilter(day, config.base_threshold, config.delta_threshold, config.delta_keep_days)
+
+
+@dataclass(frozen=True)
+class ServeFilter:
+    """Which rows an export of a run keeps: those that are within both bounds."""
+
+    min_score: float | None = None  # None: any
+    max_unseen_days: int | None = None  # None: any
+
+    def at(self, day: int) -> SaveFilter:
+        """Unseen days are counted up to this day."""
+        return SaveFilter(
+            day,
+            -math.inf if self.min_score is None else self.min_score,
+            -math.inf,
+            _MAX_WORD if self.max_unseen_days is None else self.max_unseen_days,
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.min_score is not None:
+            parts.append(f"threshold {self.min_score:g}")
+        if self.max_unseen_days is not None:
+            parts.append(f"unseen for at most {self.max_unseen_days} days")
+        return ", ".join(parts) or "all rows"
+
+
+def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None) -> ServeFilter:
+    """Of a run's export. Without dates no row ever decays, and all are kept.
+
+    Args:
+        threshold: in place of this choice; 0 keeps all rows.
+    """
+    if threshold is None and dated:
+        return ServeFilter(config.base_threshold, config.delta_keep_days)
+    return ServeFilter(threshold, config.delta_keep_days) if threshold else ServeFilter()
+
+
+def filters_text(filters: Sequence[ServeFilter]) -> str:
+    """The filters of several tables, those that are alike once."""
+    return " and ".join(dict.fromkeys(map(str, filters)))
+
+
+def saved_rows(config: TableConfig, chosen: SaveFilter, rows: np.ndarray) -> np.ndarray:
+    """(n) bool, which of (n, words) rows (docs/formats/row.md) the filter chooses. As
+    ops/rule/life.h, in float32."""
+    show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
+    score = (show - click) * np.float32(config.nonclk_coeff) + click * np.float32(
+        config.click_coeff
+    )
+    seen = rows.view(np.uint32)[:, 4].astype(np.int64)
+    unseen = np.where(seen == 0, 0, np.maximum(chosen.day - seen, 0))
+    found: np.ndarray = (
+        (score >= np.float32(chosen.min_score))
+        & (delta >= np.float32(chosen.min_delta_score))
+        & (unseen <= chosen.max_unseen_days)
+    )
+    return found
 
 
 def end_of_day(config: LifeConfig, day: int) -> list[dict[str, Any]]:

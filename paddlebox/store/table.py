@@ -107,6 +107,8 @@ class Table(OneRank, Closing):
         self.config = config
         self.folder = Path(folder) if folder is not None else None
         self.read_only = read_only
+        # (K) ascending keys to (K) bool: the rows that evaluation sees. None: all.
+        self.shown: Callable[[np.ndarray], np.ndarray] | None = None
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
         #: Called after each commit of a pass, on its thread, with the version's record.
         self.after_commit: Callable[[VersionRecord], None] | None = None
@@ -232,8 +234,11 @@ class Table(OneRank, Closing):
             day,
         )
         hits = {tier: int(staged[tier]) for tier in ("hbm", "mem", "ssd", "new")}
+        row_of_key = staged["row_of_key"]
+        if self.shown is not None and not train:
+            row_of_key = np.where(self.shown(keys), row_of_key, np.int32(-1))
         return StagedPass(
-            staged["stamp"], staged["rows"], staged["row_of_key"], hits, train, staged["refused"]
+            staged["stamp"], staged["rows"], row_of_key, hits, train, staged["refused"]
         )
 
     def count_keys(
@@ -633,6 +638,12 @@ class Table(OneRank, Closing):
     ) -> SaveFilter:
         """As `rows_of_base`, of a delta (save mode 1): only what changed enough since a save."""
         return self.visit(visit, self.delta_filter(day))
+
+    @property
+    def dated(self) -> bool:
+        """Whether passes have dates, or a day has ended by hand: whether rows decay or expire."""
+        ends = (life.DECAY, life.SHRINK)
+        return self.day > 0 or any(event["kind"] in ends for event in self.events)
 
     def delta_filter(self, day: int | None = None) -> SaveFilter:
         """Which rows a delta of this day holds."""

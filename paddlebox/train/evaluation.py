@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from paddlebox._native import core
 from paddlebox.config import Config, Phase, Slots
 from paddlebox.config.phases import state_of
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
+from paddlebox.store.frozen import Frozen, FrozenTable
 from paddlebox.store.group import Tables
+from paddlebox.store.life import ServeFilter, filters_text, serve_filter
 from paddlebox.train import on_ranks, resume
 from paddlebox.train.dump import PredictionDump
 from paddlebox.train.loop import run_pass
@@ -26,6 +33,7 @@ from paddlebox.train.run_dir import write_json
 log = logging.getLogger("paddlebox")
 
 _ALONE = World()
+_LOOKUP_ROWS = 1 << 16  # at once
 
 
 def evaluate(
@@ -38,6 +46,8 @@ def evaluate(
     dump_slots: Sequence[str] = (),
     dump_ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
+    as_served: bool = False,
+    threshold: float | None = None,
 ) -> dict[str, Any]:
     """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
     several ranks is evaluated by as many.
@@ -47,9 +57,12 @@ def evaluate(
         dump: write label and prediction of every instance there (`PredictionDump`), with values of
             dump_slots; dump_ins_id: and ids that the data has.
         phase: of a run with phases, the program that predicts.
+        as_served: only with the rows that an export keeps (`serve_filter`). threshold: that it is
+            made with; None: of an export without --threshold.
 
     Returns: metrics, with the version and the files; also written to
-    RUN_DIR/evaluate-<version>.json, of join to RUN_DIR/evaluate-<version>-join.json.
+    RUN_DIR/evaluate-<version>.json, of join to RUN_DIR/evaluate-<version>-join.json, as_served to
+    RUN_DIR/evaluate-<version>-as-served.json.
     """
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
@@ -66,7 +79,10 @@ def evaluate(
     if dump is not None and not world.alone:
         raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
     run_dir = on_ranks.own_dir(run_dir, world)
-    with opened(config, run_dir, slots, world, phase) as (table, runner, version):
+    with (
+        opened(config, run_dir, slots, world, phase) as (table, runner, version),
+        _seen(table, as_served, threshold) as filters,
+    ):
         with _dumping(dump, dump_slots) as dumped:
             own = on_ranks.share_files(tests, world)
             measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id, phase)
@@ -74,10 +90,41 @@ def evaluate(
             **measured,
             "version": version,
             "files": tests,
+            **({"as_served": filters_text(filters)} if as_served else {}),
         }
     name = f"evaluate-{version}" + ("-join" if phase is Phase.JOIN else "")
+    name += "-as-served" if as_served else ""
     write_json(run_dir / f"{name}.json", result)
     return result
+
+
+@contextmanager
+def _seen(
+    table: Tables, as_served: bool, threshold: float | None
+) -> Iterator[Sequence[ServeFilter]]:
+    """as_served: lets evaluation see only the rows that an export keeps, and gives the filter of
+    each table."""
+    if not as_served:
+        yield ()
+        return
+    filters = [serve_filter(one.config.life, one.dated, threshold) for one in table.members]
+    with Frozen(table) as frozen:  # rows can be looked up there while a pass is open
+        for one, rows, kept in zip(table.members, frozen.open(), filters, strict=True):
+            one.shown = partial(_kept, rows, asdict(kept.at(one.day)))
+        try:
+            yield filters
+        finally:
+            for one in table.members:
+                one.shown = None
+    log.info("evaluated as served: %s", filters_text(filters))
+
+
+def _kept(rows: FrozenTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
+    """(K) ascending keys to (K) bool."""
+    feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
+    parts = [feasigns[at : at + _LOOKUP_ROWS] for at in range(0, len(feasigns), _LOOKUP_ROWS)]
+    found = [rows.lookup(part, chosen)[0] for part in parts]
+    return np.concatenate([np.zeros(0, bool), *found])
 
 
 @contextmanager

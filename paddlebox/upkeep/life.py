@@ -12,7 +12,7 @@ from paddlebox.config import TableConfig
 from paddlebox.config.check import validate
 from paddlebox.config.dates import date_of
 from paddlebox.config.table import LifeConfig
-from paddlebox.store.life import SaveFilter, base_filter, delta_filter
+from paddlebox.store.life import base_filter, delta_filter, saved_rows
 from paddlebox.upkeep.report import open_version
 
 _CHUNK_ROWS = 1 << 17
@@ -58,7 +58,7 @@ class _Counts:
             bins = np.searchsorted(edges, values, "right")
             self.histograms[name] += np.bincount(bins, minlength=len(bounds))
         for name, chosen in self._saves.items():
-            self.kept[name] += int(_saved(chosen, score, delta, unseen).sum())
+            self.kept[name] += int(saved_rows(self._config, chosen, rows).sum())
         decay = np.float32(self._settings.show_click_decay_rate)
         low = self._score(show * decay, click * decay) < np.float32(self._settings.delete_threshold)
         old = unseen > self._settings.delete_after_unseen_days
@@ -70,16 +70,6 @@ class _Counts:
         nonclk = np.float32(self._config.nonclk_coeff)
         score: np.ndarray = (show - click) * nonclk + click * np.float32(self._config.click_coeff)
         return score
-
-
-def _saved(
-    chosen: SaveFilter, score: np.ndarray, delta: np.ndarray, unseen: np.ndarray
-) -> np.ndarray:
-    return (
-        (score >= np.float32(chosen.min_score))
-        & (delta >= np.float32(chosen.min_delta_score))
-        & (unseen <= chosen.max_unseen_days)
-    )
 
 
 def life(

@@ -13,6 +13,7 @@ import pytest
 from paddlebox.errors import StoreError
 from paddlebox.saves import Saver, open_save
 from paddlebox.serving.file import ExportFile
+from paddlebox.serving.follow import Follower
 from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.writer import Writer, export
@@ -186,6 +187,26 @@ def test_a_delta_of_another_parent_is_refused_and_both_are_named(
         with pytest.raises(StoreError, match=r"delta-2, expected .* made upon 20240101/base-1"):
             writer.apply(SaveSource(first))
         writer.apply(SaveSource(second))
+    check_serves(path, trainer.rows())
+
+
+def test_a_follower_keeps_what_is_shown_where_a_save_deletes_a_fifth_of_the_rows(
+    trainer_in: Make, tmp_path: Path
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    follower = Follower(tmp_path / "out", path)
+    trainer.train(1, 100)
+    trainer.save("base")
+    assert [one.refused for one in follower.catch_up()] == [""]
+    shown = trainer.rows()
+    trainer.table.shrink(FIRST_DAY, min_score=1000.0)
+    trainer.train(1, 79)
+    delta = trainer.save("delta")
+    (told,) = follower.catch_up()
+    assert "would delete 21 of the 100 live rows (21%), expected at most 20%" in told.refused
+    check_serves(path, shown)
+    with Writer(path) as writer:  # what --force does
+        assert writer.apply(SaveSource(delta)).rows == 79
     check_serves(path, trainer.rows())
 
 
