@@ -22,6 +22,7 @@ std::vector<uint32_t> KeySlots(const FeedSchema& schema) {
 
 Block::Block(const FeedSchema& schema, ParsedChunk* out)
     : out_(out),
+      limits_(schema),
       tag_spec_(schema.tags),
       tags_(schema.TagColumnsRead()),
       row_tags_(tags_.empty() ? 0 : kBlockRows),
@@ -73,6 +74,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
         break;
     }
   }
+  CheckLimits();
   const bool all_single = std::count(single_.begin(), single_.end(), uint8_t{0}) == 0;
   if (all_single && !any_bad_ && AssembleSingles()) return Status::Ok();
   for (const auto& [column, slot] : unchecked_) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "feed/column_values.h"
+#include "feed/dense_limits.h"
 #include "feed/parser.h"
 #include "feed/schema.h"
 
@@ -42,6 +43,8 @@ class Block {
   // Of one number each. False where one is not finite.
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
   bool OneFloatEach(const float* from, size_t at);
+  // Rows with a dense value that is too large are bad, and large ones are noted.
+  void CheckLimits();
   template <typename Number>
   void TakeLabels(const Column& column, Number number);
   template <typename Number>
@@ -75,6 +78,7 @@ class Block {
   void MoveRow(size_t from, size_t to);
 
   ParsedChunk* const out_;
+  const DenseLimits limits_;
   const TagSpec tag_spec_;
   const std::vector<TagColumn> tags_;
   std::vector<LineTags> row_tags_;  // of the block

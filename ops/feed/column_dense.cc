@@ -50,6 +50,16 @@ bool Block::OneFloatEach(const float* from, size_t at) {
   return true;
 }
 
+void Block::CheckLimits() {
+  const float* dense = out_->dense.data() + first_ * width_;
+  for (size_t row = 0; row < rows_; ++row, dense += width_) {
+    if (bad_[row] || !limits_.Beyond(dense)) continue;
+    LineError error(true);
+    if (limits_.Take(dense, out_->lines + row, &out_->large, &error)) continue;
+    Bad(row, "%s", error.reason().c_str());
+  }
+}
+
 void Block::Labels(const Column& column) {
   WithNumbers(column.leaf(), column.leaf_kind(), [&](auto number) { TakeLabels(column, number); });
 }

@@ -71,9 +71,22 @@ struct BadColumns {
   std::vector<char> text;  // reason, excerpt, reason, …
 };
 
+// ParsedChunk::large.
+struct LargeColumns {
+  std::vector<uint32_t> slot;
+  std::vector<uint64_t> line;
+  std::vector<float> value;
+};
+
+// What a chunk holds as structures, as columns.
+struct Apart {
+  BadColumns bad;
+  LargeColumns large;
+};
+
 // A column that ParsedChunk gains is to be named in EachColumn, and scattered by ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
-                  4 * sizeof(uint64_t) + 5 * sizeof(std::vector<int>) + sizeof(TagColumns),
+                  4 * sizeof(uint64_t) + 8 * sizeof(std::vector<int>) + sizeof(TagColumns),
               "ParsedChunk has other columns than are written and read here");
 
 // Tags are not written: a chunk that has them is refused, rather than read back without them.
@@ -85,16 +98,21 @@ Status CheckUntagged(const ParsedChunk& chunk) {
 
 // Every column of a chunk: what is not named here is neither written nor read. One that is empty is
 // not in the file, so that optional ones cost nothing.
-template <typename Chunk, typename Bad, typename Visit>
-void EachColumn(Chunk& chunk, Bad& bad, Visit visit) {
+template <typename Chunk, typename Columns, typename Visit>
+void EachColumn(Chunk& chunk, Columns& apart, Visit visit) {
   visit("label", chunk.labels);
   visit("dense", chunk.dense);
   visit("length", chunk.lengths);
   visit("feasign", chunk.feasigns);
-  visit("bad_line", bad.line);
-  visit("bad_reason", bad.reason_bytes);
-  visit("bad_excerpt", bad.excerpt_bytes);
-  visit("bad_text", bad.text);
+  visit("bad_line", apart.bad.line);
+  visit("bad_reason", apart.bad.reason_bytes);
+  visit("bad_excerpt", apart.bad.excerpt_bytes);
+  visit("bad_text", apart.bad.text);
+  visit("large_slot", apart.large.slot);
+  visit("large_line", apart.large.line);
+  visit("large_value", apart.large.value);
+  visit("cut_list", chunk.cut_lists);
+  visit("cut_value", chunk.cut_values);
 }
 
 template <typename T>
@@ -232,6 +250,27 @@ BadColumns ColumnsOfBad(const std::vector<BadLine>& lines) {
   return bad;
 }
 
+LargeColumns ColumnsOfLarge(const std::vector<LargeValue>& values) {
+  LargeColumns large;
+  for (const LargeValue& one : values) {
+    large.slot.push_back(one.slot);
+    large.line.push_back(one.line);
+    large.value.push_back(one.value);
+  }
+  return large;
+}
+
+Status TakeLarge(const LargeColumns& large, const std::string& where,
+                 std::vector<LargeValue>* out) {
+  out->clear();
+  const size_t n = large.slot.size();
+  if (large.line.size() != n || large.value.size() != n) {
+    return Broken(where, "the large values of a piece do not fit");
+  }
+  for (size_t i = 0; i < n; ++i) out->push_back({large.slot[i], large.line[i], large.value[i]});
+  return Status::Ok();
+}
+
 Status TakeBad(const BadColumns& bad, const std::string& where, std::vector<BadLine>* out) {
   out->clear();
   const size_t n = bad.line.size();
@@ -302,9 +341,9 @@ uint32_t FootCrc(const FileFoot& foot) { return Crc32c(&foot, offsetof(FileFoot,
 }  // namespace
 
 void EncodePiece(const ParsedChunk& chunk, std::string* out) {
-  const BadColumns bad = ColumnsOfBad(chunk.first_bad);
+  const Apart apart = {ColumnsOfBad(chunk.first_bad), ColumnsOfLarge(chunk.large)};
   std::vector<ColumnHead> heads;
-  EachColumn(chunk, bad, [&](const char* name, const auto& values) {
+  EachColumn(chunk, apart, [&](const char* name, const auto& values) {
     using T = typename std::decay_t<decltype(values)>::value_type;
     if (values.empty()) return;
     ColumnHead head = {};
@@ -324,7 +363,7 @@ void EncodePiece(const ParsedChunk& chunk, std::string* out) {
   out->resize(end);
   char* const piece = out->data();
   size_t i = 0;
-  EachColumn(chunk, bad, [&](const char*, const auto& values) {
+  EachColumn(chunk, apart, [&](const char*, const auto& values) {
     if (values.empty()) return;
     ColumnHead& head = heads[i++];
     Put(values, head.stored, piece + head.offset);
@@ -358,11 +397,11 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   out->bad_lines = head.bad_lines;
   out->nonzero = false;
   out->single = false;
-  BadColumns bad;
+  Apart apart;
   size_t taken = 0;
   bool typed = true;
   const ColumnHead* damaged = nullptr;
-  EachColumn(*out, bad, [&](const char* name, auto& values) {
+  EachColumn(*out, apart, [&](const char* name, auto& values) {
     using T = typename std::decay_t<decltype(values)>::value_type;
     const ColumnHead* const column = list.Find(name);
     values.clear();
@@ -389,7 +428,11 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
     return Broken(where, "a piece has a column of another name or type than this version reads");
   }
   if (out->labels.size() != out->instances) return Broken(where, "labels do not fit instances");
-  return TakeBad(bad, where, &out->first_bad);
+  if (out->cut_lists.size() != out->cut_values.size()) {
+    return Broken(where, "the counts of lists that were cut do not fit");
+  }
+  PBX_RETURN_IF_ERROR(TakeLarge(apart.large, where, &out->large));
+  return TakeBad(apart.bad, where, &out->first_bad);
 }
 
 Result<std::unique_ptr<ParsedFileWriter>> ParsedFileWriter::Create(const std::string& path) {
@@ -539,7 +582,7 @@ uint64_t SpillFile::bytes() const {
 
 size_t BytesOf(const ParsedChunk& chunk) {
   size_t bytes = 0;
-  const BadColumns none;
+  const Apart none;
   EachColumn(chunk, none, [&](const char*, const auto& values) {
     bytes += values.capacity() * sizeof(values[0]);
   });

@@ -20,7 +20,7 @@
 namespace pbx {
 
 // Raised whenever the format changes, or what a parser or transform makes of a line.
-constexpr uint32_t kParsedFileVersion = 1;
+constexpr uint32_t kParsedFileVersion = 2;
 
 // Writes a chunk as a piece into *out, which is reused.
 void EncodePiece(const ParsedChunk& chunk, std::string* out);

@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "feed/dense_limits.h"
 #include "feed/line_parser.h"
 #include "feed/scan.h"
 #include "feed/tokens.h"
@@ -79,7 +80,12 @@ constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
 class ChunkParser {
  public:
   ChunkParser(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out)
-      : schema_(schema), begin_(data), end_(data + size), out_(*out), parser_(NewParser(schema)) {
+      : schema_(schema),
+        begin_(data),
+        end_(data + size),
+        out_(*out),
+        parser_(NewParser(schema)),
+        limits_(schema) {
     values_.dense.resize(schema.dense_width());
     values_.lengths.resize(schema.sparse_slots());
     if (kernels_ != nullptr) tokens_ = std::make_unique<TokenBuffer>();
@@ -93,7 +99,7 @@ class ChunkParser {
       const char* const next = found == nullptr ? end_ : static_cast<const char*>(found);
       const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
       if (ParseFast(p, line_end)) {
-        Append(p, line_end);
+        Take(p, line_end);
       } else {
         ParseSlowly(p, line_end);
       }
@@ -121,9 +127,25 @@ class ChunkParser {
     if (p == end) return;
     LineError error(out_.first_bad.size() < kBadLinesKept);
     if (ParseLine(p, end, &error)) {
-      Append(p, end);
-      return;
+      Take(p, end);
+    } else {
+      Reject(p, end, error);
     }
+  }
+
+  // A line that is parsed, unless a dense value of it is too large.
+  void Take(const char* p, const char* end) {
+    if (limits_.Beyond(values_.dense.data())) {
+      LineError error(out_.first_bad.size() < kBadLinesKept);
+      if (!limits_.Take(values_.dense.data(), out_.lines, &out_.large, &error)) {
+        Reject(p, end, error);
+        return;
+      }
+    }
+    Append(p, end);
+  }
+
+  __attribute__((noinline)) void Reject(const char* p, const char* end, const LineError& error) {
     ++out_.bad_lines;
     if (out_.first_bad.size() < kBadLinesKept) {
       out_.first_bad.push_back({out_.lines, error.reason(), Printable(p, end, kExcerptBytes)});
@@ -189,6 +211,7 @@ class ChunkParser {
   const char* const end_;
   ParsedChunk& out_;
   const std::unique_ptr<LineParser> parser_;
+  const DenseLimits limits_;
   // Null on the plain path, and where tokens are strings: they are no numbers.
   const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;

@@ -18,6 +18,13 @@ struct BadLine {
   std::string excerpt;  // first 80 bytes, unprintable ones as \xNN
 };
 
+// The dense value of one slot that is farthest from 0, where that is large: see dense_limits.h.
+struct LargeValue {
+  uint32_t slot = 0;  // among the dense ones
+  uint64_t line = 0;  // 0-based, within the chunk
+  float value = 0;    // as it is fed, after clip
+};
+
 // Columns of the good lines. N = instances, S = sparse slots, W = dense width.
 struct ParsedChunk {
   size_t instances = 0;            // N
@@ -31,6 +38,10 @@ struct ParsedChunk {
   uint64_t lines = 0;              // lines seen, empty ones too
   uint64_t bad_lines = 0;
   std::vector<BadLine> first_bad;  // at most 8
+  std::vector<LargeValue> large;   // at most one a dense slot
+  // (S) Lists that max_length cut, and the feasigns that it left out; empty where it cut none.
+  std::vector<uint64_t> cut_lists;
+  std::vector<uint64_t> cut_values;
 };
 
 // Parses whole lines ('\n'; a '\r' before it is dropped; the last line may lack its '\n'). Empty
@@ -44,8 +55,9 @@ struct ParsedChunk {
 //
 // What is malformed, by format:
 //   all            a NUL byte; a line longer than max_line_bytes; a label outside [0, 1] or not a
-//                  number; a dense value that is not a finite number; a feasign that is not a
-//                  decimal in [0, 2^64 - 1] (a sign is not a digit)
+//                  number; a dense value that is not a finite number, or beyond kMostDense of
+//                  dense_limits.h after clip and log1p; a feasign that is not a decimal in
+//                  [0, 2^64 - 1] (a sign is not a digit)
 //   multislot      per slot in order "n v1 .. vn": n missing, not a number or 0; fewer values than
 //                  n; n != dim for a dense slot, n != 1 for the label; anything left over
 //   feasign_slot   tokens "value:slot" separated by blanks; label and dense slots hold floats as
@@ -62,7 +74,7 @@ struct ParsedChunk {
 //   multislot with tags  see tags.h: a tag missing, a count that is not 1, a text that is no log
 //                  key
 //   csv            cells cut by csv_delimiter; one may be "quoted", with "" for a quote in it, but
-//                  not broken over lines. Another number of cells than columns; a quote that does
+//                  not broken over lines; one that is a text of csv_nulls is empty. Another number of cells than columns; a quote that does
 //                  not end; values of a cell, cut by csv_list_separator: not dim for a dense slot
 // A sparse slot with `hash` holds strings instead of decimals: tokens, or in csv the cell's values,
 // as they are. An empty one is no feasign. A dense slot with a default takes it where it is absent

@@ -91,6 +91,7 @@ struct FeedSchema {
   std::vector<std::string> csv_columns = {};
   char csv_delimiter = ',';
   char csv_list_separator = '|';                    // between the values of one cell
+  std::vector<std::string> csv_nulls = {};          // texts of a whole cell that make it empty
   std::shared_ptr<const feed::Plugin> plugin = {};  // kPlugin, see line_plugin.h
 
   uint32_t KeySlot(size_t sparse) const {

@@ -66,7 +66,11 @@ Plan PlanOf(const FeedSchema& schema) {
 // Writes the sparse slots of one instance after another.
 class SparseWriter {
  public:
-  SparseWriter(const Plan& plan, size_t instances) : plan_(plan), starts_(plan.sparse.size() + 1) {
+  SparseWriter(const Plan& plan, size_t instances)
+      : cut_lists(plan.sparse.size()),
+        cut_values(plan.sparse.size()),
+        plan_(plan),
+        starts_(plan.sparse.size() + 1) {
     lengths.reserve(instances * plan.sparse.size());
   }
 
@@ -77,12 +81,16 @@ class SparseWriter {
       starts_[s] = feasigns.size();
       if (s < plan_.read) {
         const size_t kept = std::min<size_t>(read_lengths[s], slot.max_length);
+        Cut(s, read_lengths[s] - kept);
         feasigns.insert(feasigns.end(), read, read + kept);
         read += read_lengths[s];
       } else if (slot.dense != kNone) {
         feasigns.push_back(FeasignOfPair(slot.seed, Bucket(slot, dense[slot.dense]), 0));
       } else {
+        const size_t pairs = (starts_[slot.first + 1] - starts_[slot.first]) *
+                             (starts_[slot.second + 1] - starts_[slot.second]);
         Cross(slot);
+        Cut(s, pairs - (feasigns.size() - starts_[s]));
       }
       if (feasigns.size() == starts_[s] && slot.default_feasign != 0) {
         feasigns.push_back(slot.default_feasign);
@@ -95,8 +103,14 @@ class SparseWriter {
 
   std::vector<uint64_t> feasigns;
   std::vector<uint32_t> lengths;
+  std::vector<uint64_t> cut_lists, cut_values;  // (S)
 
  private:
+  void Cut(size_t slot, size_t values) {
+    cut_lists[slot] += values != 0;
+    cut_values[slot] += values;
+  }
+
   static uint64_t Bucket(const SparsePlan& slot, float value) {
     const std::vector<float>& b = slot.transform->boundaries;
     return static_cast<uint64_t>(std::upper_bound(b.begin(), b.end(), value) - b.begin());
@@ -152,6 +166,11 @@ void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
     }
     chunk->feasigns = std::move(writer.feasigns);
     chunk->lengths = std::move(writer.lengths);
+    if (std::any_of(writer.cut_lists.begin(), writer.cut_lists.end(),
+                    [](uint64_t lists) { return lists != 0; })) {
+      chunk->cut_lists = std::move(writer.cut_lists);
+      chunk->cut_values = std::move(writer.cut_values);
+    }
     chunk->nonzero = false;  // not looked at
     chunk->single = false;
   }

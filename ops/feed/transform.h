@@ -33,11 +33,12 @@ constexpr uint32_t kMaxCrossed = 1024;
 
 // chunk: as its parser left it, with columns of the slots of schema.WithoutMade(); then with those
 // of schema. Of each instance, in this order:
-//   sparse, read   the first max_length feasigns; default_feasign where there is none
+//   sparse, read   the first max_length feasigns, counted in cut_lists and cut_values where more
+//                  were there; default_feasign where there is none
 //   bucket         FeasignOfPair(seed, b, 0), b = how many boundaries are <= the dense value as it
 //                  was read
 //   cross          FeasignOfPair(seed, x, y) for x in the first slot, y in the second, x outermost;
-//                  the first max_length of them
+//                  the first max_length of them, counted likewise
 //   dense          clip, then log1p
 // REQUIRES: schema.Check() is ok.
 void Transform(const FeedSchema& schema, ParsedChunk* chunk);

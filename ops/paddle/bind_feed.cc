@@ -96,10 +96,12 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
 // slots: dicts of name, type, dim, column, shares (the name of the slot whose feasigns this one
 // has, or None) and the fields of TransformFrom. csv: the delimiter and
 // the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
-// the path of a shared library, for the format "plugin".
+// the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as FeedSchema's.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
-                      const std::map<std::string, std::string>& tags, const std::string& plugin) {
+                      const std::map<std::string, std::string>& tags, const std::string& plugin,
+                      const std::vector<std::string>& csv_columns,
+                      const std::vector<std::string>& csv_nulls) {
   if (csv.size() != 2) {
     ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
   }
@@ -109,6 +111,8 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.max_line_bytes = max_line_bytes;
   schema.csv_delimiter = csv[0];
   schema.csv_list_separator = csv[1];
+  schema.csv_columns = csv_columns;
+  schema.csv_nulls = csv_nulls;
   const auto take = [&tags](const char* name, std::string* column) {
     const auto found = tags.find(name);
     if (found != tags.end()) *column = found->second;
@@ -183,6 +187,29 @@ std::vector<py::tuple> FirstBad(const ParsedChunk& chunk) {
     bad.push_back(py::make_tuple(line.line, line.reason, line.excerpt));
   }
   return bad;
+}
+
+std::vector<py::tuple> Large(const ParsedChunk& chunk) {
+  std::vector<py::tuple> large;
+  large.reserve(chunk.large.size());
+  for (const LargeValue& one : chunk.large) {
+    large.push_back(py::make_tuple(one.slot, one.line, one.value));
+  }
+  return large;
+}
+
+// The first rows of a chunk: lengths (rows * S), and their feasigns.
+py::tuple Sample(const ParsedChunk& chunk, size_t most_rows) {
+  const size_t slots = chunk.instances == 0 ? 0 : chunk.lengths.size() / chunk.instances;
+  const size_t lengths = std::min(most_rows, chunk.instances) * slots;
+  size_t values = 0;
+  for (size_t i = 0; i < lengths; ++i) values += chunk.lengths[i];
+  values = std::min(values, chunk.feasigns.size());
+  const auto first = [](const auto& from, size_t n) {
+    return ToArray(
+        std::decay_t<decltype(from)>(from.begin(), from.begin() + static_cast<ptrdiff_t>(n)));
+  };
+  return py::make_tuple(first(chunk.lengths, lengths), first(chunk.feasigns, values));
 }
 
 Order OrderFrom(const std::string& name) {
@@ -337,7 +364,9 @@ void BindFeed(py::module_& module) {
   py::class_<FeedSchema>(module, "FeedSchema")
       .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
            py::arg("max_line_bytes"), py::arg("csv") = ",|",
-           py::arg("tags") = std::map<std::string, std::string>(), py::arg("plugin") = "")
+           py::arg("tags") = std::map<std::string, std::string>(), py::arg("plugin") = "",
+           py::arg("csv_columns") = std::vector<std::string>(),
+           py::arg("csv_nulls") = std::vector<std::string>())
       .def("with_csv_header", &WithCsvHeader, py::arg("line"))
       .def("check_columns", &CheckColumnsOf, py::arg("type"))
       .def_property_readonly("column_names", &FeedSchema::ColumnNames)
@@ -348,6 +377,13 @@ void BindFeed(py::module_& module) {
       .def_readonly("lines", &ParsedChunk::lines)
       .def_readonly("bad_lines", &ParsedChunk::bad_lines)
       .def_property_readonly("first_bad", &FirstBad)
+      .def_property_readonly("large", &Large)
+      .def_property_readonly("cut",
+                             [](const ParsedChunk& c) {
+                               return py::make_tuple(ToArray(std::vector<uint64_t>(c.cut_lists)),
+                                                     ToArray(std::vector<uint64_t>(c.cut_values)));
+                             })
+      .def("sample", &Sample, py::arg("most_rows"))
       .def_property_readonly("occurrences", [](const ParsedChunk& c) { return c.feasigns.size(); });
   module.def("select_parser_path",
              [](const std::string& name) { ThrowIfError(feed::SelectTokenKernels(name.c_str())); });

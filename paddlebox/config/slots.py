@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from paddlebox.config.check import validate
 from paddlebox.config.data import Format
+from paddlebox.config.hints import did_you_mean
 from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError
@@ -47,8 +48,36 @@ class Csv(Section):
     """How CSV files are written; for `data.format: csv`."""
 
     delimiter: str = ","
-    header: bool = True  # the first line names the columns; else they are the slots, in order
+    header: bool = True  # the first line names the columns; else `columns`, or the slots, in order
     list_separator: str = "|"  # between the values of one cell
+    columns: ListOf[Text] = ()  # the names of a file without a header, in order
+    skip: int = Field(default=0, ge=0)  # lines at the beginning of each file that are not read
+    null: ListOf[Text] = ()  # texts of a whole cell that stand for an empty one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _columns_are_in_place_of_a_header(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        # YAML reads the key `null` as nothing.
+        values = {"null" if key is None else key: value for key, value in values.items()}
+        if isinstance(values.get("null"), list) and None in values["null"]:
+            raise ValueError('null: YAML reads an unquoted NULL as nothing: quote it, ["NULL"]')
+        if not values.get("columns"):
+            return values
+        if values.get("header"):
+            raise ValueError(
+                "columns names the columns of files without a header: take out header: true; "
+                "where a header is to be replaced, skip it with skip: 1"
+            )
+        return {**values, "header": False}
+
+    @model_validator(mode="after")
+    def _no_column_twice(self) -> Csv:
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if twice:
+            raise ValueError(f"columns are given twice: {', '.join(twice)}")
+        return self
 
     @model_validator(mode="after")
     def _two_marks(self) -> Csv:
@@ -324,6 +353,15 @@ class Slots(Section):
         for slot in self.slots:
             if slot.made:
                 continue
+            if self.csv.columns and (slot.column or slot.name) not in self.csv.columns:
+                column = slot.column or slot.name
+                raise ConfigError(
+                    f"slot {slot.name!r}: no column {column!r} in csv.columns"
+                    + (
+                        did_you_mean([column], self.csv.columns)
+                        or f"; there are: {', '.join(self.csv.columns)}"
+                    )
+                )
             if slot.type is SlotType.DENSE and slot.default is not None and not absent:
                 raise ConfigError(
                     f"slot {slot.name!r} has a default, but in {data_format.value} no dense value "

@@ -17,6 +17,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Slots, SlotType
+from paddlebox.config.hints import did_you_mean
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import Positions, task_columns
 from paddlebox.errors import DataError
@@ -86,6 +87,7 @@ def check_use_var(
             raise ValueError(
                 f"variable {var.name!r} is neither a slot ({', '.join(of_name)}) "
                 f"nor a packed input ({', '.join(inputs)})"
+                + did_you_mean([var.name], [*of_name, *inputs])
             )
         slot, shape = of_name[var.name], tuple(var.shape)
         if slot.type is not SlotType.SPARSE:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from paddlebox import _native
 from paddlebox.config import Format
+from paddlebox.config.hints import did_you_mean
 from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
 from paddlebox.errors import DataError
 
@@ -61,13 +62,16 @@ def read_pieces(
         when one is missing or of a type that its slot cannot take.
     """
     opened = _parquet if data_format is Format.PARQUET else _arrow
+    hint = ""
     try:
         type_, pieces, read = opened(path, schema.column_names, retries)
+        missing = [name for name in schema.column_names if name not in type_.names]
+        hint = did_you_mean(missing, type_.names)
         schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{path}: {error}{hint}") from error
     for number in range(pieces):
         yield Piece(path, number, read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,11 +81,13 @@ class InstanceOptions:
         slots: list[dict[str, Any]],
         *arguments: Any,
         columns: Mapping[str, str],
+        **csv: Sequence[str],
     ) -> Any:
-        """The native FeedSchema. arguments: its others, in order. columns: of the tags."""
+        """The native FeedSchema. arguments: its others, in order. columns: of the tags. csv:
+        csv_columns and csv_nulls."""
         if not self.parser:
             tags = {tag: columns[tag] for tag in self.tags}
-            return _native.core.FeedSchema(data_format.value, slots, *arguments, tags)
+            return _native.core.FeedSchema(data_format.value, slots, *arguments, tags, **csv)
         if is_library(self.parser):
             library = os.path.abspath(self.parser)  # a bare name is looked for in other folders
             return _native.core.FeedSchema("plugin", slots, *arguments, {}, library)

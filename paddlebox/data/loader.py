@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,8 +16,12 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
+from paddlebox.config.hints import did_you_mean
+from paddlebox.config.slots import Csv
+from paddlebox.data import csv_hints
 from paddlebox.data.cache import Parsable, ParsedCache
 from paddlebox.data.columnar import read_pieces
+from paddlebox.data.findings import Findings
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
 from paddlebox.data.sources import RETRIES
@@ -82,6 +86,7 @@ class LoadOptions:
         if unknown:
             raise ConfigError(
                 f"dedup_slots: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+                + did_you_mean(unknown, names)
             )
         return [names.index(name) for name in self.dedup_slots]
 
@@ -113,6 +118,8 @@ class LoadOptions:
             self.max_line_bytes,
             csv,
             columns=self.slots.tags.model_dump(),
+            csv_columns=self.slots.csv.columns,
+            csv_nulls=self.slots.csv.null,
         )
 
 
@@ -139,6 +146,7 @@ class LoadedPass:
     bad_lines: int = 0
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
     files_from_cache: int = 0
+    findings: Findings = field(default_factory=Findings)
 
     @property
     def size(self) -> int:
@@ -194,19 +202,33 @@ class LoadedPass:
 class _BadLines:
     """Counts malformed lines, quotes the first few, and says when there are too many."""
 
-    def __init__(self, ratio: float) -> None:
+    def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
         self.ratio = ratio
+        self._csv = csv  # of data.format: csv
+        self._columns = columns
+        self._hints: list[str] = []
         self.lines = 0
         self.bad = 0
         self.quoted: list[str] = []
         self._file = ""
         self._lines_of_file = 0
 
-    def add(self, path: str, lines: int, bad: int, first: Sequence[tuple[int, str, str]]) -> None:
+    def begin(self, path: str) -> Callable[[int], str]:
+        """Before a chunk of a file is added. Returns what names a line of the chunk."""
         if path != self._file:
             self._file, self._lines_of_file = path, 0
+        before = self._lines_of_file
+        return lambda line: f"{path}:{before + line + 1}"
+
+    def add(self, path: str, lines: int, bad: int, first: Sequence[tuple[int, str, str]]) -> None:
+        place = self.begin(path)
         for line, reason, excerpt in first[: _QUOTED_BAD_LINES - len(self.quoted)]:
-            self.quoted.append(f"{path}:{self._lines_of_file + line + 1}: {reason}: {excerpt}")
+            self.quoted.append(f"{place(line)}: {reason}: {excerpt}")
+            if self._csv is not None:
+                number = self._lines_of_file + line + 1
+                self._hints.append(
+                    csv_hints.of_line(number, reason, excerpt, self._columns, self._csv)
+                )
         self._lines_of_file += lines
         self.lines += lines
         self.bad += bad
@@ -218,11 +240,14 @@ class _BadLines:
         if self.bad > self.ratio * self.lines:
             raise DataError(
                 f"{self.bad} of {self.lines} lines are malformed, data.max_bad_line_ratio is "
-                f"{self.ratio}. The first:\n  " + "\n  ".join([*self.quoted, *self._advice()])
+                f"{self.ratio}. The first:\n  {self.text()}"
             )
 
-    def _advice(self) -> list[str]:
-        return [text for reason, text in _ADVICE.items() if any(reason in q for q in self.quoted)]
+    def text(self) -> str:
+        """The lines that are quoted, and what may mend them."""
+        advice = [text for reason, text in _ADVICE.items() if any(reason in q for q in self.quoted)]
+        hints = dict.fromkeys(hint for hint in self._hints if hint)
+        return "\n  ".join([*self.quoted, *(hints or advice)])
 
 
 def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
@@ -242,6 +267,8 @@ def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsa
         retries=options.retries,
         header_for=schema if csv and options.slots.csv.header else None,
         through=wanted.filter_of(path),
+        skip=options.slots.csv.skip if csv else 0,
+        delimiter=options.slots.csv.delimiter,
     )
     return wanted.chunks(chunks, options.slots)
 
@@ -281,7 +308,11 @@ def load(
         options.tables,
     )
     options.instances.begin(instances)
-    bad = _BadLines(options.max_bad_line_ratio)
+    csv = options.format is Format.CSV and not options.instances.parser
+    bad = _BadLines(
+        options.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
+    )
+    findings = Findings()
     started = time.perf_counter()
     hits_before = options.cache.hits if options.cache is not None else 0
 
@@ -308,6 +339,7 @@ def load(
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError(f"loading was given up in {path}")
             with times.time("key"):
+                findings.add(options.slots, bad.begin(path), columns)
                 bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
                 instances.append(columns)
     bad.check()
@@ -316,7 +348,7 @@ def load(
             "%d of %d lines are malformed and left out. The first:\n  %s",
             bad.bad,
             bad.lines,
-            "\n  ".join(bad.quoted),
+            bad.text(),
         )
     parsed = time.perf_counter()
     if instances.size == 0:
@@ -330,7 +362,9 @@ def load(
     indexed = time.perf_counter()
     seconds = {"read_parse": parsed - started, "index": indexed - parsed}
     hits = options.cache.hits - hits_before if options.cache is not None else 0
-    return LoadedPass(instances, options, ranges, files, bad.lines, bad.bad, seconds, hits)
+    return LoadedPass(
+        instances, options, ranges, files, bad.lines, bad.bad, seconds, hits, findings
+    )
 
 
 def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -> list[Any]:

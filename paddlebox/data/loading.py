@@ -15,6 +15,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.batches import check_use_var
+from paddlebox.data.findings import Told
 from paddlebox.data.loader import LoadOptions, load
 from paddlebox.data.passes import Pass, PassStats, Staged, Wait
 from paddlebox.data.settings import Settings
@@ -43,6 +44,7 @@ class Loading(Settings):
         self._current: Pass | None = None
         self._side_tables = SideTables()
         self._loading_times = StageTimes()
+        self._told = Told()
         #: Set before the first pass: gets what every thread does.
         self.tracer: Tracer | None = None
 
@@ -202,10 +204,13 @@ class Loading(Settings):
             work_s=dict(loaded.seconds),
             spilled_bytes=loaded.spilled_bytes,
             files_from_cache=loaded.files_from_cache,
+            truncated=loaded.findings.cut,
             dedup=loaded.dedup,
             times=times,
             load_threads=self._load_threads.now,
         )
+        if train:
+            self._told.tell(options, loaded.findings, loaded.size)
         made = Pass(loaded, train, day, stats, self._passes_loaded, free_ns=time.perf_counter_ns())
         if train and self._table.counts_keys:
             with times.time("key"):

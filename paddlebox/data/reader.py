@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddlebox import _native
+from paddlebox.data import csv_hints
 from paddlebox.data.decompress import read_blocks
 from paddlebox.data.sources import RETRIES, expand, open_source
 from paddlebox.errors import DataError
@@ -39,6 +40,8 @@ def read_chunks(
     retries: int = RETRIES,
     header_for: Any = None,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
+    skip: int = 0,
+    delimiter: str = ",",
 ) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end at a line's end.
 
@@ -49,23 +52,47 @@ def read_chunks(
         header_for: a native FeedSchema: the first line names the columns of CSV, for a schema of
             this file's own. It is left empty, so that lines keep their numbers.
         through: a filter of the file's bytes, in blocks.
+        skip: lines at the beginning of the file, before a header, that are left empty likewise.
+        delimiter: of a header.
 
     Raises: DataError when the file cannot be opened or read, does not decompress, changes while it
         is read, or its header lacks a column.
     """
     chunks = _line_chunks(path, chunk_bytes, line_bytes, retries, through or iter)
+    if skip:
+        chunks = _emptied(chunks, path, skip)
     if header_for is None:
         yield from chunks
         return
     first = next(chunks, Chunk(path, b""))
-    line, end, rest = first.data.partition(b"\n")
+    line, end, rest = first.data[skip:].partition(b"\n")
+    line = line.removesuffix(b"\r")
     try:
-        schema = header_for.with_csv_header(line.removesuffix(b"\r"))
+        schema = header_for.with_csv_header(line)
     except ValueError as error:
-        raise DataError(f"{path}: {error}") from error
-    yield Chunk(path, end + rest, schema)
+        hint = csv_hints.of_header(line, header_for.column_names, delimiter) if line else ""
+        raise DataError(f"{path}: {error}{hint}") from error
+    yield Chunk(path, first.data[:skip] + end + rest, schema)
     for chunk in chunks:
         yield Chunk(path, chunk.data, schema)
+
+
+def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
+    """Leaves so many lines at the beginning of a file empty; those behind keep their numbers. The
+    first chunk holds all of them and, unless the file ends there, the line after them."""
+    emptied, data = 0, b""
+    while emptied < lines or not data:
+        chunk = next(chunks, None)
+        if chunk is None:
+            break
+        at = 0
+        while emptied < lines and at < len(chunk.data):
+            at = chunk.data.find(b"\n", at) + 1 or len(chunk.data)
+            emptied += 1
+        data = chunk.data[at:]
+    if emptied:
+        yield Chunk(path, b"\n" * emptied + data)
+    yield from chunks
 
 
 def _line_chunks(

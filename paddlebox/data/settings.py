@@ -169,6 +169,11 @@ class Settings(Surface):
         self._test_mode = test
 
     @property
+    def _slots(self) -> Slots:
+        """The columns of the input."""
+        return self._initialised().slots
+
+    @property
     def slot_names(self) -> list[str]:
         return [slot.name for slot in self._initialised().slots.slots]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from paddlebox.config.hints import did_you_mean
 from paddlebox.data.instance_options import SHUFFLES, InstanceOptions
 from paddlebox.data.loader import LoadOptions
 from paddlebox.data.plugins import is_library, load_function
@@ -207,7 +208,7 @@ class Surface:
         if unknown:
             raise ValueError(
                 f"set_{what}_slots: {', '.join(unknown)}: expected sparse slots, of "
-                f"{', '.join(names)}"
+                f"{', '.join(names)}{did_you_mean(unknown, names)}"
             )
         return tuple(slots)
 
@@ -286,6 +287,7 @@ class Surface:
         if unknown:
             raise ValueError(
                 f"slots_shuffle: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+                + did_you_mean(unknown, names)
             )
         return [names.index(slot) for slot in slots]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Config, Slots
+from paddlebox.config.hints import did_you_mean
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.launch import run_arguments
 from paddlebox.launch.cli import _guarded, _prepare
@@ -163,7 +164,10 @@ def diagnose(
     slots = read_slots(config, slots)
     names = [slot.name for slot in slots.slots]
     if slice_slot and slice_slot not in names:
-        raise ConfigError(f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}")
+        raise ConfigError(
+            f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}"
+            + did_you_mean([slice_slot], names)
+        )
     files = expand(config.data.test_files, config.data.retries)
     in_order = config.data.model_copy(update={"shuffle": False})
     collected = _Collected(slice_slot)

@@ -33,6 +33,7 @@ class FieldParser:
             config.data.key_space is KeySpace.PER_SLOT,
             config.data.max_line_bytes,
             ",|" if criteo else _CELL + _VALUE,
+            csv_nulls=slots.csv.null,  # fields come as they stand in the data
         )
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else _CELL

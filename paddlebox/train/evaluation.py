@@ -14,6 +14,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Config, Phase, Slots
+from paddlebox.config.hints import did_you_mean
 from paddlebox.config.phases import state_of
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
@@ -74,6 +75,7 @@ def evaluate(
         raise ConfigError(
             f"dump: no slot {', '.join(unknown)}; there are: "
             f"{', '.join(slot.name for slot in slots.slots)}"
+            + did_you_mean(unknown, (slot.name for slot in slots.slots))
         )
     tests = expand(config.data.test_files, config.data.retries)
     if dump is not None and not world.alone:

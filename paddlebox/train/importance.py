@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Slots
+from paddlebox.config.hints import did_you_mean
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.train.evaluation import opened
@@ -49,7 +50,10 @@ def slot_importance(
     sparse = [slot.name for slot in slots.sparse]
     unknown = sorted({name for group in wanted for name in group} - {*sparse})
     if unknown:
-        raise ConfigError(f"{', '.join(unknown)}: expected sparse slots, of {', '.join(sparse)}")
+        raise ConfigError(
+            f"{', '.join(unknown)}: expected sparse slots, of {', '.join(sparse)}"
+            + did_you_mean(unknown, sparse)
+        )
     files = expand(config.data.test_files, config.data.retries)
     with (
         opened(config, run_dir, slots) as (table, runner, version),

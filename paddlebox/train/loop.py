@@ -14,6 +14,7 @@ from paddlebox import heartbeat, ops
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.findings import large_inputs
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
@@ -98,12 +99,15 @@ def run_pass(
                         loss, logits = step(feed)
             except TrainingError as error:
                 where = f"batch {batches} (samples {samples} to {samples + size})"
-                raise TrainingError(f"{where}: {error}") from error
+                raise TrainingError(f"{where}: {error}{_cause(dataset, feed)}") from error
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"the loss of batch {batches} (samples {samples} to {samples + size}) "
-                    f"is {loss}: the pass is abandoned, the store stays at its last commit. A "
-                    "smaller learning rate, or a look at the data of this batch, may help"
+                    f"is {loss}: the pass is abandoned, the store stays at its last commit."
+                    + (
+                        _cause(dataset, feed)
+                        or " A smaller learning rate, or a look at the data of this batch, may help"
+                    )
                 )
             if size == 0:  # a step of other ranks
                 continue
@@ -140,6 +144,14 @@ def run_pass(
         {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
         calibration(found.usual.first.state()) if found.scored else [],
     )
+
+
+def _cause(dataset: InMemoryDataset, feed: Feed) -> str:
+    """A sentence on inputs of a batch that are large enough to explain a failed step, or ""."""
+    named = large_inputs(dataset._slots, feed)
+    if not named:
+        return ""
+    return f" In it, {named}: clip: [low, high] or log1p: true in slots.yaml bounds such values"
 
 
 def _show(

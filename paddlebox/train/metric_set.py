@@ -10,6 +10,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Slots
+from paddlebox.config.hints import did_you_mean
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
@@ -205,6 +206,7 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool
             raise ConfigError(
                 f"metric {spec.name!r}: prediction {spec.prediction!r}: the zoo predicts "
                 f"the labels: {', '.join(slots.tasks)}"
+                + did_you_mean([spec.prediction], slots.tasks)
             )
         for name in sorted(spec.columns):
             if name in LOG_KEYS and not log_keys:
@@ -217,6 +219,7 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool
             if name not in names:
                 raise ConfigError(
                     f"metric {spec.name!r}: no slot {name!r}; there are: {', '.join(names)}"
+                    + did_you_mean([name], names)
                 )
 
 

@@ -379,6 +379,7 @@ def _train_pass(
         "calibration": result.calibration,
         "lines": stats.lines,
         "bad_lines": stats.bad_lines,
+        "truncated": stats.truncated,
         "unique_feasigns": stats.unique_feasigns,
         "refused": stats.refused,
         **({"phases": of_phases} if of_phases else {}),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from tests.data.conftest import multislot_lines
 
@@ -92,7 +93,7 @@ def test_instances_and_order_do_not_depend_on_the_thread_count(
     ]
     found = []
     for count, chunk_bytes in ((1, 1 << 20), (threads, 500)):
-        defaults = (chunk_bytes, 1 << 30, 3, None, None)
+        defaults = (chunk_bytes, *read_chunks.__defaults__[1:])
         monkeypatch.setattr("paddlebox.data.loader.read_chunks.__defaults__", defaults)
         dataset = opened(open_dataset, f"{setting}{count}", thread_num=count)
         dataset.set_parse_logkey(True)

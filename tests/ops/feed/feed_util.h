@@ -56,6 +56,14 @@ inline void CheckSame(const ParsedChunk& a, const ParsedChunk& b, uint64_t lines
     CHECK_EQ(a.first_bad[i].reason, b.first_bad[i].reason);
     CHECK_EQ(a.first_bad[i].excerpt, b.first_bad[i].excerpt);
   }
+  CHECK_EQ(a.large.size(), b.large.size());
+  for (size_t i = 0; i < std::min(a.large.size(), b.large.size()); ++i) {
+    CHECK_EQ(a.large[i].slot, b.large[i].slot);
+    CHECK_EQ(a.large[i].line + lines_before, b.large[i].line);
+    CHECK_EQ(a.large[i].value, b.large[i].value);
+  }
+  CHECK(SameBytes(a.cut_lists, b.cut_lists));
+  CHECK(SameBytes(a.cut_values, b.cut_values));
 }
 
 // What the plain path makes of the text, after a check that every other path of this processor

@@ -131,6 +131,26 @@ TEST(rows_are_what_the_columns_say) {
   CHECK_EQ(chunk.lines, 4u);
 }
 
+TEST(a_row_with_a_dense_value_beyond_the_bound_is_malformed_and_a_large_one_is_noted) {
+  Batch batch;
+  Made* y = batch.Add<int32_t>("y", "i", {0, 1, 0, 1});
+  Made* u = batch.Add<int64_t>("u", "l", {5, 6, 7, 8});
+  Made* w = batch.Add<int64_t>("w", "l", {5, 6, 7, 8});
+  for (Made* d : {batch.Add<double>("d", "g", {1, 1e30, 20000, -30000}),
+                  batch.Add<float>("d", "f", {1, 1e30f, 20000, -30000})}) {
+    ParsedChunk chunk;
+    CHECK_OK(batch.Parse(Small(), {y, d, u, w}, 0, 4, &chunk));
+    CHECK_EQ(Text(chunk.dense), "1 20000 -30000");
+    CHECK_EQ(Text(chunk.feasigns), "5 5 7 7 8 8");
+    CHECK_EQ(chunk.bad_lines, 1u);
+    CHECK_EQ(chunk.first_bad[0].line, 1u);
+    CHECK(chunk.first_bad[0].reason.find("slot 'd': 1e+30 is beyond 1e+15") == 0);
+    CHECK_EQ(chunk.large.size(), 1u);
+    CHECK_EQ(chunk.large[0].line, 3u);
+    CHECK_EQ(chunk.large[0].value, -30000.0f);
+  }
+}
+
 TEST(a_slice_is_its_rows) {
   Four four;
   ParsedChunk chunk;

@@ -60,6 +60,21 @@ TEST(hostile_lines_are_counted_and_leave_nothing) {
                          {"commas", ",,,\n", 0, 1, "slot 'click'"}});
 }
 
+TEST(a_text_that_is_null_makes_its_whole_cell_empty) {
+  FeedSchema schema = Small();
+  schema.slots[1].transform.has_default = true;
+  schema.slots[1].transform.default_value = 3;
+  schema.csv_nulls = {"NULL", "nan"};
+  const ParsedChunk chunk =
+      Parse(schema, "1,nan,NULL,\"NULL\"\n0,1|2,7,NULL|ab|NULLs\nNULL,1|2,7,ab\n");
+  CHECK_EQ(Text(chunk.labels), "1 0");
+  CHECK_EQ(Text(chunk.dense), "3 3 1 2");
+  CHECK_EQ(Text(chunk.lengths), "0 0 1 3");
+  CHECK_EQ(chunk.bad_lines, 1u);  // a label is never empty
+  schema.csv_nulls.clear();
+  CHECK_EQ(Parse(schema, "1,1|2,NULL,ab\n").bad_lines, 1u);
+}
+
 TEST(separators_that_cannot_be_told_apart_are_refused) {
   FeedSchema schema = Small();
   schema.csv_list_separator = ',';

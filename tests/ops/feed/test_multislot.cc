@@ -1,5 +1,9 @@
 #include <clocale>
+#include <cmath>
+#include <cstring>
 
+#include "feed/dense_limits.h"
+#include "feed/scan.h"
 #include "feed_util.h"
 #include "row/feasign.h"
 
@@ -187,9 +191,17 @@ TEST(floats_are_the_nearest_double_rounded_to_float) {
                            "7e+2",
                            "0.00497512437811",
                            "1000000000000000000000000000000e-30"}) {
+    const float expected = static_cast<float>(std::strtod(text, nullptr));
+    if (std::fabs(expected) > kMostDense) {  // no line may hold it
+      const char* const end = text + std::strlen(text);
+      float value = 0;
+      CHECK(feed::ScanFloat(text, end, &value) == end);
+      CHECK_EQ(value, expected);
+      continue;
+    }
     const ParsedChunk chunk = Parse(schema, std::string("1 0 1 ") + text);
     CHECK_EQ(chunk.bad_lines, 0u);
-    CHECK_EQ(chunk.dense.at(0), static_cast<float>(std::strtod(text, nullptr)));
+    CHECK_EQ(chunk.dense.at(0), expected);
   }
 }
 

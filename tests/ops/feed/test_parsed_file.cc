@@ -47,6 +47,9 @@ ParsedChunk Chunk() {
   chunk.lines = 3;
   chunk.bad_lines = 1;
   chunk.first_bad = {{2, "slot 'user': no number", "a b c"}};
+  chunk.large = {{1, 0, 2e6f}};
+  chunk.cut_lists = {0, 1};
+  chunk.cut_values = {0, 3000};
   return chunk;
 }
 

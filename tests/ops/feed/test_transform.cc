@@ -50,6 +50,9 @@ TEST(the_first_values_are_kept_and_an_empty_slot_takes_its_default) {
   const ParsedChunk chunk = Parse(schema, "1 1 1 0.5 1 0 3 7 8 9\n1 0 1 0.5 1 4 1 5\n");
   CHECK_EQ(Text(chunk.feasigns), "77 7 8 4 5");
   CHECK_EQ(Text(chunk.lengths), "1 2 1 1");
+  CHECK_EQ(Text(chunk.cut_lists), "0 1");
+  CHECK_EQ(Text(chunk.cut_values), "0 1");
+  CHECK_EQ(Parse(schema, "1 1 1 0.5 1 0 2 7 8\n").cut_lists.size(), 0u);
 }
 
 TEST(a_bucket_is_how_many_boundaries_are_not_above_the_value_as_read) {
@@ -69,6 +72,8 @@ TEST(a_cross_has_all_pairs_in_order_up_to_its_length) {
   schema.slots[5].transform.max_length = 1;
   const ParsedChunk chunk = Parse(schema, "1 1 1 0.5 2 1 2 2 7 8\n");
   CHECK_EQ(Text(chunk.lengths), "2 2 4 1");
+  CHECK_EQ(Text(chunk.cut_lists), "0 0 0 1");
+  CHECK_EQ(Text(chunk.cut_values), "0 0 0 7");
   const uint64_t seed = Seed("c");
   CHECK_EQ(chunk.feasigns[4], FeasignOfPair(seed, 1, 7));
   CHECK_EQ(chunk.feasigns[5], FeasignOfPair(seed, 1, 8));

@@ -1,0 +1,196 @@
+"""CSV as people write it: no header, another delimiter, lines in front, texts that mean nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import pytest
+
+from paddlebox.config import Format, Slots
+from paddlebox.config.slots import Csv
+from paddlebox.data.cache import ParsedCache
+from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.reader import read_chunks
+from paddlebox.errors import ConfigError, DataError
+from paddlebox.serving.fields import FieldParser
+
+
+def slots_of(**csv: Any) -> Slots:
+    slots = [
+        {"name": "clicked", "type": "label"},
+        {"name": "user", "type": "sparse", "hash": True},
+        {"name": "price", "type": "dense", "default": 7},
+    ]
+    return Slots.model_validate({"slots": slots, "csv": csv})
+
+
+def read(path, cache=None, ratio=0.001, **csv: Any):
+    options = LoadOptions(
+        Format.CSV, slots_of(**csv), batch_size=8, max_bad_line_ratio=ratio, cache=cache
+    )
+    options.slots.check_format(options.format)
+    return load([str(path)], options, 1 << 20)
+
+
+def prices(loaded) -> list[float]:
+    rows = [-1] * loaded.instances.unique_keys
+    import numpy as np
+
+    batch = loaded.instances.pack_batch(0, loaded.size, np.array(rows, np.int32), 0, 1)
+    return batch["dense"].reshape(-1).tolist()
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str, name: str = "a.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        os.utime(path, (1, 1))
+        return path
+
+    return write
+
+
+ROWS = "1,ann,2.5\n0,bob,3.5\n"
+
+WRONG = {
+    "no header": (ROWS, {}, r"the first line looks like data.*csv: \{header: false\}"),
+    "delimiter of a header": (
+        "clicked;user;price\n1;ann;2.5\n",
+        {},
+        r"1 column with delimiter ',', and ';' stands 2 times.* csv: \{delimiter: \";\"\}",
+    ),
+    "tabs": ("clicked\tuser\tprice\n", {}, r"'\\t' stands 2 times.* csv: \{delimiter: \"\\t\"\}"),
+    "delimiter without a header": (
+        "1;ann;2.5\n",
+        {"header": False},
+        r"a.csv:1: 1 cells, expected 3.*(.|\n)*1 column with .* csv: \{delimiter: \";\"\}",
+    ),
+    "a header that is not expected": (
+        f"clicked,user,price\n{ROWS}",
+        {"header": False},
+        r"(.|\n)*the first line looks like names: leave csv: \{header: false\} out",
+    ),
+    "a name that is nearly there": (
+        "click,user,price\n1,ann,2.5\n",
+        {},
+        r"expected one column 'clicked', .* did you mean 'click'\?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "csv", "named"), WRONG.values(), ids=WRONG)
+def test_a_file_written_otherwise_is_recognised(written, text, csv, named):
+    with pytest.raises(DataError, match=named):
+        read(written(text), **csv)
+
+
+def test_a_header_among_few_bad_lines_is_recognised_in_the_log(written, caplog):
+    path = written(f"clicked,user,price\n{ROWS}")
+    with caplog.at_level(logging.WARNING):
+        assert read(path, ratio=0.5, header=False).size == 2
+    assert "the first line looks like names" in caplog.text
+
+
+def test_a_row_that_is_right_gets_no_advice(written):
+    with pytest.raises(DataError) as error:
+        read(written("clicked,user,price\n1,ann,2.5\n2,ann;bob;eve,3\n"))
+    assert "delimiter" not in str(error.value)
+    assert "header" not in str(error.value)
+
+
+def test_columns_name_those_of_a_file_without_a_header(written):
+    path = written("x,2.5,ann,1\ny,3.5,bob,0\n")
+    loaded = read(path, columns=["other", "price", "user", "clicked"])
+    assert prices(loaded) == [2.5, 3.5]
+    assert loaded.instances.unique_keys == 2
+
+
+def test_lines_in_front_are_skipped_and_the_others_keep_their_numbers(written):
+    text = "# made by x\n\nclicked,user,price\n1,ann,2.5\n0,bob,zero\n"
+    path = written(text)
+    loaded = read(path, ratio=0.5, skip=2)
+    assert prices(loaded) == [2.5]
+    with pytest.raises(DataError, match=rf"{path}:5: slot 'price': 'zero'"):
+        read(path, skip=2)
+    bare = written(text.partition("price\n")[2].replace("zero", "3.5"), "b.csv")
+    assert prices(read(bare, skip=1, header=False)) == [3.5]
+    for lines in (4, 9):
+        with pytest.raises(DataError, match="found no first line"):
+            read(written("a\nb\nc\nd\n", "c.csv"), skip=lines)
+    assert read(written("a\nb\n", "d.csv"), skip=9, header=False).size == 0
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 100])
+@pytest.mark.parametrize("skip", [0, 1, 2, 3, 4, 7])
+def test_skipped_lines_leave_line_ends_whatever_the_chunks(written, chunk_bytes, skip):
+    lines = ["one", "", "three is long", "four", "five"]
+    path = written("\n".join(lines))
+    left = b"".join(c.data for c in read_chunks(str(path), chunk_bytes, skip=skip))
+    assert left.decode().splitlines() == [
+        "" if number < skip else line for number, line in enumerate(lines)
+    ]
+
+
+def test_texts_that_mean_nothing_are_empty_cells(written):
+    path = written("clicked,user,price\n1,NULL,nan\n0,bob,NULL\n1,NULLA,3\n")
+    loaded = read(path, null=["NULL", "nan"])
+    assert prices(loaded) == [7, 7, 3]
+    assert loaded.instances.unique_keys == 2  # bob and NULLA
+    with pytest.raises(DataError, match="'nan' is not a finite number"):
+        read(path)
+
+
+def test_served_fields_are_read_with_the_same_nulls():
+    from paddlebox.config import load_config
+
+    config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
+    parser = FieldParser(config, slots_of(null=["NULL"]))
+    assert parser.parse([{"user": "NULL", "price": "NULL"}]).occurrences == 0
+    assert parser.parse([{"user": "ann", "price": 1}]).occurrences == 1
+
+
+def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):
+    cache = ParsedCache(tmp_path / "cache", 1 << 20)
+    path = written("1,ann,2.5\n0,bob,NULL\n1,eve,3\n")
+    assert prices(read(path, cache, header=False, null=["NULL"])) == [2.5, 7, 3]
+    assert prices(read(path, cache, header=False, null=["NULL"], skip=1)) == [7, 3]
+    assert prices(read(path, cache, header=False, null=["NULL", "3"])) == [2.5, 7, 7]
+    columns = ["clicked", "price", "user"]
+    with pytest.raises(DataError, match="slot 'price': 'ann'"):
+        read(path, cache, null=["NULL"], columns=columns)
+    assert prices(read(path, cache, header=False, null=["NULL"])) == [2.5, 7, 3]
+    assert cache.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("csv", "named"),
+    [
+        ({"columns": ["a"], "header": True}, "columns names the columns of files without a header"),
+        ({"columns": ["a", "b", "a"]}, "columns are given twice: a"),
+        ({None: [None]}, "YAML reads an unquoted NULL as nothing: quote it"),
+        ({"skip": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(csv, named):
+    with pytest.raises(ValueError, match=named):
+        slots_of(**{"null" if key is None else key: value for key, value in csv.items()})
+
+
+def test_the_key_null_is_read_from_yaml(tmp_path):
+    from paddlebox.config import load_slots
+
+    path = tmp_path / "slots.yaml"
+    path.write_text(
+        'csv: {columns: [a, y], skip: 1, null: ["NULL", "nan"]}\nslots: [{name: y, type: label}]\n'
+    )
+    csv = load_slots(path).csv
+    assert csv == Csv(columns=("a", "y"), header=False, skip=1, null=("NULL", "nan"))
+    assert Csv.model_validate(csv.model_dump()) == csv
+
+
+def test_a_slot_whose_column_is_not_among_columns_is_named():
+    with pytest.raises(ConfigError, match=r"slot 'clicked': no column .* did you mean 'click'"):
+        slots_of(columns=["click", "user", "price"]).check_format(Format.CSV)
