@@ -277,7 +277,7 @@ class Saver:
         if self._table.rank == 0:
             donefile.append(self.out, save.meta)
         self._table.meet("save is done")
-        log.info("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
+        log.debug("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         return save
 
     def _begin_anew(self, saved: Sequence[SaveFilter]) -> None:
