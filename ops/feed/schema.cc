@@ -43,12 +43,13 @@ Status CheckMade(const std::vector<SlotSpec>& slots, size_t index) {
   const SlotTransform& t = slot.transform;
   if (!t.bucket_of.empty()) {
     const size_t from = FindBefore(slots, index, t.bucket_of);
-    if (from == index || slots[from].kind != SlotKind::kDense || slots[from].dim != 1) {
+    if (from == index || slots[from].kind != SlotKind::kDense ||
+        (slots[from].dim != 1 && !t.boundaries.empty())) {
       return Error(Code::kInvalidArgument,
                    "slot '%s': bucket of '%s', expected a dense slot of dim 1 before it",
                    slot.name.c_str(), t.bucket_of.c_str());
     }
-    bool ascending = !t.boundaries.empty();
+    bool ascending = true;
     for (size_t i = 1; i < t.boundaries.size(); ++i) {
       ascending = ascending && t.boundaries[i - 1] < t.boundaries[i];
     }

@@ -48,7 +48,7 @@ struct SlotTransform {
   // kSparse, made of other slots and not read: the bucket of a dense slot of dim 1, or all pairs of
   // two sparse slots before it. At most one of the two.
   std::string bucket_of;
-  std::vector<float> boundaries;   // ascending
+  std::vector<float> boundaries;   // ascending; none: one bucket, of a slot of any dim
   std::vector<std::string> cross;  // two names, or empty
 
   bool made() const { return !bucket_of.empty() || !cross.empty(); }

@@ -28,6 +28,7 @@ from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError
 
+INTERCEPT = "_intercept"  # the sparse slot of data that has none
 _CRITEO_COLUMN = re.compile(r"label|I([1-9]|1[0-3])|C([1-9]|1[0-9]|2[0-6])")
 
 
@@ -40,8 +41,8 @@ class SlotType(StrEnum):
 class Bucket(Section):
     """A feasign for each range of a dense slot: as many as boundaries, and one more."""
 
-    of: Text  # a dense slot of dim 1 before this one
-    boundaries: ListOf[float] = Field(min_length=1)
+    of: Text  # a dense slot before this one, of dim 1 if there are boundaries
+    boundaries: ListOf[float]  # none: only of the intercept
 
 
 class Csv(Section):
@@ -205,7 +206,8 @@ class Slots(Section):
                     "made; put those with bucket or cross last"
                 )
             if slot.bucket is not None:
-                usable = [s.name for s in before if s.type is SlotType.DENSE and s.dim == 1]
+                dense = [s for s in before if s.type is SlotType.DENSE]
+                usable = [s.name for s in dense if s.dim == 1 or not slot.bucket.boundaries]
                 first = f"slot {slot.name!r}: bucket.of:"
                 _known(first, slot.bucket.of, usable, "a dense slot of dim 1 that stands before it")
             for name in slot.cross or ():
@@ -405,10 +407,32 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 
 
 def load_slots(path: str | Path) -> Slots:
-    """The slots in the file ``path``.
+    """The slots in the file ``path``; of data without a sparse slot, with an intercept.
 
     Raises:
-        ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, or
-            there is no label.
+        ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, there
+            is no label, or nothing but labels.
     """
-    return validate(Slots, read_yaml(path), str(path))
+    slots = validate(Slots, read_yaml(path), str(path))
+    for slot in slots.sparse:
+        if slot.bucket is not None and not slot.bucket.boundaries:
+            raise ConfigError(
+                f"{path}: slot {slot.name!r}: bucket.boundaries: expected at least one, found none"
+            )
+    return slots if slots.sparse else _with_intercept(slots, path)
+
+
+def _with_intercept(slots: Slots, path: str | Path) -> Slots:
+    """With a sparse slot that has one feature, the same in every instance.
+
+    Tables, operators, saves and exports then need no case of their own for S = 0, in which shapes
+    such as (B, 0, D) would reach Paddle; what is added is one row, a bias.
+    """
+    if not slots.dense:
+        raise ConfigError(f"{path}: expected a slot of type sparse or dense, found only labels")
+    name = INTERCEPT
+    while name in [slot.name for slot in slots.slots]:
+        name = f"_{name}"
+    bucket = Bucket(of=slots.dense[0].name, boundaries=())
+    intercept = Slot(name=name, type=SlotType.SPARSE, bucket=bucket)
+    return slots.model_copy(update={"slots": (*slots.slots, intercept)})

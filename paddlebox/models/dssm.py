@@ -18,6 +18,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.fields import Fields
+from paddlebox.config.slots import INTERCEPT
 from paddlebox.config.task_models import DssmConfig, Matching
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
@@ -59,7 +60,8 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         fields = inputs.of_one_table()
         fields.check(config.user, "model.user")
         fields.check(config.item, "model.item")
-        unused = [n for n in (*fields.cells, *fields.dense) if n not in config.user + config.item]
+        read = (*config.user, *config.item, INTERCEPT)  # data without sparse slots has the last
+        unused = [n for n in (*fields.cells, *fields.dense) if n not in read]
         if unused:
             raise ConfigError(
                 f"model.user, model.item: no tower reads {', '.join(unused)}: name each slot in "

@@ -13,6 +13,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.models import Bilinear, FibinetConfig
+from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import (
     MLP,
@@ -46,6 +47,11 @@ class _Products(paddle.nn.Layer):  # type: ignore[misc, name-defined]
 class FiBiNET(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(self, config: FibinetConfig, inputs: Inputs) -> None:
         super().__init__()
+        if inputs.slots < 2:
+            raise ConfigError(
+                "model.type fibinet multiplies pairs of sparse slots: expected at least 2, found "
+                f"{inputs.slots}; choose another model.type, such as deepfm"
+            )
         self.sparse = inputs.pooled_slots(config.use_cvm)
 
         self.linear = LinearPart(inputs.dense_width)

@@ -31,8 +31,6 @@ def read_slots(config: Config, slots: Slots | None = None) -> Slots:
     """
     slots = slots or load_slots(config.data.slots)
     slots.check_format(config.data.format)
-    if not slots.sparse:
-        raise ConfigError(f"{config.data.slots}: expected at least one sparse slot, found none")
     for key, model in models_of(config).items():
         _check_read_slots(config, slots, key, model)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)

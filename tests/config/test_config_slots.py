@@ -117,6 +117,10 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
             "slot 'x': bucket.boundaries: expected them to ascend",
         ),
         (
+            GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: []}}",
+            "slot 'x': bucket.boundaries: expected at least one, found none",
+        ),
+        (
             GOOD + "  - {name: x, type: sparse, cross: [user]}",
             "slot 'x': cross: expected two slots, found 1",
         ),
@@ -140,6 +144,20 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert expected in str(caught.value)
+
+
+def test_data_of_floats_alone_has_an_intercept(tmp_path: Path) -> None:
+    """Also after it was stored, and where no dense slot has dim 1."""
+    text = "csv: {delimiter: ';'}\nslots:\n  - {name: click, type: label}\n"
+    text += "  - {name: _intercept, type: dense, dim: 3}\n"
+    slots = load(tmp_path, text)
+    assert [slot.name for slot in slots.slots] == ["click", "_intercept", "__intercept"]
+    assert [slot.made for slot in slots.sparse] == [True]
+    assert slots.csv.delimiter == ";"
+    assert Slots.model_validate(slots.model_dump(mode="json"), strict=False) == slots
+    assert "_intercept" not in [slot.name for slot in load(tmp_path, GOOD).slots]
+    with pytest.raises(ConfigError, match="expected a slot of type sparse or dense, found only"):
+        load(tmp_path, "slots:\n  - {name: click, type: label}\n")
 
 
 def criteo(folder: Path, slot: str) -> Slots:

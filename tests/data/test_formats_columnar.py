@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox._native import core
-from paddlebox.config import Format, KeySpace, Slots
+from paddlebox.config import Format, KeySpace, Slots, load_slots
 from paddlebox.data.loader import LoadedPass, LoadOptions, load
 from paddlebox.errors import DataError
 
@@ -493,6 +493,43 @@ def test_strings_hash_alike_in_every_format(tmp_path, write):
         found = of_slot(load_file(write(cast, Format.ARROW), Format.ARROW, chosen), 1)
         assert [len(row) for row in found] == [1, 0, 0, 1]
         assert found[0] == expected[0][:1]
+
+
+@pytest.mark.parametrize("data_format", list(Format))
+def test_instances_without_sparse_slots_have_one_feature_in_every_format(tmp_path, data_format):
+    criteo = data_format is Format.CRITEO_TSV
+    names = [("label", "I1", "I2"), ("click", "low", "high")][not criteo]
+    (tmp_path / "slots.yaml").write_text(
+        f"slots:\n  - {{name: {names[0]}, type: label}}\n"
+        + "".join(f"  - {{name: {name}, type: dense}}\n" for name in names[1:])
+    )
+    values = [(1, 0, 3), (0, 1, 4)]
+    path = tmp_path / "a"
+    columns = {name: pa.array([row[i] for row in values]) for i, name in enumerate(names)}
+    if data_format is Format.PARQUET:
+        pq.write_table(pa.table(columns), path)
+    elif data_format is Format.ARROW:
+        write_arrow(pa.table(columns), path)
+    else:
+        lines = [",".join(names)] * (data_format is Format.CSV)
+        for row in values:
+            text = {
+                Format.CSV: ",".join(map(str, row)),
+                Format.MULTISLOT: " ".join(f"1 {value}" for value in row),
+                Format.CRITEO_TSV: "\t".join(map(str, row)) + "\t" * 37,
+                Format.SLOT_VALUE: " ".join(map("{}:{}".format, names, row)),
+                Format.FEASIGN_SLOT: " ".join(map("{}:{}".format, row, names)),
+            }
+            lines.append(text[data_format])
+        path.write_text("\n".join(lines) + "\n")
+    loaded = load_file(path, data_format, load_slots(tmp_path / "slots.yaml"))
+    label, found, feasigns, offsets = contents(loaded)
+    assert label == [[1.0], [0.0]]
+    logs = np.log(np.array([[1, 4], [2, 5]])).astype(np.float32).tolist()
+    assert found == (logs if criteo else [[0.0, 3.0], [1.0, 4.0]])
+    assert len(feasigns) == 2
+    assert feasigns[0] == feasigns[1] != 0
+    assert offsets == [0, 1, 2]
 
 
 def write_pairs(path: Path, data_format: Format, hashed: bool) -> str:

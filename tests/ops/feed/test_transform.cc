@@ -67,6 +67,16 @@ TEST(a_bucket_is_how_many_boundaries_are_not_above_the_value_as_read) {
   CHECK_EQ(Text(chunk.lengths), "0 0 1 0 0 1 0 0 1");
 }
 
+TEST(a_bucket_without_boundaries_is_one_feasign_of_every_instance) {
+  FeedSchema schema = Small({Bucket("b", "age", {})});
+  schema.slots[1].dim = 2;
+  const ParsedChunk chunk = Parse(schema, "1 1 2 0.5 7 1 0 1 0\n1 1 2 -9 9 1 0 1 0\n");
+  CHECK_EQ(chunk.feasigns.size(), 2u);
+  for (uint64_t i = 0; i < 2; ++i) CHECK_EQ(chunk.feasigns[i], FeasignOfPair(Seed("b"), 0, 0));
+  schema.slots.back().transform.boundaries = {1};
+  CHECK(schema.Check().code() == Code::kInvalidArgument);
+}
+
 TEST(a_cross_has_all_pairs_in_order_up_to_its_length) {
   FeedSchema schema = Small({Cross("c", "user", "words"), Cross("d", "c", "user")});
   schema.slots[5].transform.max_length = 1;
@@ -119,7 +129,7 @@ TEST(a_count_that_no_line_can_hold_is_malformed_when_hashed) {
 TEST(a_transform_that_makes_no_sense_is_refused) {
   const std::vector<SlotSpec> wrong[] = {
       {Bucket("b", "none", {1})},   {Bucket("b", "user", {1})},
-      {Bucket("b", "age", {})},     {Bucket("b", "age", {2, 1})},
+      {Bucket("b", "user", {})},    {Bucket("b", "age", {2, 1})},
       {Cross("c", "user", "none")}, {Cross("c", "user", "age")},
       {Cross("c", "c", "user")},    {Bucket("b", "age", {1}), Sparse("late")}};
   for (const std::vector<SlotSpec>& made : wrong) CHECK(!Small(made).Check().ok());
