@@ -204,6 +204,7 @@ class Loading(Settings):
             work_s=dict(loaded.seconds),
             spilled_bytes=loaded.spilled_bytes,
             files_from_cache=loaded.files_from_cache,
+            large=loaded.findings.large,
             truncated=loaded.findings.cut,
             dedup=loaded.dedup,
             times=times,

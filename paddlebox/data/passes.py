@@ -25,6 +25,8 @@ class PassStats:
     parts: int = 0
     spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
     files_from_cache: int = 0  # that were not parsed
+    # Dense slots with large values: the one farthest from 0, and its file and line.
+    large: dict[str, tuple[float, str]] = field(default_factory=dict)
     # Of sparse slots: lists that max_length cut, and values left out of them.
     truncated: dict[str, dict[str, int]] = field(default_factory=dict)
     # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.

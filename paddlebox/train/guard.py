@@ -21,11 +21,13 @@ def check_pass(
     dense: Mapping[str, np.ndarray],
     metrics: Mapping[str, Any],
     before: Mapping[str, Any],
+    large: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
     """Looks at a pass that was trained and has not ended.
 
     Args:
         dense: state after it. metrics: of it; before: of the pass before it, empty for the first.
+        large: dense slots whose values may be the cause: the largest of each, and where it stands.
 
     Raises: GuardError with pass, value, bound and what to do, where the guard says stop.
     """
@@ -37,7 +39,7 @@ def check_pass(
                     guard.non_finite,
                     f"pass {number}: {bad} of {array.size} values of {name} are not finite, "
                     "expected 0 (checkpoint.guard.non_finite)",
-                    "a smaller optimizer.learning_rate",
+                    _bounds(large) if large else "a smaller optimizer.learning_rate",
                 )
                 break
     drop = _auc(before) - _auc(metrics)
@@ -56,6 +58,11 @@ def check_pass(
             f"most {guard.max_copc_drift:g} (checkpoint.guard.max_copc_drift)",
             "a look at the files of this pass, or a higher bound,",
         )
+
+
+def _bounds(large: Mapping[str, tuple[float, str]]) -> str:
+    name, (value, where) = max(large.items(), key=lambda item: abs(item[1][0]))
+    return f"dense slot {name!r} holds {value:g} ({where}); clip or log1p of it in slots.yaml"
 
 
 def _auc(metrics: Mapping[str, Any]) -> float:

@@ -227,7 +227,7 @@ def _named(name: str, columns: Columns, metric: str) -> np.ndarray:
     if name not in columns:
         raise ConfigError(
             f"metric {metric!r}: the batch has no {name!r}; it has: "
-            f"{', '.join(sorted(columns)) or 'none'}"
+            f"{', '.join(sorted(columns)) or 'none'}{did_you_mean([name], columns)}"
         )
     return columns[name]
 

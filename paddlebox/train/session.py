@@ -362,7 +362,14 @@ def _train_pass(
     runner.finish_pass()
     dense = runner.dense_state()
     try:
-        check_pass(config.checkpoint.guard, planned.number, dense, result.metrics, metrics_before)
+        check_pass(
+            config.checkpoint.guard,
+            planned.number,
+            dense,
+            result.metrics,
+            metrics_before,
+            stats.large,
+        )
     except GuardError:
         dataset.abandon_pass()
         raise

@@ -70,3 +70,11 @@ def test_a_copc_that_drifts_too_far(copc, stops):
         return
     with pytest.raises(GuardError, match=r"away from 1, expected at most 0\.25 .*max_copc_drift"):
         check(guard(max_copc_drift=0.25), GOOD, {"copc": copc})
+
+
+def test_large_inputs_are_named_where_dense_state_is_not_finite():
+    large = {"age": (-2e4, "a.csv:7"), "price": (5e12, "a.csv:3")}
+    named = r"dense slot 'price' holds 5e\+12 \(a\.csv:3\); clip or log1p of it in slots.yaml may"
+    with pytest.raises(GuardError, match=named) as error:
+        check_pass(guard(), 7, BAD, {}, {}, large)
+    assert "learning_rate" not in str(error.value)
