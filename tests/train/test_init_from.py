@@ -83,12 +83,13 @@ def runs(tmp_path: Path) -> Any:
             self.files = [write_data(tmp_path / f"{n}.txt", SLOTS, n) for n in range(4)]
             self.config.write_text(
                 "name: warm\n"
-                "table: {embedx_dim: 4, embedx_threshold: 2.0}\n"
+                "table: {embedx_dim: 4, embedx_threshold: 2.0,\n"
+                "  embed: {learning_rate: 0.05, initial_g2sum: 3.0}}\n"
                 "mem: {budget_bytes: 1MiB}\nhbm: {budget_bytes: 16MiB}\n"
                 f"data: {{format: multislot, slots: {slots}, train_files: [x],\n"
-                "  files_per_pass: 1, batch_size: 64}\n"
-                "model: {type: deepfm, hidden: [8, 8]}\n"
-                "optimizer: {learning_rate: 0.01}\n"
+                "  files_per_pass: 1, batch_size: 64, key_space: shared}\n"
+                "model: {type: deepfm, hidden: [8, 8], use_cvm: true}\n"
+                "optimizer: {learning_rate: 0.01, averaging: 0.0}\n"
                 "trainer: {dense_threads: 1}\nstore: {threads: 1}\n"
             )
 

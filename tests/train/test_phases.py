@@ -71,16 +71,17 @@ def write(folder: Path) -> None:
     (folder / "config.yaml").write_text(f"""
 name: tiny
 table: {{embedx_dim: {D}, embedx_threshold: 0.0, embedx: {{initial_range: 0.0}},
-         life: {{base_threshold: 0.0}}}}
+         embed: {{learning_rate: 0.05, initial_g2sum: 3.0}}, life: {{base_threshold: 0.0}}}}
 data: {{format: multislot, slots: {folder}/slots.yaml, train_files: ["{folder}/?.txt"],
-       files_per_pass: 1, batch_size: 16, logkey: true, pv_batch_size: 2}}
+       files_per_pass: 1, batch_size: 16, key_space: shared, logkey: true, pv_batch_size: 2}}
 phases:
   join:
-    model: {{type: rank_attention, hidden: [], attended_dim: {WIDE}, enable_input_bp: true}}
-    optimizer: {{type: sgd, learning_rate: {RATE}}}
+    model: {{type: rank_attention, hidden: [], attended_dim: {WIDE}, enable_input_bp: true,
+            use_cvm: true}}
+    optimizer: {{type: sgd, learning_rate: {RATE}, averaging: 0.0}}
   update:
-    model: {{type: dnn, hidden: [], slots: [user, ad]}}
-    optimizer: {{type: sgd, learning_rate: {RATE}}}
+    model: {{type: dnn, hidden: [], slots: [user, ad], use_cvm: true}}
+    optimizer: {{type: sgd, learning_rate: {RATE}, averaging: 0.0}}
 """)
 
 

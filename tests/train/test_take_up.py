@@ -11,6 +11,7 @@ import pytest
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.describe import describe
+from paddlebox.config.stored import FREE, PASSES, TUNED
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
@@ -20,7 +21,13 @@ from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 FILES = ["a", "b", "c", "d"]
 FIELDS: dict[str, Any] = {
     "name": "run",
-    "data": {"format": "multislot", "slots": "s.yaml", "train_files": FILES},
+    "data": {
+        "format": "multislot",
+        "slots": "s.yaml",
+        "train_files": FILES,
+        "batch_size": 512,
+        "key_space": "shared",
+    },
     "model": {"type": "dnn"},
 }
 SLOTS: list[dict[str, Any]] = [
@@ -241,7 +248,7 @@ def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
 
 def test_every_key_that_may_change_exists():
     keys = [key.path for key in describe()]
-    for name in (*resume.FREE, *resume.PASSES, *resume.TUNED):
+    for name in (*FREE, *PASSES, *TUNED):
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name
 
 
