@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
@@ -33,6 +33,10 @@ class OversizePass(StrEnum):
     ERROR = "error"
 
 
+def _auto_is_0(value: Any) -> Any:
+    return 0 if value == "auto" else value
+
+
 class DataConfig(StreamConfig):
     format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
     slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
@@ -52,10 +56,17 @@ class DataConfig(StreamConfig):
     files_per_day: int = Field(
         default=0, ge=0, description="files that make up one day; 0: all are of data.date"
     )
-    batch_size: int = Field(default=512, ge=1, le=1 << 24, description="instances a batch")
+    batch_size: Annotated[int, BeforeValidator(_auto_is_0)] = Field(
+        default=0,
+        ge=0,
+        le=1 << 24,
+        description="instances a batch; auto (0): chosen once, when a run begins, from the number "
+        "of its training rows; 512 with path_template",
+    )
     key_space: Choice[KeySpace] = Field(
-        default=KeySpace.SHARED,
-        description="shared: a feasign means the same in all slots; per_slot: the slot is mixed in",
+        default=KeySpace.PER_SLOT,
+        description="per_slot: a feasign means another thing in each slot, but for slots with "
+        "`shares` in slots.yaml; shared: the same in all slots",
     )
     max_bad_line_ratio: Unit = Field(
         default=0.001, description="a pass fails when more of its lines than this are malformed"

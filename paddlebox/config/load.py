@@ -32,7 +32,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> Config:
     """As `load_config`, of the values that a file has, which are changed by the overrides; source:
-    what to call the file."""
+    what to call the file. Of a config that a run has stored: give `completed(values)`."""
     overridden: set[str] = set()
     for override in overrides:
         overridden.add(_apply(values, override))

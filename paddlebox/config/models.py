@@ -96,7 +96,7 @@ class NetworkConfig(ModelConfig):
         default=(400, 400, 400), description="widths of the hidden layers"
     )
     use_cvm: bool = Field(
-        default=True, description="feed log(show) and log(ctr) of each slot to the network"
+        default=False, description="feed log(show) and log(ctr) of each slot to the network"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropped share, in training only")
 

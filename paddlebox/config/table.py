@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -73,12 +74,15 @@ class RuleConfig(Section):
     min_bound: float = Field(default=-10.0, description="weights are clipped from below here")
     max_bound: float = Field(default=10.0, description="weights are clipped from above here")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _learning_rate_follows_rule(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("rule") in (Rule.ADAM, Rule.SHARED_ADAM):
-            return {"learning_rate": _ADAM_LEARNING_RATE, **given}
-        return given
+    def _learning_rate_follows_rule(cls, given: Any, handler: Callable[[Any], Self]) -> Self:
+        adam = isinstance(given, dict) and given.get("rule") in (Rule.ADAM, Rule.SHARED_ADAM)
+        if not adam or "learning_rate" in given:
+            return handler(given)
+        made = handler({"learning_rate": _ADAM_LEARNING_RATE, **given})
+        made.model_fields_set.discard("learning_rate")  # the config does not name it
+        return made
 
     @model_validator(mode="after")
     def _consistent(self) -> RuleConfig:

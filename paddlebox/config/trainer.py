@@ -28,11 +28,11 @@ class OptimizerConfig(Section):
     learning_rate: float = Field(default=0.001, gt=0, description="step size")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
     averaging: float = Field(
-        default=0.0,
+        default=0.999,
         ge=0,
         lt=1,
-        description="evaluate, export and serve averages of the dense parameters over the steps, "
-        "which keep so much of themselves at each, less in the first; 0: none",
+        description="EMA decay of the dense parameters, a step; the average is evaluated, exported "
+        "and served; shorter while steps are few; 0: none",
     )
 
 

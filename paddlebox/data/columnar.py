@@ -76,6 +76,23 @@ def read_pieces(
         yield Piece(path, number, read)
 
 
+def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
+    """Rows of one file. Of Parquet its metadata is read, of Arrow all of it.
+
+    Raises: DataError naming the file when it cannot be opened or is no such file.
+    """
+    try:
+        with open_source(path, retries) as source:
+            if data_format is Format.PARQUET:
+                return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
+            with pa.ipc.open_file(_file(source)) as file:
+                return int(sum(file.get_batch(n).num_rows for n in range(file.num_record_batches)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: {error}") from error
+
+
 Opened = tuple[Any, int, Callable[[int], list[Any]]]  # type, pieces, reader of one
 
 

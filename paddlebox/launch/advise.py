@@ -98,6 +98,8 @@ def advise(
     from paddlebox.advise.workload import describe, take_sample
     from paddlebox.doctor.disk import measure_disk
     from paddlebox.train.opening import read_slots
+    from paddlebox.train.plan import plan_passes
+    from paddlebox.train.settle import chosen
 
     known = Rates.load(rates_file) if rates_file is not None else None
     if known is not None and known.format != config.data.format.value:
@@ -106,6 +108,7 @@ def advise(
             f"{config.data.format.value}: measure anew, without --rates"
         )
     slots = read_slots(config, slots)
+    config = chosen(config, slots, plan_passes(config))
     with tempfile.TemporaryDirectory(dir=folder, prefix="paddlebox-advise-") as scratch:
         sample = take_sample(config, slots, Path(scratch))
         work = describe(config, sample)

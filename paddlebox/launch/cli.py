@@ -119,7 +119,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         run_dir = (
             arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
-        _prepare(config, arguments.verbose)
+        begun = config if arguments.fresh else run_config.continuing(config, run_dir)
+        _prepare(begun, arguments.verbose)
         from paddlebox.train import interrupt, on_ranks, session
 
         with (

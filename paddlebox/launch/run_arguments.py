@@ -90,7 +90,10 @@ def config_of(
         not there.
     """
     if arguments.config is not None:
-        return load_config(arguments.config, arguments.overrides), None
+        config = load_config(arguments.config, arguments.overrides)
+        if arguments.run_dir is not None:
+            config = run_config.continuing(config, arguments.run_dir)
+        return config, None
     config, slots = run_config.of_newest(arguments.run_dir, arguments.overrides)
     check_paths(config, arguments.run_dir, read)
     return config, slots

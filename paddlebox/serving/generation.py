@@ -11,6 +11,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
+from paddlebox.config.stored import completed
 from paddlebox.data.positions import Positions
 from paddlebox.errors import CorruptionError
 from paddlebox.serving.fields import FieldParser
@@ -82,7 +83,9 @@ class OpenRows:
 def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, tuple[bytes, bytes]]:
     """The config, the slots, and the program with its parameters."""
     where = f"{file.path}: model {model}"
-    config = validate(Config, json.loads(file.sealed(txn, model_key(model, "config"))), where)
+    config = validate(
+        Config, completed(json.loads(file.sealed(txn, model_key(model, "config")))), where
+    )
     slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
     program = file.sealed(txn, model_key(model, "program"))
     return config, slots, (program, file.sealed(txn, model_key(model, "params")))

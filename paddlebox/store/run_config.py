@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.check import validate
 from paddlebox.config.load import config_of
+from paddlebox.config.stored import completed, with_stored
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+
+# Of the store only what needs no lmdb is imported here: tools that fork import this module.
 
 CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
@@ -37,6 +39,30 @@ def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slo
     return of_version(own, head, overrides)
 
 
+def continuing(config: Config, run_dir: Path) -> Config:
+    """The config with the values that the newest commit was trained with, for keys that it does not
+    name (`with_stored`); as it is where there is no commit, or one that says nothing."""
+    stored = stored_config(_own(run_dir))
+    return with_stored(config, stored, f"{run_dir}: config") if stored else config
+
+
+def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
+    """The config that the newest commit, or another version, was trained with; empty where there is
+    none, or it says nothing.
+
+    Raises: StoreError for a version that is not there.
+    """
+    from paddlebox.store.manifest import Manifest
+    from paddlebox.store.versions import find_version
+
+    data = run_dir / "store" / "manifest" / "data.mdb"
+    if not data.is_file() or data.stat().st_size == 0:
+        return {}
+    with Manifest.open_reader(run_dir / "store") as manifest:
+        record = manifest.version(find_version(manifest, version)) if version else manifest.head()
+    return dict(record.config.get("config", {})) if record is not None else {}
+
+
 def of_version(
     run_dir: Path, record: VersionRecord, overrides: Sequence[str] = ()
 ) -> tuple[Config, Slots]:
@@ -45,7 +71,8 @@ def of_version(
         config = of_last_start(run_dir, overrides)
         return config, _slots_beside(run_dir, config, overrides)
     where = f"{run_dir}: version {record.version}"
-    config = config_of(copy.deepcopy(record.config["config"]), overrides, f"{where}: config")
+    stored = completed(copy.deepcopy(record.config["config"]))
+    config = config_of(stored, overrides, f"{where}: config")
     if _names_slots(overrides):
         return config, load_slots(config.data.slots)
     return config, validate(Slots, record.config["slots"], f"{where}: slots")
@@ -75,7 +102,7 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
         ) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
-    return config_of(values, overrides, str(path))
+    return config_of(completed(values), overrides, str(path))
 
 
 def _own(run_dir: Path) -> Path:
@@ -86,6 +113,8 @@ def _own(run_dir: Path) -> Path:
 
 
 def _newest(run_dir: Path) -> VersionRecord | None:
+    from paddlebox.store.manifest import Manifest
+
     store = run_dir / "store"
     if not store.is_dir():
         return None

@@ -20,6 +20,7 @@ class Lines:
         self._recent: deque[Line] = deque(maxlen=max(1, keep))
         self.passes = 0
         self.samples = 0
+        self.batches = 0
         for line in lines:
             self.add(line)
 
@@ -27,6 +28,7 @@ class Lines:
         self._recent.append(line)
         self.passes += 1
         self.samples += int(line["samples"])
+        self.batches += int(line.get("batches", 0))
 
     @property
     def last(self) -> Line:

@@ -22,6 +22,7 @@ from paddlebox.train.metric_set import check_columns
 log = logging.getLogger("paddlebox")
 
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
+_BATCH_SIZE = 512  # of what is read without a run, where the config says auto
 
 
 def read_slots(config: Config, slots: Slots | None = None) -> Slots:
@@ -172,7 +173,7 @@ def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDatas
     dataset.init(
         slots=slots,
         data_format=config.data.format,
-        batch_size=config.data.batch_size,
+        batch_size=config.data.batch_size or _BATCH_SIZE,
         thread_num=config.data.threads,
         pack_threads=config.data.pack_threads,
         key_space=config.data.key_space,

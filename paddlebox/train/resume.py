@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from paddlebox.config import Config, KeySpace, Slots, TableConfig
+from paddlebox.config import Config, KeySpace, Slots
+from paddlebox.config.stored import FREE, PASSES, TUNED, read_stored, within
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
@@ -30,39 +31,6 @@ from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
 
-# Keys, or sections of them, that change no result but the order of float sums in dense layers.
-FREE = (
-    "name", "table.share", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
-    "data.slots",  # a path; what is in it is compared
-    "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
-    "data.threads", "data.pack_threads",
-    "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
-    "trainer.evaluate_after_pass", "trainer.evaluate_before_pass", "trainer.trace", "metrics",
-    "save", "alerts", "publish",
-)  # fmt: skip
-# Keys that say which passes there are: free, as long as the passes that were trained stay.
-PASSES = (
-    "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
-    "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
-    "data.ready_marker", "data.missing_hour", "data.late_s", "data.poll_s",
-    "data.max_missing_hours",
-)  # fmt: skip
-# Keys that may change between passes, as tuning does: what is stored keeps its meaning.
-TUNED = (
-    "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout",
-    "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
-    "table.on_bad_grad", "table.bad_grad_bound", "table.slot_learning_rates", "table.life",
-    *(
-        f"table.{part}.{name}"
-        for part in ("embed", "embedx", "expand")
-        for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
-    ),
-    "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
-    "data.max_line_bytes", "data.oversize_pass",
-)  # fmt: skip
-# All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
-_EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
-_PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
@@ -252,7 +220,7 @@ def _check(
             "aside"
         )
     differing = list(differences(record.config, description(config, slots)))
-    wrong = [d for d in differing if not _within(d[0], (*FREE, *PASSES, *TUNED))]
+    wrong = [d for d in differing if not within(d[0], (*FREE, *PASSES, *TUNED))]
     same_passes = filled or (len(hashes) >= passes and hashes[passes - 1] == record.cursor["plan"])
     if not same_passes:
         wrong += [d for d in differing if d[0] in PASSES]
@@ -271,7 +239,7 @@ def _check(
             + _warm_start(run_dir, [key for key, _, _ in wrong])
         )
     for key, old, new in differing:
-        if _within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
+        if within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
             log.warning("goes on with %s: was %s, now %s", key, _show(old), _show(new))
     files = [] if filled else json.loads(record.cursor["line"])["files"]
     for file, size in zip(files, record.cursor.get("bytes", []), strict=True):
@@ -311,7 +279,7 @@ def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPa
 
 def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
     """What to do where another run could begin with the rows of this one."""
-    if all(_within(key, PASSES) for key in keys) or "data.key_space" in keys:
+    if all(within(key, PASSES) for key in keys) or "data.key_space" in keys:
         return ""
     return (
         f". To train on with its rows, start another run: --run-dir NEW --init-from {run_dir} "
@@ -338,7 +306,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
                 and new | {"column": None} == old | {"column": None}
             ):
                 continue
-        elif not _within(key, ("model", "data.key_space")) or _within(key, TUNED):
+        elif not within(key, ("model", "data.key_space")) or within(key, TUNED):
             continue
         wrong.append((key, old, new))
     if wrong:
@@ -362,8 +330,8 @@ def _rounds(config: Config) -> bool:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(key, old, new) of each value that differs between two `description`s."""
     before = {
-        **_flat(_completed(Config, old["config"])),
-        **_by_slot(_completed(Slots, old["slots"])),
+        **_flat(_config_of(old["config"])),
+        **_by_slot(_slots_of(old["slots"])),
     }
     after = {**_flat(new["config"]), **_by_slot(new["slots"])}
     spaces = {fields.get("data.key_space") for fields in (before, after)}
@@ -377,12 +345,19 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
             yield key, before.get(key), after.get(key)
 
 
-def _completed(kind: type[BaseModel], fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the defaults of keys that the project did not have then."""
+def _config_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the keys that the project did not have then."""
     try:
-        return kind.model_validate(fields, strict=False).model_dump(mode="json")
+        return read_stored(stored).model_dump(mode="json")
     except ValidationError:
-        return fields
+        return stored
+
+
+def _slots_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return Slots.model_validate(stored, strict=False).model_dump(mode="json")
+    except ValidationError:
+        return stored
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -398,11 +373,6 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
     others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
     names = {"slots.yaml order": [slot["name"] for slot in listed]}
     return {**others, **names, **{f"slots.yaml {slot['name']}": slot for slot in listed}}
-
-
-def _within(key: str, keys: Sequence[str]) -> bool:
-    key = _PHASE.sub("", _EXTRA.sub("table.", key))
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 
 def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:

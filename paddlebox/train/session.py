@@ -53,6 +53,7 @@ from paddlebox.train.program import seed_pass
 from paddlebox.train.publish import publishing
 from paddlebox.train.run_dir import append_json, make_run_dir, summary_of, write_json
 from paddlebox.train.scalars import ScalarWriter
+from paddlebox.train.settle import settled, warn_of_few_steps
 from paddlebox.train.stream import Passes
 from paddlebox.train.stream_of_ranks import passes_of
 from paddlebox.watch.watch import Watch
@@ -96,6 +97,15 @@ def train(
     world.wait("fresh")
     other_ranks.take_over(run_dir, config, world, back_to)
     run_dir = on_ranks.own_dir(run_dir, world)
+    config = settled(
+        config,
+        slots,
+        run_dir,
+        passes.listed,
+        world,
+        back_to=back_to,
+        source=start.config if start is not None else None,
+    )
     begun, recovered = _take_up(run_dir, config, slots, passes, back_to, skip, world)
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
@@ -272,6 +282,8 @@ def train(
                 f"data.batch_size {config.data.batch_size}; the log says how many instances each "
                 "pass had"
             )
+        if world.rank == 0 and passes.listed and not went_on:
+            warn_of_few_steps(config, lines)
         wear = pass_line.wear(config, table, time.perf_counter() - started)
         summary = {
             "name": config.name,

@@ -35,6 +35,7 @@ class Passes(Protocol):
     """The passes of a run, from where it stands."""
 
     told: Callable[[str], None]  # what is waited for, at each look
+    listed: Sequence[PlannedPass]  # all of them, from the first; none of a stream
 
     def take_up(
         self,
@@ -64,7 +65,7 @@ class Listed:
     """The passes of train_files."""
 
     def __init__(self, passes: Sequence[PlannedPass]) -> None:
-        self._listed, self._hashes = passes, [""]
+        self.listed, self._hashes = passes, [""]
         self._left: deque[PlannedPass] = deque()
         self.told: Callable[[str], None] = lambda _: None
 
@@ -77,7 +78,7 @@ class Listed:
         skip: Sequence[str] = (),
         known: Mapping[str, int] | None = None,
     ) -> resume.Begun:
-        begun = resume.take_up(run_dir, config, slots, self._listed, back_to, skip, known)
+        begun = resume.take_up(run_dir, config, slots, self.listed, back_to, skip, known)
         self._hashes = resume.hashes_of(begun.plan)
         self._left = deque(begun.plan[begun.passes :])
         return begun
@@ -105,6 +106,8 @@ class Hourly:
     Args:
         clock, steady, sleep: as of `time`: time, monotonic, sleep.
     """
+
+    listed: Sequence[PlannedPass] = ()
 
     def __init__(
         self,

@@ -58,7 +58,9 @@ def test_minimal_config_has_the_documented_defaults(tmp_path: Path) -> None:
     assert config.mem.budget_bytes == 1 << 30
     assert config.data.format is Format.MULTISLOT
     assert config.data.train_files == ("a.txt",)
-    assert config.data.key_space is KeySpace.SHARED
+    assert config.data.key_space is KeySpace.PER_SLOT
+    assert config.data.batch_size == 0  # auto
+    assert not config.model.use_cvm
     assert config.model.hidden == (400, 400, 400)
     assert config.optimizer.type is OptimizerType.ADAM
     assert config.trainer.program is Program.PIR

@@ -47,7 +47,7 @@ def test_other_files_formats_and_settings_of_training_are_fine() -> None:
 @pytest.mark.parametrize(
     ("config", "slots", "said"),
     [
-        ({"data": {"key_space": "per_slot"}}, SLOTS, 'key_space: was "shared", now "per_slot"'),
+        ({"data": {"key_space": "shared"}}, SLOTS, 'key_space: was "per_slot", now "shared"'),
         ({"model": {"hidden": [8]}}, SLOTS, r"model.hidden: was \[16\], now \[8\]"),
         ({}, [*SLOTS[:2], SLOTS[2] | {"hash": False}], "slots.yaml user: was .*now .*"),
         ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age: was "),

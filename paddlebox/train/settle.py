@@ -1,0 +1,200 @@
+"""The values of a config that are settled once, when a run begins, and stay those of the run.
+
+A run that has commits continues with the values it stored for all keys that its config does not
+name. A new one chooses what its config leaves open from the number of its rows and slots, alike on
+all ranks; what was chosen is stored with each commit, as if the config had named it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
+from paddlebox.config.ranks import DenseSync
+from paddlebox.config.stored import with_batch_size, with_stored
+from paddlebox.config.trainer import OptimizerConfig
+from paddlebox.config.zoo import AnyModelConfig
+from paddlebox.data.rows import count_rows
+from paddlebox.ranks import World
+from paddlebox.store.run_config import stored_config
+from paddlebox.train.lines import Lines
+from paddlebox.train.plan import PlannedPass
+
+log = logging.getLogger("paddlebox")
+
+_ALONE = World()
+
+# All measured by benchmarks/defaults.py.
+_BATCH_SIZES = (  # by training rows of a rank
+    *((1_000_000, 512), (400_000, 256), (50_000, 128)),
+    *((25_000, 64), (0, 32)),
+)
+_UNCOUNTED = 512  # of streams of hours, and of files that only a command can read
+# The rate of embed_w: each slot of an instance moves the logit by its own, so few slots may have a
+# high one. A network learns beside them; without one they are all there is.
+_RATES = (0.05, 0.2)
+_INITIAL_G2SUM = 1.0
+_WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
+_DENSE_RATE_WITHOUT_NETWORK = 0.05  # the dense parameters are few there, and begin at 0
+_FEW_STEPS = 300  # fewer leave dense layers and rates close to where they began
+
+
+def settled(
+    config: Config,
+    slots: Slots,
+    run_dir: Path,
+    plan: Sequence[PlannedPass],
+    world: World,
+    *,
+    back_to: str = "",
+    source: Mapping[str, Any] | None = None,
+) -> Config:
+    """The config that the run trains with. Every rank calls it.
+
+    Args:
+        plan: passes of the config; none of a stream of hours.
+        back_to: a version to go back to. source: the stored config of the run it starts from.
+
+    Raises: DataError naming a file that cannot be read; StoreError for a version that is not there;
+        ConfigError for a stored value that this release cannot read.
+    """
+    mine = json.dumps(stored_config(run_dir, back_to)).encode()
+    found = [json.loads(text) for text in world.gather("stored config", mine)]
+    stored = next((one for one in found if one), None)
+    if stored is not None:
+        return with_stored(config, stored, f"{run_dir}: config")
+    return chosen(_like(config, source) if source is not None else config, slots, plan, world)
+
+
+def chosen(
+    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World = _ALONE
+) -> Config:
+    """The config that a new run trains with. Every rank calls it.
+
+    Raises: DataError naming a file that cannot be read.
+    """
+    made, reasons = _rates(config, slots)
+    if config.data.batch_size == 0:
+        size, why = _UNCOUNTED, "the rows cannot be counted beforehand"
+        if plan and not config.data.pipe_command:
+            rows = _rows(config, plan) if world.rank == 0 else 0
+            rows = int(world.gather("rows", str(rows).encode())[0])
+            size = batch_size_for(rows // world.size)
+            more = "at least" if rows >= _BATCH_SIZES[0][0] else "about"
+            why = f"{more} {rows} training rows"
+        made = with_batch_size(made, size)
+        reasons.insert(0, f"data.batch_size {size} ({why})")
+    if reasons and world.rank == 0:
+        log.info("chosen, because the config does not name them: %s", "; ".join(reasons))
+    return made
+
+
+def warn_of_few_steps(config: Config, lines: Lines) -> None:
+    """Says at the end of a run that it was too short to learn much, and what to change.
+
+    Args:
+        lines: of all its passes; where lines of earlier starts are lost, nothing is said.
+    """
+    if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
+        log.warning(
+            "%s: the run ends after %d training steps of data.batch_size %d; fewer than %d are too "
+            "few for a model to learn well: use a smaller data.batch_size, more trainer.epochs or "
+            "more data",
+            config.name,
+            lines.batches,
+            config.data.batch_size,
+            _FEW_STEPS,
+        )
+
+
+def batch_size_for(rows: int) -> int:
+    """What `auto` is for so many rows of a rank in an epoch."""
+    return next(size for least, size in _BATCH_SIZES if rows >= least)
+
+
+def _like(config: Config, source: Mapping[str, Any]) -> Config:
+    """The config with what gives the rows and layers of a stored config their meaning, where it
+    names none."""
+    data, theirs = config.data, source["data"]["key_space"]
+    if "key_space" not in data.model_fields_set and theirs in [*KeySpace]:
+        data = data.model_copy(update={"key_space": KeySpace(theirs)})
+    phases = {
+        name: phase.model_copy(update={"model": _model_like(phase.model, source, name)})
+        for name, phase in config.phases.items()
+    }
+    model = _model_like(config.model, source, Phase.UPDATE)
+    return config.model_copy(update={"data": data, "model": model, "phases": phases})
+
+
+def _model_like(model: AnyModelConfig, source: Mapping[str, Any], phase: str) -> AnyModelConfig:
+    of_phases = source.get("phases") or {}
+    theirs = of_phases.get(phase, source).get("model", {}).get("use_cvm")
+    mine = "use_cvm" in type(model).model_fields and "use_cvm" not in model.model_fields_set
+    return model.model_copy(update={"use_cvm": theirs}) if mine and theirs is not None else model
+
+
+def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
+    """The config with rates that fit its model and slots, where it names none; and what was
+    chosen."""
+    reasons: list[str] = []
+    alone = config.model.type in _WITHOUT_NETWORK and not config.phases
+    of_slot = slots.tables([table.name for table in config.tables])
+    tables = [
+        _chosen_table(table, alone, of_slot.count(number), reasons)
+        for number, table in enumerate(config.tables)
+    ]
+    optimizer = config.optimizer
+    if alone and "learning_rate" not in optimizer.model_fields_set:
+        rate = _DENSE_RATE_WITHOUT_NETWORK
+        optimizer = optimizer.model_copy(update={"learning_rate": rate})
+        reasons.append(f"optimizer.learning_rate {rate} (model {config.model.type.value})")
+    phases = config.phases
+    if config.ranks.dense is DenseSync.AVERAGE:  # each rank has parameters of its own
+        optimizer = _not_averaged(optimizer, "optimizer", reasons)
+        phases = {
+            name: phase.model_copy(
+                update={
+                    "optimizer": _not_averaged(phase.optimizer, f"phases.{name}.optimizer", reasons)
+                }
+            )
+            for name, phase in phases.items()
+        }
+    update = {
+        "table": tables[0],
+        "extra_tables": {table.name: table for table in tables[1:]},
+        "optimizer": optimizer,
+        "phases": phases,
+    }
+    return config.model_copy(update=update), reasons
+
+
+def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> OptimizerConfig:
+    if not optimizer.averaging or "averaging" in optimizer.model_fields_set:
+        return optimizer
+    reasons.append(f"{key}.averaging 0 (ranks.dense: average)")
+    return optimizer.model_copy(update={"averaging": 0.0})
+
+
+def _chosen_table(table: TableConfig, alone: bool, slots: int, reasons: list[str]) -> TableConfig:
+    """alone: without a network. slots: of the table."""
+    least, most = _RATES
+    rate = most if alone else round(min(max(1.0 / max(slots, 1), least), most), 3)
+    if table.embed.rule is not Rule.ADAGRAD:
+        return table
+    wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
+    taken = {key: value for key, value in wanted.items() if key not in table.embed.model_fields_set}
+    if taken:
+        shown = ", ".join(f"{key} {value}" for key, value in taken.items())
+        reasons.append(f"{table.name}.embed: {shown} ({slots} slots)")
+    return table.model_copy(update={"embed": table.embed.model_copy(update=taken)})
+
+
+def _rows(config: Config, plan: Sequence[PlannedPass]) -> int:
+    """About how many rows an epoch has: those of the first pass, times the passes."""
+    passes = sum(planned.epoch == 1 for planned in plan)
+    most = -(-_BATCH_SIZES[0][0] // passes)
+    return passes * count_rows(plan[0].files, config.data, most)

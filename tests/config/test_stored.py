@@ -1,0 +1,165 @@
+"""What a run has stored keeps its meaning: keys that a config does not name have the values that
+the run began with, whatever the defaults of today are."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config import Config
+from paddlebox.config.stored import completed, read_stored, with_stored
+from paddlebox.errors import ConfigError
+from paddlebox.launch import run_arguments
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
+
+FIELDS: dict[str, Any] = {
+    "name": "run",
+    "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a"]},
+    "model": {"type": "dnn"},
+}
+OLD: dict[str, Any] = {  # each is another value than today's default
+    "data": {**FIELDS["data"], "key_space": "shared", "batch_size": 512},
+    "model": {"type": "dnn", "use_cvm": True, "hidden": [8]},
+    "optimizer": {"averaging": 0.0, "learning_rate": 0.5},
+    "table": {"embedx_dim": 4, "embed": {"initial_g2sum": 7.0}},
+}
+PHASE: dict[str, Any] = {
+    "model": {"type": "dnn", "hidden": [8]},
+    "optimizer": {"averaging": 0.25},
+}
+ITEMS = {"items": {"embedx_dim": 5, "embed": {"learning_rate": 0.5}}}
+
+
+def config(**changes: Any) -> Config:
+    fields = copy.deepcopy({**FIELDS, **changes})
+    if "phases" in fields:
+        fields.pop("model")
+        fields["data"]["logkey"] = True
+    return Config.model_validate(fields)
+
+
+def stored(**changes: Any) -> dict[str, Any]:
+    """A config as a commit has it."""
+    return dict(config(**changes).model_dump(mode="json"))
+
+
+def goes_on(own: Config, old: dict[str, Any]) -> Config:
+    return with_stored(own, old, "run: config")
+
+
+def test_keys_that_are_not_named_have_the_stored_values() -> None:
+    old = stored(**OLD, seed=7)
+    assert goes_on(config(), old).model_dump(mode="json") == old
+
+
+def test_keys_that_are_named_win_and_their_neighbours_are_the_stored_ones() -> None:
+    own = config(
+        model={"type": "dnn", "hidden": [3]},
+        table={"embed": {"learning_rate": 0.1}},
+        optimizer={"averaging": 0.5},
+    )
+    made = goes_on(own, stored(**OLD))
+    assert made.model.hidden == (3,)
+    assert made.model.use_cvm
+    assert (made.table.embed.learning_rate, made.table.embed.initial_g2sum) == (0.1, 7.0)
+    assert (made.optimizer.averaging, made.optimizer.learning_rate) == (0.5, 0.5)
+
+
+def test_a_named_batch_size_wins_and_auto_is_that_of_the_run() -> None:
+    old = stored(**OLD)
+    for size, expected in ((7, 7), ("auto", 512), (0, 512)):
+        own = config(data={**FIELDS["data"], "batch_size": size})
+        assert goes_on(own, old).data.batch_size == expected
+
+
+def test_a_rule_that_brings_its_own_learning_rate_does_not_name_it() -> None:
+    adam = {"embedx": {"rule": "adam"}}
+    assert config(table=adam).table.embedx.learning_rate == 0.001
+    old = stored(table={"embedx": {"rule": "adam", "learning_rate": 0.25}})
+    assert goes_on(config(table=adam), old).table.embedx.learning_rate == 0.25
+
+
+def test_keys_of_phases_have_the_stored_values_too() -> None:
+    phases = {"join": PHASE, "update": {**PHASE, "optimizer": {"averaging": 0.75}}}
+    old = stored(phases=phases)
+    bare = {"model": {"type": "dnn"}}
+    made = goes_on(config(phases={"join": bare, "update": bare}), old)
+    assert made.model_dump(mode="json") == old
+    assert made.phases["join"].optimizer.averaging == 0.25
+    assert made.of_phase("update").model.hidden == (8,)
+
+
+def test_a_config_without_phases_says_that_there_are_none() -> None:
+    assert goes_on(config(), stored(phases={"join": PHASE, "update": PHASE})).phases == {}
+
+
+def test_keys_of_extra_tables_have_the_stored_values_too() -> None:
+    old = stored(extra_tables=ITEMS)
+    assert goes_on(config(extra_tables={"items": {}}), old).model_dump(mode="json") == old
+    assert goes_on(config(), old).model_dump(mode="json") == old
+    other = goes_on(config(extra_tables={"users": {}}), old)
+    assert set(other.extra_tables) == {"users"}
+
+
+def test_a_model_of_another_type_has_keys_of_its_own() -> None:
+    made = goes_on(config(model={"type": "deepfm"}), stored(**OLD))
+    assert made.model == config(model={"type": "deepfm"}).model
+
+
+def test_budgets_and_passes_are_those_of_the_config() -> None:
+    old = stored(
+        mem={"budget_bytes": 1 << 21},
+        trainer={"epochs": 3, "log_every_batches": 7, "visualdl": "scalars"},
+        data={**FIELDS["data"], "train_files": ["a", "b"], "files_per_pass": 2, "threads": 3},
+        checkpoint={"every": 3},
+    )
+    made, own = goes_on(config(), old), config()
+    assert (made.mem, made.trainer, made.checkpoint) == (own.mem, own.trainer, own.checkpoint)
+    assert made.data.train_files == ("a",)
+    assert (made.data.files_per_pass, made.data.threads) == (0, own.data.threads)
+
+
+@pytest.mark.parametrize("phases", [False, True])
+def test_a_key_that_a_release_did_not_have_means_what_that_release_did(phases: bool) -> None:
+    old = stored(**({"phases": {"join": PHASE, "update": PHASE}} if phases else {}))
+    for place in (old, *old["phases"].values()):
+        del place["optimizer"]["averaging"]
+    before = copy.deepcopy(old)
+    read = read_stored(old)
+    assert read.optimizer.averaging == 0.0
+    assert [one.optimizer.averaging for one in read.phases.values()] == [0.0] * 2 * phases
+    assert old == before, "what was stored is not changed"
+    assert completed(FIELDS)["optimizer"] == {"averaging": 0.0}
+
+
+def test_keys_of_a_later_release_are_left_out() -> None:
+    old = stored(**OLD)
+    later = copy.deepcopy(old)
+    later["shiny"] = later["table"]["shiny"] = later["model"]["shiny"] = 1
+    assert goes_on(config(), later).model_dump(mode="json") == old
+
+
+def test_a_value_that_this_release_cannot_read_is_named() -> None:
+    later = {**FIELDS, "data": {**FIELDS["data"], "format": "shiny"}, "bright": 1}
+    with pytest.raises(ConfigError, match=r"^run: config: data\.format: expected .*found 'shiny'"):
+        goes_on(config(), later)
+
+
+def test_tools_that_are_given_a_config_and_a_run_take_the_stored_values(tmp_path: Path) -> None:
+    run, path = tmp_path / "run", tmp_path / "config.yaml"
+    path.write_text(json.dumps({**FIELDS, "model": {"type": "dnn", "hidden": [8]}}))
+    arguments = argparse.Namespace(config=path, run_dir=run, overrides=["seed=3"])
+    assert run_arguments.config_of(arguments)[0].data.key_space == "per_slot", "there is no run"
+    with Manifest.open_writer(run / "store") as manifest:
+        described = {"config": stored(**OLD, seed=7), "slots": {"slots": []}}
+        manifest.commit(VersionRecord(1, 0, [], {}, 1, config=described))
+    made, _ = run_arguments.config_of(arguments)
+    assert made.model_dump(mode="json") == stored(**OLD, seed=3)
+    arguments.run_dir = None  # as tools/advise.py may be called
+    assert run_arguments.config_of(arguments)[0].data.key_space == "per_slot"
