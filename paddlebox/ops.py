@@ -110,12 +110,13 @@ def _pull_slots(
     for position, ids in enumerate(slots):
         if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
             raise ValueError(
-                f"{op}: input {position} has dtype {ids.dtype}, expected int64 feasigns"
+                f"{op}: input {position} has dtype {ids.dtype}, expected int64 feasigns: "
+                "cast it, paddle.cast(ids, 'int64')"
             )
         if len(slots) > 1 and (len(ids.shape) != 2 or ids.shape[1] < 1):
             raise ValueError(
                 f"{op}: input {position} of the list has shape {tuple(ids.shape)}, "
-                "expected (B, n) with n known"
+                "expected (B, n) with n known: reshape it"
             )
         widths.append(int(ids.shape[-1]))
     packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)

@@ -29,6 +29,14 @@ _EXPECTED = {
     "model_attributes_type": "a section with keys of its own",
     "finite_number": "a finite number",
 }
+_BOUNDS = {  # the bound is in the error's ctx, under its second part
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+_BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_PAGE = "docs/config.md describes the keys"
 
 
 def validate(model: type[M], values: Any, source: str, overridden: Set[str] = frozenset()) -> M:
@@ -44,9 +52,12 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        lines = [_describe(model, e, overridden) for e in error.errors(include_url=False)]
-    head = f"{source}: " if len(lines) == 1 else f"{source}: {len(lines)} errors\n  "
-    raise ConfigError(head + "\n  ".join(lines))
+        errors = _without_twins(error.errors(include_url=False))
+        lines, steps = zip(*(_describe(model, e, overridden) for e in errors), strict=True)
+    if len(lines) == 1:
+        raise ConfigError(f"{source}: {lines[0]}" + ("" if all(steps) else f"; {_PAGE}"))
+    page = [] if all(steps) else [_PAGE]
+    raise ConfigError("\n  ".join([f"{source}: {len(lines)} errors", *lines, *page]))
 
 
 def sections_of(annotation: Any) -> _Sections:
@@ -72,39 +83,91 @@ def dotted(location: Location) -> str:
     return text
 
 
-def _describe(model: type[BaseModel], error: ErrorDetails, overridden: Set[str]) -> str:
+def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the required keys that are missing because they are misspelled: the line of the
+    unknown key names them."""
+    absent = {e["loc"] for e in errors if e["type"] == "missing"}
+    meant: set[Location] = set()
+    for error in errors:
+        if error["type"] != "extra_forbidden":
+            continue
+        *section, name = error["loc"]
+        siblings = [str(loc[-1]) for loc in absent if [*loc[:-1]] == section]
+        meant |= {(*section, near) for near in difflib.get_close_matches(str(name), siblings, 1)}
+    return [e for e in errors if not (e["type"] == "missing" and e["loc"] in meant)]
+
+
+def _describe(
+    model: type[BaseModel], error: ErrorDetails, overridden: Set[str]
+) -> tuple[str, bool]:
+    """A line about the error, and whether it says what to do."""
     location, chosen = _place(model, error["loc"])
     path = dotted(location)
     kind = error["type"]
+    step = ""
     if kind == "extra_forbidden":
-        text = f"unknown key{_nearest(model, location, chosen)}"
-    elif kind == "missing":
-        text = "is required, and not given"
-    elif kind == "union_tag_not_found":
-        path = dotted((*location, "type"))
+        text, step = "unknown key", _nearest(model, location, chosen)
+    elif kind in ("missing", "union_tag_not_found"):
+        path = path if kind == "missing" else dotted((*location, "type"))
         text = "is required, and not given"
     elif kind == "union_tag_invalid":
         path = dotted((*location, "type"))
         tags = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
-        near = difflib.get_close_matches(str(error["ctx"]["tag"]), tags, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        text = f"expected one of {', '.join(tags)}, found {error['ctx']['tag']!r}{meant}"
+        text = f"expected one of {', '.join(tags)}, found {error['ctx']['tag']!r}"
+        step = _choice(error["ctx"]["tag"], tags)
     elif kind == "invalid_key":
         path = dotted(location[:-1]) or "the top level"
-        text = f"the key {location[-1]!r} is not a string; quote it"
+        text, step = f"the key {location[-1]!r} is not a string", "; quote it"
     elif kind == "value_error":
         text = str(error["ctx"]["error"])
-    elif kind == "enum":
-        text = f"expected {error['ctx']['expected']}, found {_found(error['input'])}"
-    elif kind in _EXPECTED:
-        text = f"expected {_EXPECTED[kind]}, found {_found(error['input'])}"
     else:
-        text = f"{error['msg']}, found {_found(error['input'])}"
+        text = f"{_expected(error)}, found {_found(error['input'])}"
+        step = _step(error)
     given = any(path == p or path.startswith((f"{p}.", f"{p}[")) for p in overridden)
     # An override makes the sections on its way; one that should not be is an error of its own.
     made = kind == "extra_forbidden" and any(p.startswith(f"{path}.") for p in overridden)
     origin = " (from -o)" if given or made else ""
-    return f"{path}{origin}: {text}" if path else text
+    says = bool(step) or kind == "value_error"
+    return (f"{path}{origin}: {text}{step}" if path else text + step), says
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in ("enum", "literal_error"):
+        return f"expected {context['expected']}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}"
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return f"expected {words} {context[name]}"
+    if kind == "string_pattern_mismatch":
+        return "expected letters, digits, '_', '.' and '-', not '.' or '-' in front"
+    return error["msg"]
+
+
+def _step(error: ErrorDetails) -> str:
+    """What to write instead, where that is plain from what was found."""
+    kind, value = error["type"], error["input"]
+    if kind in ("enum", "literal_error"):
+        return _choice(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    if kind == "tuple_type" and isinstance(value, (str, int, float)):
+        return f"; write [{value}]"
+    if kind == "string_type" and isinstance(value, list):
+        return f"; write {value[0]}, without brackets" if len(value) == 1 else ""
+    if kind == "string_type" and isinstance(value, (int, float)):
+        return f'; write "{value}"'
+    if kind == "bool_type" and str(value).lower() in _BOOLS:
+        return f"; write {_BOOLS[str(value).lower()]}"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        plain = value.strip().replace(",", ".")
+        if re.fullmatch(r"[-+]?\d+" if kind == "int_type" else r"[-+]?\d+(\.\d+)?", plain):
+            return f"; write {plain}" + (", without quotes" if plain == value else "")
+    return ""
+
+
+def _choice(found: Any, names: list[str]) -> str:
+    near = difflib.get_close_matches(str(found).lower(), names, n=1)
+    return f"; did you mean {near[0]}?" if near else "; write one of these"
 
 
 def _found(value: Any) -> str:

@@ -126,7 +126,11 @@ class DataConfig(StreamConfig):
         if bool(self.train_files) == bool(self.path_template):
             raise ValueError(
                 "expected either train_files, or path_template with from_hour, found "
-                + ("both" if self.train_files else "neither")
+                + (
+                    "both: take one out"
+                    if self.train_files
+                    else "neither: name files, as in train_files: [train-*.csv]"
+                )
             )
         for name in ("files_per_pass", "date", "files_per_day"):
             if self.path_template and getattr(self, name):

@@ -17,9 +17,10 @@ def refuse_passwords(fields: Any, where: str) -> None:
     found = list(dict.fromkeys(_keys(fields, "")))
     if found:
         raise ConfigError(
-            f"{where}: {', '.join(found)}: a URI with a password in it, expected one without: "
-            "values are written into the log, the run dir, its versions and saves. Credentials of "
-            "S3, GCS and HDFS are found in the environment or in their own files"
+            f"{where}: {', '.join(found)}: found a URI with a password in it, expected one "
+            "without: values are written into the log, the run dir, its versions and saves. Take "
+            "it out; credentials of S3, GCS and HDFS are read from the environment or from their "
+            "own files"
         )
 
 

@@ -142,7 +142,10 @@ class Config(Section):
     @model_validator(mode="after")
     def _published_is_saved(self) -> Config:
         if self.publish.file and not self.save.out:
-            raise ValueError("publish.file follows the saves of save.out, which is not set")
+            raise ValueError(
+                "publish.file: expected save.out beside it, whose saves it follows, found none: "
+                "set save.out, or take publish.file out"
+            )
         if self.alerts.max_serving_lag_s and not self.publish.file:
             raise ValueError("alerts.max_serving_lag_s is set, but publish.file is not")
         if self.alerts.command and not self.security.allow_commands:

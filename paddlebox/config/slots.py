@@ -77,16 +77,26 @@ class Csv(Section):
     def _no_column_twice(self) -> Csv:
         twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
         if twice:
-            raise ValueError(f"columns are given twice: {', '.join(twice)}")
+            raise ValueError(
+                f"columns: expected each name once, found {', '.join(twice)} twice: rename one"
+            )
         return self
 
     @model_validator(mode="after")
     def _two_marks(self) -> Csv:
-        marks = (self.delimiter, self.list_separator)
-        if any(len(mark) != 1 or mark in '\n\r"\0' or not mark.isascii() for mark in marks):
-            raise ValueError(f"expected single characters, no quote or line break, found {marks}")
-        if marks[0] == marks[1]:
-            raise ValueError(f"delimiter and list_separator are both {marks[0]!r}")
+        marks = {"delimiter": self.delimiter, "list_separator": self.list_separator}
+        for name, mark in marks.items():
+            if len(mark) != 1 or mark in '\n\r"\0' or not mark.isascii():
+                step = 'a tab is "\\t", in double quotes' if "\\t" in mark else 'write one, as ";"'
+                raise ValueError(
+                    f"{name}: expected one character, no quote or line break, found {mark!r}: "
+                    f"{step}"
+                )
+        if self.delimiter == self.list_separator:
+            raise ValueError(
+                f"expected two marks, found {self.delimiter!r} as delimiter and as list_separator: "
+                'set another list_separator, as ";"'
+            )
         return self
 
 
@@ -133,15 +143,25 @@ class Slot(Section):
     @model_validator(mode="after")
     def _fields_are_for_the_type(self) -> Slot:
         if self.dim != 1 and self.type is not SlotType.DENSE:
-            raise ValueError(f"slot {self.name!r} has a dim, which only a dense slot may have")
+            raise ValueError(
+                f"slot {self.name!r} has a dim, which only a dense slot may have; found type "
+                f"{self.type.value}: take dim out, or correct the type"
+            )
         if any(character.isspace() or character == ":" for character in self.name):
-            raise ValueError(f"slot name {self.name!r} holds a space or a colon")
-        for field in ("hash", "max_length", "bucket", "cross", "table", "shares"):
-            if getattr(self, field) and self.type is not SlotType.SPARSE:
-                raise ValueError(f"slot {self.name!r} has {field}, which is for sparse slots")
-        for field in ("clip", "log1p"):
-            if getattr(self, field) and self.type is not SlotType.DENSE:
-                raise ValueError(f"slot {self.name!r} has {field}, which is for dense slots")
+            raise ValueError(
+                f"slot name: expected no space and no colon, found {self.name!r}: give the slot "
+                f"another name, and `column: {self.name!r}`"
+            )
+        for kind, names in (
+            (SlotType.SPARSE, ("hash", "max_length", "bucket", "cross", "table", "shares")),
+            (SlotType.DENSE, ("clip", "log1p")),
+        ):
+            for field in names:
+                if getattr(self, field) and self.type is not kind:
+                    raise ValueError(
+                        f"slot {self.name!r} has {field}, which is for {kind.value} slots; found "
+                        f"type {self.type.value}: take {field} out, or correct the type"
+                    )
         if self.bucket is not None and self.cross is not None:
             raise ValueError(f"slot {self.name!r} has bucket and cross; expected one of them")
         if self.made and (self.hash or self.column is not None or self.shares is not None):
@@ -152,10 +172,14 @@ class Slot(Section):
             raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
         boundaries = self.bucket.boundaries if self.bucket is not None else ()
         if any(low >= high for low, high in pairwise(boundaries)):
-            raise ValueError(f"slot {self.name!r}: bucket.boundaries: expected them to ascend")
+            raise ValueError(
+                f"slot {self.name!r}: bucket.boundaries: expected them to ascend, found "
+                f"{list(boundaries)}: sort them, each once"
+            )
         if self.cross is not None and len(self.cross) != 2:
             raise ValueError(
-                f"slot {self.name!r}: cross: expected two slots, found {len(self.cross)}"
+                f"slot {self.name!r}: cross: expected two slots, found {len(self.cross)}: write "
+                "[one, other]"
             )
         self._check_default()
         return self
@@ -172,7 +196,7 @@ class Slot(Section):
             fits, expected = isinstance(value, str) and value != "", "a string, as hash says"
         else:
             fits = isinstance(value, int) and 0 < value < 1 << 64
-            expected = "a feasign in [1, 2^64 - 1]"
+            expected = "a feasign in [1, 2^64 - 1] (a slot of strings needs hash: true)"
         if not fits:
             raise ValueError(f"slot {self.name!r}: default: expected {expected}, found {value!r}")
 
@@ -189,9 +213,14 @@ class Slots(Section):
         names = [slot.name for slot in self.slots]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"slot names are given twice: {', '.join(twice)}")
+            raise ValueError(
+                f"slots: expected each name once, found {', '.join(twice)} twice: rename one"
+            )
         if not self.labels:
-            raise ValueError("expected a slot of type label, found none")
+            raise ValueError(
+                "slots: expected a slot of type label, found none: add the column of 0 and 1 to "
+                "predict, as {name: click, type: label}"
+            )
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
         return self
@@ -318,7 +347,11 @@ class Slots(Section):
                 hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
                 raise ConfigError(f"sequence {name!r} is no sparse slot; {hint}")
             if self.sparse[names.index(name)].max_length is None:
-                raise ConfigError(f"sequence {name!r}: give its slot a max_length in slots.yaml")
+                raise ConfigError(
+                    f"sequence {name!r}: expected a slot with max_length, found none: the model "
+                    f"reads its ids one by one; give slot {name!r} a max_length, as 20, in "
+                    "slots.yaml"
+                )
         return tuple((s.max_length or 1) if s.name in sequences else 1 for s in self.sparse)
 
     def tables(self, names: Sequence[str]) -> tuple[int, ...]:
@@ -373,7 +406,8 @@ class Slots(Section):
                 if slot.column is not None and not named:
                     raise ConfigError(
                         f"slot {slot.name!r} has a column, which only formats criteo_tsv, csv, "
-                        f"parquet and arrow use; data.format is {data_format.value}"
+                        f"parquet and arrow use; found data.format {data_format.value}: take "
+                        "column out, or correct data.format"
                     )
                 continue
             if slot.hash:
@@ -429,7 +463,10 @@ def _with_intercept(slots: Slots, path: str | Path) -> Slots:
     such as (B, 0, D) would reach Paddle; what is added is one row, a bias.
     """
     if not slots.dense:
-        raise ConfigError(f"{path}: expected a slot of type sparse or dense, found only labels")
+        raise ConfigError(
+            f"{path}: slots: expected one of type sparse or dense, found only labels: add the "
+            "columns that the model predicts from"
+        )
     name = INTERCEPT
     while name in [slot.name for slot in slots.slots]:
         name = f"_{name}"

@@ -22,13 +22,23 @@ def parse_bytes(value: Any) -> Any:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(_UNITS)
-        raise ValueError(f"expected bytes, as a number and one of {units}, found {value!r}")
+        raise ValueError(
+            f"expected bytes, as a number and one of {units}, found {value!r}{_meant(match)}"
+        )
     whole, _, fraction = match[1].partition(".")
     scale = 10 ** len(fraction)
     count, rest = divmod(int(whole + fraction) * _UNITS[match[2]], scale)
     if rest:
         raise ValueError(f"{value!r} is not a whole number of bytes")
     return count
+
+
+def _meant(match: re.Match[str] | None) -> str:
+    """What a number with another unit, as GB, probably stands for."""
+    letter = match[2][0].upper() if match else ""
+    if match and letter in "KMGT" and match[2][1:].upper() in ("", "B", "IB"):
+        return f"; did you mean {match[1]}{letter}iB?"
+    return "; write for example 64MiB"
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]

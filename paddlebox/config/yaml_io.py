@@ -26,7 +26,8 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None,
                     None,
-                    f"key {key.value!r} is already given in line {first}",
+                    f"key {key.value!r} is already given in line {first}; expected each key once: "
+                    "take one of them out, or put what is below both under one",
                     key.start_mark,
                 )
             seen[key.value] = key.start_mark
@@ -65,11 +66,28 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = source if mark is None else f"{source}:{mark.line + 1}:{mark.column + 1}"
-        raise ConfigError(f"{where}: {error.problem or error.context}") from error
+        raise ConfigError(f"{where}: {_explained(error)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
+
+
+def _explained(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong, in words that need no knowledge of YAML's grammar where the cause is usual."""
+    problem = str(error.problem or error.context)
+    if "'\\t' that cannot start" in problem:
+        return "found a tab, expected spaces: YAML is indented with spaces, replace the tab by them"
+    if problem == "mapping values are not allowed here":
+        return (
+            "found a colon where no key can be; expected `key: value`, with a space after the "
+            "colon and the keys of a section one below the other: look at this line and the one "
+            "before it"
+        )
+    if str(error.context).startswith("while parsing a flow") and error.context_mark is not None:
+        mark = "[" if "sequence" in str(error.context) else "{"
+        return f"{problem}; close the {mark} of line {error.context_mark.line + 1}"
+    return problem
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -81,7 +99,13 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        seen = ""
+        if isinstance(error, FileNotFoundError):
+            seen = (
+                f"; expected a YAML file, seen from {Path.cwd()}: correct the path, which is "
+                "relative to the folder in which the command is started, or start it elsewhere"
+            )
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}{seen}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}"
@@ -90,5 +114,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected a mapping (key: value), found {type(value).__name__}")
+        raise ConfigError(
+            f"{path}: expected a mapping (key: value), found {type(value).__name__}: write it "
+            "below a key (docs/config.md)"
+        )
     return value

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.config.hints import did_you_mean
+from paddlebox.data import csv_hints
 from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
 from paddlebox.errors import DataError
 
@@ -62,11 +63,14 @@ def read_pieces(
         when one is missing or of a type that its slot cannot take.
     """
     opened = _parquet if data_format is Format.PARQUET else _arrow
-    hint = ""
+    hint = (
+        f"; expected a file of data.format {data_format.value}: correct data.format, or write the "
+        "file again"
+    )
     try:
         type_, pieces, read = opened(path, schema.column_names, retries)
         missing = [name for name in schema.column_names if name not in type_.names]
-        hint = did_you_mean(missing, type_.names)
+        hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
         schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.slots import Csv
 
+OTHER_NAME = (
+    "; correct the slot's name in slots.yaml, or give it `column: NAME`, or take it out if the "
+    "data does not have it"
+)
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CELLS = re.compile(r"(\d+) cells, expected (\d+)")
@@ -20,6 +24,8 @@ def of_header(line: bytes, columns: Sequence[str], delimiter: str) -> str:
     Args:
         columns: those that slots.yaml expects.
     """
+    if not line:
+        return "; if the file is empty, write it again or leave it out"
     text = line.decode("utf-8", "replace")
     cells = _cut(text, delimiter)
     other = _other_delimiter(text, delimiter, len(cells), min(2, len(columns)))
@@ -31,7 +37,7 @@ def of_header(line: bytes, columns: Sequence[str], delimiter: str) -> str:
             "slots.yaml, or csv: {columns: […]} where the file has other columns than the slots"
         )
     missing = [column for column in columns if column not in cells]
-    return did_you_mean(missing, cells)
+    return did_you_mean(missing, cells) or OTHER_NAME
 
 
 def of_line(number: int, reason: str, excerpt: str, columns: Sequence[str], csv: Csv) -> str:

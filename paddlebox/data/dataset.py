@@ -63,9 +63,11 @@ class InMemoryDataset(Orders):
         """Opens the loaded pass; ends the day before, where it begins a later one. What staging
         its rows met is raised by its first batch."""
         if self._current is not None:
-            raise PassError("a pass is open already: end_pass is missing")
+            raise PassError("begin_pass: a pass is open already: end_pass is missing")
         if self._loading is None and self._next is None:
-            raise PassError("no pass is loaded: preload_into_memory is missing")
+            raise PassError(
+                "begin_pass: no pass is loaded: load_into_memory or preload_into_memory is missing"
+            )
         self.wait_preload_done()
         assert self._next is not None
         if self._next.train:
@@ -274,7 +276,7 @@ class InMemoryDataset(Orders):
         del need_save_delta
         current = self._current
         if current is None:
-            raise PassError("no pass is open: begin_pass is missing")
+            raise PassError("end_pass: no pass is open: begin_pass is missing")
         if current.begun < len(current.loaded.ranges):
             raise PassError(
                 f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
@@ -327,7 +329,7 @@ class InMemoryDataset(Orders):
         """
         current, self._current = self._current, None
         if current is None:
-            raise PassError("no pass is open: begin_pass is missing")
+            raise PassError("abandon_pass: no pass is open: begin_pass is missing")
         if error is not None and current.train and self.rescue is not None:
             self.rescue(error)
         self._side_tables.end_pass()

@@ -35,9 +35,20 @@ log = logging.getLogger(__name__)
 _QUOTED_BAD_LINES = 5
 # What a reason says, and what mends it where all lines are so.
 _ADVICE = {
-    "is not a decimal feasign": "a sparse slot of strings needs hash: true in slots.yaml",
+    "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
+    "hash: true in slots.yaml",
     "'' is not a finite number": "default: VALUE in slots.yaml is what an empty cell becomes",
+    "is not a label in [0, 1]": "write labels as 0, 1 or a number between them",
+    "is not a count of values": "multislot has `n v1 … vn` for each slot: correct data.format or "
+    "slots.yaml if these files are written otherwise",
 }
+_ADVICE_OF_CSV = {
+    "is not a finite number": 'csv: {null: ["nan"]} in slots.yaml makes an empty cell of a text, '
+    "and default: VALUE of the slot is what an empty cell becomes",
+}
+_ADVICE_OF_ANY = (
+    "correct or remove these lines; a larger data.max_bad_line_ratio leaves more of them out"
+)
 _LINES_BEFORE_EARLY_STOP = 10_000
 # Fields of LoadOptions that what a line becomes does not depend on.
 _NOT_PARSING = {
@@ -239,15 +250,19 @@ class _BadLines:
         """Raises DataError when the share of bad lines is above the ratio."""
         if self.bad > self.ratio * self.lines:
             raise DataError(
-                f"{self.bad} of {self.lines} lines are malformed, data.max_bad_line_ratio is "
-                f"{self.ratio}. The first:\n  {self.text()}"
+                f"{self.bad} of {self.lines} lines are malformed, expected a share of at most "
+                f"{self.ratio} (data.max_bad_line_ratio). The first:\n  {self.text(_ADVICE_OF_ANY)}"
             )
 
-    def text(self) -> str:
-        """The lines that are quoted, and what may mend them."""
-        advice = [text for reason, text in _ADVICE.items() if any(reason in q for q in self.quoted)]
+    def text(self, otherwise: str = "") -> str:
+        """The lines that are quoted, and what may mend them; otherwise: where nothing is known."""
+        known = _ADVICE | (_ADVICE_OF_CSV if self._csv is not None else {})
+        applies = [reason for reason in known if any(reason in q for q in self.quoted)]
+        if "'' is not a finite number" in applies and "is not a finite number" in applies:
+            applies.remove("is not a finite number")
+        advice = [known[reason] for reason in applies]
         hints = dict.fromkeys(hint for hint in self._hints if hint)
-        return "\n  ".join([*self.quoted, *(hints or advice)])
+        return "\n  ".join([*self.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
 
 def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:

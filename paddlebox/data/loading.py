@@ -115,7 +115,7 @@ class Loading(Settings):
         if self._loading is not None or self._next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
         if not self._filelist and self._table.ranks == 1:  # of several, one may have none
-            raise PassError("there is nothing to load: set_filelist is missing")
+            raise PassError("load_into_memory: there is nothing to load: set_filelist is missing")
         if self._use_var is not None:
             check_use_var(self._use_var, options.slots, self._rank_offset, self._table_names)
         self._side_tables.begin_feed_pass()

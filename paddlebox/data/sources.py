@@ -241,7 +241,8 @@ def _local_files(pattern: str) -> list[str]:
     if not glob.has_magic(pattern):
         raise NothingThereError(
             f"{pattern}: no such file; expected a file, a folder or a glob of files, seen from "
-            f"{Path.cwd()}; for a config of configs/, its first lines say how its data is made"
+            f"{Path.cwd()}: correct the path, or start the command in the folder that it is "
+            "relative to; for a config of configs/, its first lines say how its data is made"
         )
     matches = sorted(glob.glob(pattern, recursive=True, include_hidden=True))
     return _kept(pattern, [(m, (Path(m).name,)) for m in matches if Path(m).is_file()])
@@ -291,7 +292,10 @@ def _kept(pattern: str, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
     if not files:
         only = f"; {len(left_out)} hidden or temporary ones are left out" if left_out else ""
         what = "no file matches" if glob.has_magic(pattern) else "no file in this folder"
-        raise NothingThereError(f"{pattern}: {what}{only}")
+        raise NothingThereError(
+            f"{pattern}: {what}{only}; expected one or more, seen from {Path.cwd()}: correct the "
+            "path, or make the data first"
+        )
     return files
 
 

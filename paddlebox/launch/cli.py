@@ -33,6 +33,7 @@ from paddlebox.errors import (
     TrainingError,
 )
 from paddlebox.launch import cpu, run_arguments
+from paddlebox.launch.arguments import number
 from paddlebox.store import run_config
 
 if TYPE_CHECKING:
@@ -107,7 +108,10 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = run_arguments.parsed(parser, argv, needs_run=False)
     if arguments.config is None and arguments.run_dir is None:
-        parser.error("expected -c CONFIG, or RUN_DIR of a run that is to go on with its own")
+        parser.error(
+            "expected -c CONFIG, or RUN_DIR of a run that is to go on with its own, found neither: "
+            "give one of them"
+        )
 
     def run() -> None:
         if heartbeat.supervised():
@@ -169,7 +173,10 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
         return []
     first, dots, last = arguments.backfill.partition("..")
     if not (first and dots and last):
-        raise ConfigError(f"--backfill: expected FROM..TO, found {arguments.backfill!r}")
+        raise ConfigError(
+            f"--backfill: expected FROM..TO, found {arguments.backfill!r}: write for example "
+            "2024010100..2024010123"
+        )
     hours = {"from_hour": first, "until_hour": last}
     overrides = [f"data.{name}={json.dumps(text)}" for name, text in hours.items()]
     config = _config_to_train(arguments, overrides)
@@ -205,7 +212,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--threshold",
-        type=float,
+        type=number,
         metavar="SCORE",
         help="with --as-served: of the export, where it is made with --threshold SCORE",
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
+from paddlebox.launch.arguments import number, parse
 from paddlebox.launch.cli import _guarded, _prepare_for
 from paddlebox.launch.run_arguments import add_config
 
@@ -61,7 +62,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
     parser.add_argument(
         "--threshold",
-        type=float,
+        type=number,
         metavar="SCORE",
         help="keep rows of this score and above; 0: all rows. Default: with --apply what the file "
         "has, of a new file table.life.base_threshold, or all rows of a run without dates",
@@ -79,11 +80,11 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     )
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
-    gate.add_argument("--min-auc", type=float, default=0.0)
+    gate.add_argument("--min-auc", type=number, default=0.0)
     gate.add_argument(
-        "--max-copc-drift", type=float, default=0.0, help="from the version shown now, as a share"
+        "--max-copc-drift", type=number, default=0.0, help="from the version shown now, as a share"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parse(parser, argv)
     if (arguments.path is None) != (arguments.from_save is not None):
         parser.error("expected either a path or --from-save SAVE_DIR")
     if arguments.from_save is not None and arguments.out is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paddlebox.config import Config, Slots, load_config
 from paddlebox.errors import DataError
+from paddlebox.launch.arguments import parse
 from paddlebox.store import run_config
 
 
@@ -61,7 +62,7 @@ def parsed(
 ) -> argparse.Namespace:
     """The arguments, with `run_dir` however it was given (None only without needs_run), and with
     `overrides`, a flat list."""
-    arguments = parser.parse_args(argv)
+    arguments = parse(parser, argv)
     overrides = [*itertools.chain(*arguments.override)]
     named = [path for path in (arguments.run_dir, arguments.named_run_dir) if path is not None]
     if len({*named}) > 1:
@@ -71,7 +72,7 @@ def parsed(
             f"-o {overrides[-1]}: expected KEY=VALUE; write RUN_DIR before -o, or after --run-dir"
         )
     if not named and needs_run:
-        parser.error("expected RUN_DIR, the folder of a training run")
+        parser.error("RUN_DIR: expected the folder of a training run, found none: name it")
     arguments.run_dir = named[0] if named else None
     files = getattr(arguments, "files", None)
     if files:

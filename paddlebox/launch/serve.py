@@ -15,6 +15,7 @@ from typing import Any
 from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.launch import cpu
+from paddlebox.launch.arguments import number, parse
 from paddlebox.launch.cli import _guarded, _prepare_for
 from paddlebox.launch.workers import keep_workers
 
@@ -56,21 +57,22 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     limits.add_argument(
         "--grace-s", type=_seconds, default=30.0, help="for requests in flight after SIGTERM"
     )
-    return parser.parse_args(argv)
+    return parse(parser, argv)
 
 
 def _within(low: int, high: int) -> Any:
-    def number(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"expected {low} to {high}, found {value}")
-        return value
+    def within(text: str) -> int:
+        if not (text.isdecimal() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(
+                f"expected {low} to {high}, found {text!r}: correct it"
+            )
+        return int(text)
 
-    return number
+    return within
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text}")
     return value
@@ -78,9 +80,14 @@ def _seconds(text: str) -> float:
 
 def _run(arguments: Any) -> int:
     if importlib.util.find_spec("aiohttp") is None:
-        raise ConfigError("tools/serve.py needs aiohttp: pip install 'aiohttp>=3.11'")
+        raise ConfigError(
+            "tools/serve.py: expected aiohttp, found none: pip install 'aiohttp>=3.11'"
+        )
     if not arguments.path.is_file():
-        raise StoreError(f"{arguments.path}: there is no export file; tools/export.py makes one")
+        raise StoreError(
+            f"{arguments.path}: expected an export file, found none: tools/export.py RUN_DIR --out "
+            "FILE makes one"
+        )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     trainer = TrainerConfig(dense_threads=arguments.threads)

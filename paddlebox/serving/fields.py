@@ -8,6 +8,7 @@ in what becomes of them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,22 @@ from paddlebox.errors import DataError
 
 _CELL, _VALUE = "\x1f", "\x1e"  # between cells and between the values of one
 _CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+
+_NO_NUMBER = re.compile(r"slot ('[^']*'): (.*) is not a finite number", re.DOTALL)
+
+
+def _explained(reason: str) -> str:
+    """A parser's reason in the words of a request."""
+    found = _NO_NUMBER.fullmatch(reason)
+    if found is None:
+        return reason
+    slot, value = found.groups()
+    if value == "''":
+        return (
+            f"slot {slot}: expected a finite number, found none: send one, or train with a default "
+            "of the slot in slots.yaml"
+        )
+    return f"slot {slot}: expected a finite number, found {value}: send a number"
 
 
 class FieldParser:
@@ -48,7 +65,7 @@ class FieldParser:
             for name, column in column_of.items()
             if name not in self._places
         }
-        self._label = self._places[label]
+        self._label, self._label_name = self._places[label], label
         self._empty = [""] * len(columns)
         self._empty[self._label] = "0"
 
@@ -61,7 +78,7 @@ class FieldParser:
         chunk = core.parse_chunk(self._schema, text.encode("utf-8", "surrogateescape"))
         if chunk.bad_lines or chunk.instances != len(instances):
             for line, reason, _ in chunk.first_bad:
-                raise DataError(f"instance {line}: {reason.replace(_CELL, ' ')}")
+                raise DataError(f"instance {line}: {_explained(reason.replace(_CELL, ' '))}")
             raise DataError(f"{len(instances)} instances became {chunk.instances} lines")
         return chunk
 
@@ -73,7 +90,8 @@ class FieldParser:
                     cells[self._places[name]] = self._cell(value)
         except KeyError:
             near = difflib.get_close_matches(name, list(self._places), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(name for name in self._places if name != self._label_name)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {known}"
             raise DataError(f"instance {number}: no slot reads a field {name!r}{hint}") from None
         except ValueError as error:
             raise DataError(f"instance {number}: field {name!r}: {error}") from None

@@ -131,6 +131,8 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
         text = lmdb_text(error, os.path.abspath(path))
         full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in text
         kind: type[StoreError] = OutOfSpaceError if full else StoreError
+        if isinstance(error, lmdb.InvalidError):
+            text += "; expected an export file: tools/export.py RUN_DIR --out FILE makes one"
         if isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)):
             kind = CorruptionError
         raise kind(f"{path}: cannot {what}: {text}") from error
@@ -159,7 +161,10 @@ class ExportFile(Closing):
         self.path = Path(path)
         self._key = (os.getpid(), os.path.realpath(path))
         if not create and not self.path.is_file():
-            raise StoreError(f"{self.path}: there is no export file; tools/export.py makes one")
+            raise StoreError(
+                f"{self.path}: expected an export file, found none: tools/export.py RUN_DIR --out "
+                "FILE makes one"
+            )
         with _lock:
             held = _open.get(self._key)
             if held is not None and (write or held.write):

@@ -11,6 +11,7 @@ from paddlebox.errors import DataError
 _ONE = frozenset({str, int, float})
 _TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
           float: "a number", bool: "a boolean", type(None): "null"}  # fmt: skip
+_REQUEST = '{"instances": [{NAME: VALUE, …}, …]}'
 # How the feeder's errors begin.
 _PLACE = re.compile(r"instance (\d+)(?:: (?:no slot reads a )?(?:slot|field) '((?:[^'\\]|\\.)*)')?")
 
@@ -41,9 +42,13 @@ def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
     except RecursionError:
         raise Refused(400, "malformed_json", "the body is nested too deeply") from None
     except ValueError as error:
-        raise Refused(400, "malformed_json", f"the body is not JSON in UTF-8: {error}") from None
+        raise Refused(
+            400,
+            "malformed_json",
+            f"the body is not JSON in UTF-8, found: {error}; expected {_REQUEST}",
+        ) from None
     if type(request) is not dict:
-        _wrong("", "an object with a member 'instances'", request)
+        _wrong("", f"an object with a member 'instances', {_REQUEST}", request)
     for name in request:
         if name != "instances":
             raise Refused(
@@ -53,7 +58,9 @@ def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
                 name[:40],
             )
     if "instances" not in request:
-        raise Refused(422, "missing_member", "expected a member 'instances', found none")
+        raise Refused(
+            422, "missing_member", f"expected a member 'instances', found none: send {_REQUEST}"
+        )
     instances = request["instances"]
     if type(instances) is not list:
         _wrong("instances", "an array of objects", instances)

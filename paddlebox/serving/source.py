@@ -139,7 +139,10 @@ class RunSource(Closing):
     ) -> None:
         store = run_dir / "store"
         if not store.is_dir():
-            raise StoreError(f"{run_dir}: is no run dir: it holds no store")
+            raise StoreError(
+                f"{run_dir}: is no run dir: expected a folder with a store, found none in it: give "
+                "the --run-dir of a training run"
+            )
         (_, head), *others = rank_versions(store, version)
         if config is None:
             self.config, self.slots = run_config.of_version(run_dir, head, overrides)

@@ -14,7 +14,7 @@ import numpy as np
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import files
 from paddlebox.store.dense import read_dense, write_dense
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.manifest import NOTHING_COMMITTED, Manifest, VersionRecord
 
 log = logging.getLogger("paddlebox")
 
@@ -91,7 +91,7 @@ class History:
         assert self.manifest is not None
         head = self.manifest.pin(version)
         if head is None:
-            raise StoreError(f"{self.folder}: no version has been committed yet")
+            raise StoreError(f"{self.folder}: {NOTHING_COMMITTED}")
         return head
 
     def _take_up(self) -> VersionRecord | None:

@@ -34,8 +34,8 @@ class StoreLock:
             if not isinstance(error, BlockingIOError):
                 raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
             raise StoreLockedError(
-                f"{path}: process {pid or '?'} on {host or '?'} is the store's writer; wait for "
-                "it, or open the store as a reader"
+                f"{path}: process {pid or '?'} on {host or '?'} is the store's writer, expected "
+                "none: wait for it or end it, or open the store as a reader"
             ) from None
         # On a full disk the name is lost, not the lock.
         with contextlib.suppress(OSError):

@@ -35,6 +35,8 @@ _REBUILD = (
     "; the MANIFEST files can make it anew: paddlebox.store.rebuild.rebuild_from_files(folder)"
 )
 
+NOTHING_COMMITTED = "no version has been committed yet, expected one: train until a pass has ended"
+
 # (pid, real path) of every environment open in this process: LMDB forbids a second one.
 _open: set[tuple[int, str]] = set()
 
@@ -69,7 +71,10 @@ def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int] | None]:
 
 
 def _opened_twice(folder: str) -> StoreError:
-    return StoreError(f"{folder}: its manifest is open in this process already; use that one")
+    return StoreError(
+        f"{folder}: its manifest is open in this process already, expected it closed: use the one "
+        "that is open, or close it first"
+    )
 
 
 class Manifest(Closing):

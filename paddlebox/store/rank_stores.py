@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paddlebox import _native
 from paddlebox.errors import StoreError
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.manifest import NOTHING_COMMITTED, Manifest
 from paddlebox.store.record import VersionRecord
 
 _MASK = (1 << 64) - 1
@@ -47,7 +47,7 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
     with Manifest.open_reader(store) as manifest:
         head = manifest.head() if version is None else manifest.version(version)
     if head is None:
-        raise StoreError(f"{store}: no version has been committed yet")
+        raise StoreError(f"{store}: {NOTHING_COMMITTED}")
     size = ranks_of(head)
     if size == 1:
         return [(store, head)]

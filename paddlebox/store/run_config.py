@@ -92,9 +92,14 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
         head = _newest(own)
         if head is not None and head.config:
             return of_version(own, head, overrides)[0]
+        what = (
+            f"holds no config: neither {CONFIG_FILE} nor a commit of tools/train.py"
+            if run_dir.is_dir()
+            else f"no such folder, seen from {Path.cwd()}"
+        )
         raise StoreError(
-            f"{run_dir}: holds no config: neither {CONFIG_FILE} nor a commit of tools/train.py; "
-            "expected the --run-dir of a training run, or give its config: -c CONFIG"
+            f"{run_dir}: {what}; expected the --run-dir of a training run: correct it, or give the "
+            "config: -c CONFIG"
         ) from error
     except (OSError, ValueError) as error:
         raise StoreError(

@@ -28,7 +28,7 @@ def find_version(manifest: Manifest, what: str) -> int:
     if not found:
         there = [f"{r.version} ({date_of(r.day) or 'no date'}/{r.pass_number})" for r in records]
         raise StoreError(
-            f"{manifest.folder}: no version {what!r}; there are: {', '.join(there)}"
+            f"{manifest.folder}: no version {what!r}; expected one of {', '.join(there)}"
             + (f", and the names {', '.join(named)}" if named else "")
         )
     whole = [record for record in found if not record.is_partial]

@@ -68,7 +68,9 @@ def evaluate(
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
     if not config.data.test_files:
-        raise ConfigError("data.test_files is empty: name files with --files FILE…")
+        raise ConfigError(
+            "data.test_files: expected files to evaluate on, found none: name them with --files"
+        )
     slots = read_slots(config, slots)
     unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
     if unknown:
@@ -142,7 +144,9 @@ def opened(
     Raises: StoreError where there is none; ConfigError for another model or slots than it has.
     """
     if not (run_dir / "store").is_dir():
-        raise StoreError(f"{run_dir}: holds no store; expected the --run-dir of a training run")
+        raise StoreError(
+            f"{run_dir}: holds no store; expected the --run-dir of a training run: correct it"
+        )
     store = run_dir / "store"
     common = on_ranks.common_version(store, world)
     with open_table(

@@ -44,7 +44,9 @@ def slot_importance(
     if repeats < 1:
         raise ConfigError(f"repeats: expected at least 1, found {repeats}")
     if not config.data.test_files:
-        raise ConfigError("data.test_files is empty: name files with --files FILE…")
+        raise ConfigError(
+            "data.test_files: expected files to evaluate on, found none: name them with --files"
+        )
     slots = read_slots(config, slots)
     wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
     sparse = [slot.name for slot in slots.sparse]

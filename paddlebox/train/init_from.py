@@ -63,9 +63,15 @@ def find_source(text: str, run_dir: Path) -> Source:
         run, name = text, ""
     folder = Path(run)
     if not (folder / "store").is_dir():
-        raise StoreError(f"--init-from {text}: {folder} holds no store; expected a run's folder")
+        raise StoreError(
+            f"--init-from {text}: {folder} holds no store; expected a run's folder: give the "
+            "--run-dir of a training run"
+        )
     if folder.resolve() == run_dir.resolve():
-        raise ConfigError(f"--init-from {text}: is the --run-dir itself; choose another --run-dir")
+        raise ConfigError(
+            f"--init-from {text}: expected another run, found that it is the --run-dir itself: "
+            "choose another --run-dir"
+        )
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())

@@ -31,6 +31,7 @@ from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
 
+_ORDER = "slots.yaml order"  # key of the names of all slots
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
@@ -371,7 +372,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
     listed = slots["slots"]
     others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
-    names = {"slots.yaml order": [slot["name"] for slot in listed]}
+    names = {_ORDER: [slot["name"] for slot in listed]}
     return {**others, **names, **{f"slots.yaml {slot['name']}": slot for slot in listed}}
 
 
@@ -380,6 +381,8 @@ def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
     has none in common with the run's."""
     lines, gone, added = [], [], []
     for key, old, new in wrong:
+        if key == _ORDER and _in_both(old, new) == _in_both(new, old):
+            continue  # those that are gone or new are named
         slot = key.removeprefix("slots.yaml ")
         if slot != key and isinstance(old, dict) and new is None:
             gone.append(slot)
@@ -392,6 +395,10 @@ def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
     if added:
         lines.append(f"slots.yaml {', '.join(added)}: new")
     return lines
+
+
+def _in_both(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [name for name in names if name in others]
 
 
 def _show(value: Any) -> str:

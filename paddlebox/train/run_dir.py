@@ -33,7 +33,10 @@ def make_run_dir(run_dir: Path, config: Config) -> None:
     except OSError as error:
         if isinstance(error, PaddleBoxError):
             raise
-        raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
+        raise StoreError(
+            f"{run_dir}: cannot be used as a run dir: {error.strerror}; expected a folder that can "
+            "be made and written to: choose another --run-dir"
+        ) from error
 
 
 def append_json(path: Path, value: Any) -> None:

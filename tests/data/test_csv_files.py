@@ -169,7 +169,7 @@ def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):
     ("csv", "named"),
     [
         ({"columns": ["a"], "header": True}, "columns names the columns of files without a header"),
-        ({"columns": ["a", "b", "a"]}, "columns are given twice: a"),
+        ({"columns": ["a", "b", "a"]}, "expected each name once, found a twice"),
         ({None: [None]}, "YAML reads an unquoted NULL as nothing: quote it"),
         ({"skip": -1}, "greater than or equal to 0"),
     ],
@@ -184,7 +184,8 @@ def test_the_key_null_is_read_from_yaml(tmp_path):
 
     path = tmp_path / "slots.yaml"
     path.write_text(
-        'csv: {columns: [a, y], skip: 1, null: ["NULL", "nan"]}\nslots: [{name: y, type: label}]\n'
+        'csv: {columns: [a, y], skip: 1, null: ["NULL", "nan"]}\n'
+        "slots: [{name: y, type: label}, {name: a, type: sparse}]\n"
     )
     csv = load_slots(path).csv
     assert csv == Csv(columns=("a", "y"), header=False, skip=1, null=("NULL", "nan"))

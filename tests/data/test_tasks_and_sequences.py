@@ -143,7 +143,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
     ("arguments", "expected"),
     [
         ({"sequences": ["histry"]}, "did you mean 'history'"),
-        ({"sequences": ["user"]}, "give its slot a max_length"),
+        ({"sequences": ["user"]}, "give slot 'user' a max_length"),
         ({"sequences": ["history"], "dedup_slots": "auto"}, "leave it off"),
     ],
 )

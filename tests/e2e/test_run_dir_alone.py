@@ -138,11 +138,11 @@ class TestMistakes:
         assert said.count("\n") == 1
 
     def test_no_run_is_there(self, folder: Path, tmp_path: Path) -> None:
-        assert "holds no config" in ran(tmp_path, "evaluate", "nothing", code=4)
-        assert "holds no config" in ran(tmp_path, "train", "nothing", code=4)
+        assert "no such folder" in ran(tmp_path, "evaluate", "nothing", code=4)
+        assert "no such folder" in ran(tmp_path, "train", "nothing", code=4)
 
     def test_nothing_is_given(self, tmp_path: Path) -> None:
-        assert "expected RUN_DIR" in ran(tmp_path, "evaluate", code=2)
+        assert "RUN_DIR: expected" in ran(tmp_path, "evaluate", code=2)
         assert "expected -c CONFIG, or RUN_DIR" in ran(tmp_path, "train", code=2)
         two = ran(tmp_path, "evaluate", "a", "--run-dir", "b", code=2)
         assert "RUN_DIR is given twice: a and --run-dir b" in two

@@ -329,7 +329,8 @@ REFUSED = {
                    "instances[1].user", "'x' is not"),
     "too large": ({"instances": [{**GOOD, "user": 1 << 64}]}, 422, "bad_field",
                   "instances[0].user", "is not"),
-    "no dense": ({"instances": [{"user": 3}]}, 422, "bad_field", "instances[0].price", "is not"),
+    "no dense": ({"instances": [{"user": 3}]}, 422, "bad_field", "instances[0].price",
+                 "found none"),
     "surrogate": (b'{"instances": [{"cost": 1, "city": "\\ud800"}]}', 422, "bad_field", "",
                   "surrogate"),
     "control": ({"instances": [{**GOOD, "city": "a\nb"}]}, 422, "bad_field", "instances[0].city",
@@ -650,7 +651,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
         assert "Traceback" not in done.stderr
         return str(done.stderr)
 
-    assert "there is no export file; tools/export.py makes one" in failed(4, tmp_path / "none")
+    assert "expected an export file, found none" in failed(4, tmp_path / "none")
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"\0" * 100_000)
     assert f"{damaged}: cannot open" in failed(1, damaged)

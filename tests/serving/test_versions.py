@@ -294,7 +294,7 @@ def test_one_process_writes_at_a_time_and_not_where_it_reads(run: Any, tmp_path:
         Writer(path)
     with Writer(path), pytest.raises(StoreLockedError):
         Writer(path)
-    with pytest.raises(StoreError, match="there is no export file"):
+    with pytest.raises(StoreError, match="expected an export file, found none"):
         Predictor(tmp_path / "nothing")
 
 

@@ -194,7 +194,7 @@ class TestGoingBack:
             }
             assert found == {"3": 3, "20240102": 3, "20240102/2": 2, "20240103": 4, "good": 1}
             for what in ("5", "20240102/4", "bad", ""):
-                with pytest.raises(StoreError, match=r"there are: 1 .*and the names good"):
+                with pytest.raises(StoreError, match=r"expected one of 1 .*and the names good"):
                     find_version(manifest, what)
 
 

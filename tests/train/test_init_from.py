@@ -335,7 +335,7 @@ def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_
     config = (tmp_path / "old" / "config.json").read_text()
     cases = [
         (runs.job("new", files, source=str(tmp_path / "none")), "StoreError", "holds no store"),
-        (runs.job("old", files, source=old), "ConfigError", "is the --run-dir itself"),
+        (runs.job("old", files, source=old), "ConfigError", "it is the --run-dir itself"),
         (runs.job("new", files, source=f"{old}@7"), "StoreError", "no version '7'"),
         (runs.job("new", files, source=f"{old}@x"), "StoreError", "no version 'x'"),
         (

@@ -192,7 +192,7 @@ def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(ru
     there = ", ".join(slot["name"] for slot in SLOTS)
     assert f"  slots.yaml {there}: no longer there" in lines
     assert "  slots.yaml clicked, x, y: new" in lines
-    assert len([line for line in lines if "slots.yaml" in line]) == 3  # and their order
+    assert len([line for line in lines if "slots.yaml" in line]) == 2  # their order needs none
 
 
 @pytest.mark.parametrize(
