@@ -63,10 +63,7 @@ def read_pieces(
         when one is missing or of a type that its slot cannot take.
     """
     opened = _parquet if data_format is Format.PARQUET else _arrow
-    hint = (
-        f"; expected a file of data.format {data_format.value}: correct data.format, or write the "
-        "file again"
-    )
+    hint = _other_format(data_format)
     try:
         type_, pieces, read = opened(path, schema.column_names, retries)
         missing = [name for name in schema.column_names if name not in type_.names]
@@ -94,7 +91,14 @@ def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{path}: {error}{_other_format(data_format)}") from error
+
+
+def _other_format(data_format: Format) -> str:
+    return (
+        f"; expected a file of data.format {data_format.value}: correct data.format, or write the "
+        "file again"
+    )
 
 
 Opened = tuple[Any, int, Callable[[int], list[Any]]]  # type, pieces, reader of one
