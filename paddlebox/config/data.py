@@ -61,7 +61,7 @@ class DataConfig(StreamConfig):
         ge=0,
         le=1 << 24,
         description="instances a batch; auto (0): chosen once, when a run begins, from the number "
-        "of its training rows; 512 with path_template",
+        "of its training rows; 512 with path_template or pipe_command",
     )
     key_space: Choice[KeySpace] = Field(
         default=KeySpace.PER_SLOT,

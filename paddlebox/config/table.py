@@ -99,6 +99,18 @@ class RuleConfig(Section):
 class EmbedRuleConfig(RuleConfig):
     """The rule of embed_w, the one weight that every row has from the start."""
 
+    learning_rate: float = Field(
+        default=0.05,
+        gt=0,
+        description="step size; where none is given, a run chooses it for adagrad (docs/config.md), and "
+        "it is 0.001 for adam and shared_adam",
+    )
+    initial_g2sum: float = Field(
+        default=3.0,
+        gt=0,
+        description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G)); where none is given, a run "
+        "chooses 1.0 for adagrad",
+    )
     initial_range: float = Field(
         default=0.0, ge=0, description="as for embedx; with an adagrad only 0 is legal"
     )
