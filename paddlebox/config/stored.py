@@ -48,6 +48,8 @@ TUNED = (
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
 )  # fmt: skip
+# A config without them says that there are none: `model` and the slots go with them.
+_WHOLE = ("phases", "extra_tables")
 # All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
@@ -99,8 +101,9 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
     old = _read_known(stored, source)
 
     def is_free(key: str) -> bool:
-        # `model` is required: a config without phases says that there are none.
-        return within(key, (*FREE, *PASSES)) or (key == "phases" and not config.phases)
+        if key in _WHOLE and not getattr(config, key):
+            return True
+        return within(key, (*FREE, *PASSES))
 
     kept = continued(config, old, is_free)
     if config.data.batch_size == 0:  # auto, also where it is named

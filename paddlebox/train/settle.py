@@ -142,11 +142,7 @@ def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
     chosen."""
     reasons: list[str] = []
     alone = config.model.type in _WITHOUT_NETWORK and not config.phases
-    of_slot = slots.tables([table.name for table in config.tables])
-    tables = [
-        _chosen_table(table, alone, of_slot.count(number), reasons)
-        for number, table in enumerate(config.tables)
-    ]
+    tables = [_chosen_table(table, alone, len(slots.sparse), reasons) for table in config.tables]
     optimizer = config.optimizer
     if alone and "learning_rate" not in optimizer.model_fields_set:
         rate = _DENSE_RATE_WITHOUT_NETWORK
@@ -180,7 +176,7 @@ def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> O
 
 
 def _chosen_table(table: TableConfig, alone: bool, slots: int, reasons: list[str]) -> TableConfig:
-    """alone: without a network. slots: of the table."""
+    """alone: without a network. slots: of all tables, whose weights a logit adds up."""
     least, most = _RATES
     rate = most if alone else round(min(max(1.0 / max(slots, 1), least), most), 3)
     if table.embed.rule is not Rule.ADAGRAD:

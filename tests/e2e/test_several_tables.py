@@ -33,6 +33,7 @@ def overrides(data: Path, *more: str, wide: int | None = 32) -> list[str]:
         f"data.slots={data}/slots.yaml",
         f"extra_tables.wide.embedx_dim={wide}",
         "extra_tables.wide.embedx_threshold=1.0",
+        "extra_tables.wide.embed={learning_rate: 0.05, initial_g2sum: 3.0}",
     ]
     return [
         "-o",

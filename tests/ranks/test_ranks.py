@@ -21,8 +21,10 @@ _BATCH = 64
 _CONFIG = """
 name: ranks
 data:
-  {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch}}}
-model: {{type: dnn, hidden: [16, 8]}}
+  {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch},
+   key_space: shared}}
+model: {{type: dnn, hidden: [16, 8], use_cvm: true}}
+optimizer: {{averaging: 0.0}}
 trainer: {{program: {program}}}
 store: {{threads: 2}}
 mem: {{budget_bytes: 32MiB}}

@@ -206,6 +206,10 @@ def test_few_slots_have_a_higher_rate_and_what_is_named_is_kept(folder: Path) ->
     assert settle(named, folder / "run").table == named.table
     one = Slots.model_validate({"slots": [slot.model_dump() for slot in SLOTS.slots[:2]]})
     assert chosen(config(folder), one, []).table.embed.learning_rate == 0.2
+    items = config(folder, extra_tables={"items": {}})
+    listed = [slot.model_dump() for slot in SLOTS.slots]
+    two = Slots.model_validate({"slots": [*listed[:-1], listed[-1] | {"table": "items"}]})
+    assert [t.embed.learning_rate for t in chosen(items, two, []).tables] == [0.125] * 2
     other = config(folder, table={"embed": {"rule": "ftrl"}})
     assert settle(other, folder / "run").table == other.table
 
