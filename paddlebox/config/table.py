@@ -102,8 +102,8 @@ class EmbedRuleConfig(RuleConfig):
     learning_rate: float = Field(
         default=0.05,
         gt=0,
-        description="step size; where none is given, a run chooses it for adagrad (docs/config.md), and "
-        "it is 0.001 for adam and shared_adam",
+        description="step size; where none is given, a run chooses it for adagrad "
+        "(docs/config.md), and it is 0.001 for adam and shared_adam",
     )
     initial_g2sum: float = Field(
         default=3.0,

@@ -137,13 +137,13 @@ def test_sigterm_ends_the_pass_on_every_rank_and_no_one_starts_again(
 
 
 def test_a_wrong_configuration_is_not_tried_again(start: Start) -> None:
-    job = start(settings=("data.batch_size=0",))
+    job = start(settings=("data.batch_size=-1",))
     assert job.wait() == [2]
     assert "attempt 2" not in job.log()
 
 
 def test_the_log_folder_holds_no_variable_that_is_not_on_the_list(start: Start) -> None:
-    job = start(settings=("data.batch_size=0",), environment={"PASSWORD_OF_A_BUCKET": "hunter2"})
+    job = start(settings=("data.batch_size=-1",), environment={"PASSWORD_OF_A_BUCKET": "hunter2"})
     assert job.wait() == [2]
     files = [path for path in (job.folder / "log-0").rglob("*") if path.is_file()]
     assert any(path.name.startswith("envlog") for path in files)
