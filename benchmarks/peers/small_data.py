@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-Floats = np.ndarray
+Floats = np.ndarray  # (n)
 
 
 @dataclass(frozen=True)
@@ -129,19 +129,19 @@ def _csv(cells: Sequence[Any]) -> str:
 
 def _zipf(rng: np.random.Generator, values: int, exponent: float, n: int) -> np.ndarray:
     mass = np.arange(1, values + 1) ** -exponent
-    return rng.choice(values, size=n, p=mass / mass.sum())
+    return np.asarray(rng.choice(values, size=n, p=mass / mass.sum()))
 
 
 def _click(rng: np.random.Generator, logit: Floats, noise: float) -> np.ndarray:
     logit = logit + rng.normal(0, noise, len(logit))
-    return (rng.random(len(logit)) < 1 / (1 + np.exp(-logit))).astype(int)
+    return np.asarray(rng.random(len(logit)) < 1 / (1 + np.exp(-logit)), np.int64)
 
 
 def _product(rng: np.random.Generator, a: np.ndarray, b: np.ndarray, scale: float) -> Floats:
     """Of latent vectors of rank 4."""
     left = rng.normal(size=(a.max() + 1, 4))[a]
     right = rng.normal(size=(b.max() + 1, 4))[b]
-    return scale / 2 * (left * right).sum(axis=1)
+    return np.asarray(scale / 2 * (left * right).sum(axis=1))
 
 
 def _rows(names: Sequence[str], kinds: Sequence[str], columns: Sequence[Any], y: Any) -> Rows:
@@ -185,7 +185,7 @@ def integers() -> Rows:
         logit += rng.normal(0, 0.45, size + 1)[columns[name]]
     logit += _product(rng, columns["plan"], columns["store"], 0.3)
     y = _click(rng, logit, 0.3)
-    return _rows(list(sizes), ["sparse"] * 6, columns.values(), y)
+    return _rows(list(sizes), ["sparse"] * 6, list(columns.values()), y)
 
 
 def tags() -> Rows:
@@ -199,8 +199,8 @@ def tags() -> Rows:
     for values, most, scale in ((400, 8, 0.35), (5000, 12, 0.25)):
         weight = rng.normal(0, scale, values)
         counts = rng.integers(0, most + 1, n)
-        drawn = [np.unique(_zipf(rng, values, 0.9, int(c))) if c else [] for c in counts]
-        logit += np.array([weight[d].sum() if len(d) else 0.0 for d in drawn])
+        drawn = [np.unique(_zipf(rng, values, 0.9, int(c))) for c in counts]
+        logit += np.array([weight[d].sum() for d in drawn])
         cells.append(["|".join(f"t{v}" for v in d) for d in drawn])
     logit += _product(rng, user % 50, item % 50, 0.3)
     y = _click(rng, logit, 0.3)

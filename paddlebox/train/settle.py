@@ -39,7 +39,7 @@ _UNCOUNTED = 512  # of streams of hours, and of files that only a command can re
 _RATES = (0.05, 0.2)
 _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
-_DENSE_RATE_WITHOUT_NETWORK = 0.05  # the dense parameters are few there, and begin at 0
+_DENSE_RATE_WITHOUT_NETWORK = 0.1  # the dense parameters are few there, and begin at 0
 _FEW_STEPS = 300  # fewer leave dense layers and rates close to where they began
 
 

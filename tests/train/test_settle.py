@@ -217,7 +217,7 @@ def test_few_slots_have_a_higher_rate_and_what_is_named_is_kept(folder: Path) ->
 @pytest.mark.parametrize("model", ["lr", "fm"])
 def test_models_without_a_network_have_rates_of_their_own(folder: Path, model: str) -> None:
     made = settle(config(folder, model={"type": model}), folder / "run")
-    assert (made.table.embed.learning_rate, made.optimizer.learning_rate) == (0.2, 0.05)
+    assert (made.table.embed.learning_rate, made.optimizer.learning_rate) == (0.2, 0.1)
     named = config(folder, model={"type": model}, optimizer={"learning_rate": 0.3})
     assert settle(named, folder / "run").optimizer == named.optimizer
 
