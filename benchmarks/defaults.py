@@ -170,8 +170,11 @@ def judge_peers(job: Job, at: Path, out: Path) -> None:
             lengths = np.diff(offsets).reshape(len(label), -1)
             parts.append((ids, lengths[:, : len(slots.sparse)], dense, label[:, 0]))
         lines = (at / "test.txt").read_text().count("\n") - (config.data.format == "csv")
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        np.savez(out, **peers(*columns, lines))
+        ids, lengths, dense, labels = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        of_peers = peers(ids, lengths, dense, labels, lines)
+        np.savez(out, **{name: np.array(auc) for name, auc in of_peers.items()})
         os._exit(0)  # the pass was not trained
 
 
