@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from paddlebox.config.section import Choice, ListOf, Section, Text
+from paddlebox.config.section import Choice, ListOf, Section, Text, list_to_tuple
 
 _TYPE = "a model of the zoo: docs/models.md"
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
+_Deviation = Annotated[float, Field(gt=0)]
+DenseScale = Annotated[tuple[float, _Deviation], BeforeValidator(list_to_tuple)]
 
 
 class ModelType(StrEnum):
@@ -63,6 +65,17 @@ class ModelConfig(Section):
         default=(),
         description="sparse slots that it reads, others are as if absent; empty: all",
     )
+    dense_scale: Literal["auto", "none"] | ListOf[DenseScale] = Field(
+        default="auto",
+        description="[mean, deviation] of each dense feature, which the model sees as (x - mean) / "
+        "deviation; auto: those of the first rows, when a run begins; none: as they are",
+    )
+
+    @property
+    def dense_scales(self) -> tuple[tuple[float, float], ...]:
+        """(W) mean and deviation of each dense feature; empty where they are not scaled, or `auto`
+        is not settled."""
+        return () if isinstance(self.dense_scale, str) else self.dense_scale
 
     @property
     def page_views(self) -> bool:

@@ -8,12 +8,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
-def _list_to_tuple(value: Any) -> Any:
+def list_to_tuple(value: Any) -> Any:
+    """YAML and JSON have no tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
 T = TypeVar("T")
-ListOf = Annotated[tuple[T, ...], BeforeValidator(_list_to_tuple)]
+ListOf = Annotated[tuple[T, ...], BeforeValidator(list_to_tuple)]
 Text = Annotated[str, Field(min_length=1)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 # Enums are read from their value; strict mode would ask for the Python object.

@@ -55,7 +55,13 @@ _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fiel
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
 
 # Values of keys that earlier releases did not write, because they did not have them.
-_BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {("optimizer", "averaging"): 0.0}
+_BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {
+    ("optimizer", "averaging"): 0.0,
+    ("model", "dense_scale"): "none",
+}
+
+# Values of keys that a new run replaces by what it chooses.
+_AUTO = {"batch_size": 0, "dense_scale": "auto"}
 
 S = TypeVar("S", bound=Section)
 
@@ -105,10 +111,7 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
             return True
         return within(key, (*FREE, *PASSES))
 
-    kept = continued(config, old, is_free)
-    if config.data.batch_size == 0:  # auto, also where it is named
-        kept = with_batch_size(kept, old.data.batch_size)
-    return kept
+    return continued(config, old, is_free)
 
 
 def _read_known(stored: Mapping[str, Any], source: str) -> Config:
@@ -134,7 +137,7 @@ def with_batch_size(config: Config, size: int) -> Config:
 
 
 def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix: str = "") -> S:
-    """``config`` with the values of ``stored`` for all keys that it does not name.
+    """``config`` with the values of ``stored`` for keys that it does not name, or names as auto.
 
     Args:
         stored: of the same type as config.
@@ -148,7 +151,7 @@ def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix
         if isinstance(own, Section):
             if type(own) is type(old):
                 taken[name] = continued(own, old, is_free, f"{path}.")
-        elif name not in config.model_fields_set:
+        elif name not in config.model_fields_set or own == _AUTO.get(name):
             taken[name] = old
         elif isinstance(own, dict) and own.keys() == old.keys():
             taken[name] = {

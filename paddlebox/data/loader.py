@@ -265,7 +265,11 @@ class _BadLines:
         return "\n  ".join([*self.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
 
-def _read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+def read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    """The chunks of one file, in order, each to be parsed by any thread.
+
+    Raises: DataError naming a file that cannot be read.
+    """
     if options.cache is None or not options.instances.cacheable:
         return _read_source(path, options, schema)
     return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
@@ -333,7 +337,7 @@ def load(
 
     def chunks() -> Iterator[Parsable]:
         for path in files:
-            yield from _read(path, options, schema)
+            yield from read(path, options, schema)
 
     def parse(chunk: Parsable) -> tuple[str, Any]:
         return chunk.path, chunk.parse(schema)

@@ -1,11 +1,17 @@
-"""How many rows files have, without parsing them."""
+"""What a run looks at before it begins: how many rows there are, and their dense features."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from paddlebox.config import DataConfig, Format
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.config import Config, DataConfig, Format, Slots, SlotType
 from paddlebox.data.columnar import count_rows as count_columnar
+from paddlebox.data.instance_options import InstanceOptions
+from paddlebox.data.loader import LoadOptions, read
 from paddlebox.data.reader import read_chunks
 
 
@@ -26,3 +32,60 @@ def count_rows(files: Sequence[str], data: DataConfig, at_most: int) -> int:
         if rows >= at_most:
             return at_most
     return rows
+
+
+def dense_scales(
+    files: Sequence[str], config: Config, slots: Slots, at_least: int
+) -> tuple[tuple[float, float], ...]:
+    """Mean and standard deviation of each dense feature, (W) pairs, in the first rows of the files;
+    a feature that is always the same has the deviation 1. Empty where there are no rows.
+
+    Args:
+        at_least: rows to look at; the last chunk of a file is looked at as a whole.
+
+    Raises: DataError naming a file that cannot be read.
+    """
+    data = config.data
+    options = LoadOptions(
+        format=data.format,
+        slots=slots,
+        batch_size=1,
+        max_line_bytes=data.max_line_bytes,
+        retries=data.retries,
+        instances=InstanceOptions(parse_logkey=data.logkey),
+    )
+    schema = options.schema()
+    parts: list[np.ndarray] = []
+    for path in files:
+        for chunk in read(path, options, schema):
+            parts.append(_dense_of(chunk.parse(schema), schema))
+            if sum(map(len, parts)) >= at_least:
+                return _scales(parts, slots)
+    return _scales(parts, slots)
+
+
+def _dense_of(parsed: Any, schema: Any) -> np.ndarray:
+    """(n, width of the schema) float32 of a native ParsedChunk."""
+    core = _native.core
+    instances = core.Instances(schema.sparse_slots, schema.dense_width)
+    instances.append(parsed)
+    instances.index(core.ThreadPool(1))
+    nowhere = np.zeros(instances.unique_keys, np.int32)
+    packed = instances.pack_batch(0, instances.size, nowhere, 0, schema.dense_width)
+    return np.asarray(packed["dense"])
+
+
+def _scales(parts: Sequence[np.ndarray], slots: Slots) -> tuple[tuple[float, float], ...]:
+    rows = np.concatenate(parts) if parts else np.zeros((0, 0))
+    if not len(rows):
+        return ()
+    # Labels behind the first are among the floats of a line.
+    features = np.concatenate(
+        [np.full(slot.dim, slot.type is SlotType.DENSE) for slot in slots.feed_dense]
+    )
+    chosen = rows[:, features].astype(np.float64)
+    deviations = chosen.std(axis=0)
+    return tuple(
+        (float(f"{mean:.6g}"), float(f"{deviation:.6g}") if deviation > 0 else 1.0)
+        for mean, deviation in zip(chosen.mean(axis=0), deviations, strict=True)
+    )

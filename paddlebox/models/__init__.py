@@ -36,6 +36,7 @@ from paddlebox.models.masknet import MaskNet
 from paddlebox.models.mmoe import MMoE
 from paddlebox.models.ple import PLE
 from paddlebox.models.rank_attention import RankAttention
+from paddlebox.models.scaled_dense import ScaledDense
 from paddlebox.models.shared_bottom import SharedBottom
 from paddlebox.models.wide_deep import WideDeep
 from paddlebox.models.xdeepfm import XDeepFM
@@ -93,8 +94,8 @@ def create_model(
         table: name of the table that the sparse part reads. more: further tables with theirs.
         tasks: (T) names of the labels. fields: where each slot is; without more tables.
 
-    Raises: ConfigError for several tables and a model of one width, and for several labels and a
-        model of one task.
+    Raises: ConfigError for several tables and a model of one width, for several labels and a model
+        of one task, and for a dense_scale of another width.
     """
     if len(tasks) > 1 and config.type not in _OF_SEVERAL_TASKS:
         able = ", ".join(model.value for model in _OF_SEVERAL_TASKS)
@@ -111,7 +112,15 @@ def create_model(
     if fields is not None and config.sequences:
         slots = fields.cell_count
     inputs = Inputs(slots, embedx_dim, dense_width, table, tuple(more), tuple(tasks), fields)
-    return _MODELS[config.type](config, inputs)
+    model = _MODELS[config.type](config, inputs)
+    if not config.dense_scales:
+        return model
+    if len(config.dense_scales) != dense_width:
+        raise ConfigError(
+            f"model.dense_scale has {len(config.dense_scales)} pairs of mean and deviation, but "
+            f"slots.yaml has {dense_width} dense features: set it to auto in a new run"
+        )
+    return ScaledDense(model, config.dense_scales)
 
 
 __all__ = ["Inputs", "create_model"]

@@ -18,7 +18,7 @@ from paddlebox.config.ranks import DenseSync
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
 from paddlebox.config.zoo import AnyModelConfig
-from paddlebox.data.rows import count_rows
+from paddlebox.data.rows import count_rows, dense_scales
 from paddlebox.ranks import World
 from paddlebox.store.run_config import stored_config
 from paddlebox.train.lines import Lines
@@ -40,6 +40,7 @@ _RATES = (0.05, 0.2)
 _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # the dense parameters are few there, and begin at 0
+_SCALED_ROWS = 20_000  # whose dense features are looked at
 _FEW_STEPS = 300  # fewer leave dense layers and rates close to where they began
 
 
@@ -67,7 +68,9 @@ def settled(
     stored = next((one for one in found if one), None)
     if stored is not None:
         return with_stored(config, stored, f"{run_dir}: config")
-    return chosen(_like(config, source) if source is not None else config, slots, plan, world)
+    if source is not None:
+        config = _like(config, source, slots.dense_width)
+    return chosen(config, slots, plan, world)
 
 
 def chosen(
@@ -78,6 +81,7 @@ def chosen(
     Raises: DataError naming a file that cannot be read.
     """
     made, reasons = _rates(config, slots)
+    made = _scaled(made, slots, plan, world, reasons)
     if config.data.batch_size == 0:
         size, why = _UNCOUNTED, "the rows cannot be counted beforehand"
         if plan and not config.data.pipe_command:
@@ -116,25 +120,35 @@ def batch_size_for(rows: int) -> int:
     return next(size for least, size in _BATCH_SIZES if rows >= least)
 
 
-def _like(config: Config, source: Mapping[str, Any]) -> Config:
+def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
     """The config with what gives the rows and layers of a stored config their meaning, where it
     names none."""
     data, theirs = config.data, source["data"]["key_space"]
     if "key_space" not in data.model_fields_set and theirs in [*KeySpace]:
         data = data.model_copy(update={"key_space": KeySpace(theirs)})
     phases = {
-        name: phase.model_copy(update={"model": _model_like(phase.model, source, name)})
+        name: phase.model_copy(
+            update={"model": _model_like(phase.model, source, name, dense_width)}
+        )
         for name, phase in config.phases.items()
     }
-    model = _model_like(config.model, source, Phase.UPDATE)
+    model = _model_like(config.model, source, Phase.UPDATE, dense_width)
     return config.model_copy(update={"data": data, "model": model, "phases": phases})
 
 
-def _model_like(model: AnyModelConfig, source: Mapping[str, Any], phase: str) -> AnyModelConfig:
+def _model_like(
+    model: AnyModelConfig, source: Mapping[str, Any], phase: str, dense_width: int
+) -> AnyModelConfig:
     of_phases = source.get("phases") or {}
-    theirs = of_phases.get(phase, source).get("model", {}).get("use_cvm")
-    mine = "use_cvm" in type(model).model_fields and "use_cvm" not in model.model_fields_set
-    return model.model_copy(update={"use_cvm": theirs}) if mine and theirs is not None else model
+    theirs = of_phases.get(phase, source).get("model", {})
+    update: dict[str, Any] = {}
+    if "use_cvm" in type(model).model_fields and "use_cvm" in theirs:
+        update["use_cvm"] = theirs["use_cvm"]
+    scale = theirs.get("dense_scale", "none")
+    if isinstance(scale, str) or len(scale) == dense_width:
+        update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
+    unnamed = {key: value for key, value in update.items() if key not in model.model_fields_set}
+    return model.model_copy(update=unnamed)
 
 
 def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
@@ -166,6 +180,36 @@ def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
         "phases": phases,
     }
     return config.model_copy(update=update), reasons
+
+
+def _scaled(
+    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World, reasons: list[str]
+) -> Config:
+    """The config with its models' dense_scale in place of auto."""
+    models = [config.model, *(phase.model for phase in config.phases.values())]
+    if all(model.dense_scale != "auto" for model in models):
+        return config
+    scales: tuple[tuple[float, float], ...] = ()
+    if slots.dense_width and plan and not (config.data.pipe_command or config.data.parser):
+        mine = world.rank == 0
+        found = dense_scales(plan[0].files, config, slots, _SCALED_ROWS) if mine else ()
+        first = world.gather("dense scales", json.dumps(found).encode())[0]
+        scales = tuple((mean, deviation) for mean, deviation in json.loads(first))
+    if scales:
+        reasons.append(f"model.dense_scale of {len(scales)} dense features")
+
+    def of(model: AnyModelConfig) -> AnyModelConfig:
+        if model.dense_scale != "auto":
+            return model
+        custom = model.type is ModelType.CUSTOM  # whose layer may scale by itself
+        chosen = "none" if custom or not scales else scales
+        return model.model_copy(update={"dense_scale": chosen})
+
+    phases = {
+        name: phase.model_copy(update={"model": of(phase.model)})
+        for name, phase in config.phases.items()
+    }
+    return config.model_copy(update={"model": of(config.model), "phases": phases})
 
 
 def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> OptimizerConfig:
