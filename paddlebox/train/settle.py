@@ -187,10 +187,10 @@ def _scaled(
 ) -> Config:
     """The config with its models' dense_scale in place of auto."""
     models = [config.model, *(phase.model for phase in config.phases.values())]
-    if all(model.dense_scale != "auto" for model in models):
+    if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
         return config
     scales: tuple[tuple[float, float], ...] = ()
-    if slots.dense_width and plan and not (config.data.pipe_command or config.data.parser):
+    if plan and not (config.data.pipe_command or config.data.parser):
         mine = world.rank == 0
         found = dense_scales(plan[0].files, config, slots, _SCALED_ROWS) if mine else ()
         first = world.gather("dense scales", json.dumps(found).encode())[0]
