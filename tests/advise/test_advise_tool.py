@@ -34,7 +34,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(
         f"name: small\ndata: {{format: csv, slots: {folder}/slots.yaml, batch_size: 100, "
         f"train_files: ['{folder}/train-*'], files_per_pass: 1, key_space: per_slot}}\n"
-        "model: {type: dnn, hidden: [8]}\ntable: {embedx_dim: 4}\n"
+        "model: {type: dnn, hidden: [8], use_cvm: true}\ntable: {embedx_dim: 4}\n"
     )
     return path
 

@@ -24,7 +24,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"name: small\ndata:\n  format: multislot\n  slots: {folder}/slots.yaml\n"
         f"  train_files: [{folder}/part-0.txt, {folder}/part-1.txt, {folder}/part-2.txt]\n"
         f"  test_files: [{folder}/part-3.txt]\n  files_per_pass: 1\n  batch_size: 100\n"
-        "model: {type: dnn, hidden: [8]}\noptimizer: {type: adam, learning_rate: 0.01}\n"
+        "  key_space: shared\n"
+        "model: {type: dnn, hidden: [8], use_cvm: true}\n"
+        "optimizer: {type: adam, learning_rate: 0.01, averaging: 0.0}\n"
     )
     return folder
 
