@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddlebox._native import core
-from paddlebox.config import Config, Format, KeySpace, Slots
+from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
 from paddlebox.errors import DataError
 
 _CELL, _VALUE = "\x1f", "\x1e"  # between cells and between the values of one
@@ -39,7 +39,9 @@ def _explained(reason: str) -> str:
 class FieldParser:
     """Parses instances, dicts from column (or slot) name to a string, a number, or a list of them.
 
-    What is not there or None is an empty cell. The label is not needed, and not looked at.
+    What is not there or None is an empty cell. The label is not needed, and not looked at. Where
+    data.format is csv, a string is the text of a cell and is split into values as there; a list
+    holds values, which are not split.
     """
 
     def __init__(self, config: Config, slots: Slots) -> None:
@@ -65,6 +67,15 @@ class FieldParser:
             for name, column in column_of.items()
             if name not in self._places
         }
+        # A dense slot of dim 1 reads its cell as one number.
+        self._lists = {
+            self._places[slot.column or slot.name]
+            for slot in slots.slots
+            if config.data.format is Format.CSV
+            and not slot.made
+            and (slot.type is SlotType.SPARSE or slot.dim > 1)
+        }
+        self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)
         self._label, self._label_name = self._places[label], label
         self._empty = [""] * len(columns)
         self._empty[self._label] = "0"
@@ -87,7 +98,8 @@ class FieldParser:
         try:
             for name, value in fields.items():
                 if value is not None:
-                    cells[self._places[name]] = self._cell(value)
+                    place = self._places[name]
+                    cells[place] = self._cell(value, place in self._lists)
         except KeyError:
             near = difflib.get_close_matches(name, list(self._places), 1)
             known = ", ".join(name for name in self._places if name != self._label_name)
@@ -98,9 +110,12 @@ class FieldParser:
         cells[self._label] = "0"
         return self._delimiter.join(cells)
 
-    def _cell(self, value: Any) -> str:
+    def _cell(self, value: Any, splits: bool) -> str:
+        """Args: splits: whether a string may hold several values."""
         if isinstance(value, str) or not hasattr(value, "__len__"):
             text = self._one(value)
+            if splits and isinstance(value, str) and text not in self._nulls:
+                text = text.replace(self._separator, _VALUE)
         else:
             text = _VALUE.join([self._one(one) for one in value])
         return '"' + text.replace('"', '""') + '"' if text[:1] == '"' and self._quoted else text

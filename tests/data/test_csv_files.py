@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paddlebox.config import Format, Slots
@@ -195,3 +196,54 @@ def test_the_key_null_is_read_from_yaml(tmp_path):
 def test_a_slot_whose_column_is_not_among_columns_is_named():
     with pytest.raises(ConfigError, match=r"slot 'clicked': no column .* did you mean 'click'"):
         slots_of(columns=["click", "user", "price"]).check_format(Format.CSV)
+
+
+@pytest.mark.parametrize("separator", ["|", "/"])
+def test_the_text_of_a_cell_is_served_as_it_is_trained(written, separator):
+    import csv
+
+    from paddlebox.config import load_config
+
+    slots = Slots.model_validate(
+        {
+            "slots": [
+                {"name": "clicked", "type": "label"},
+                {"name": "tags", "type": "sparse", "hash": True},
+                {"name": "items", "type": "sparse"},
+                {"name": "point", "type": "dense", "dim": 2},
+                {"name": "price", "type": "dense", "default": 0},
+            ],
+            "csv": {"list_separator": separator, "null": ["n/a"]},
+        }
+    )
+    lines = [
+        "clicked,tags,items,point,price",
+        "1,home|music,5|6|0,1|2,2.5",
+        '0,"a ""b""|c,d||",7,3|4,',
+    ]
+    text = "\n".join(lines).replace("|", separator) + "\n0,n/a,,5" + separator + "6,n/a\n"
+    path = written(text)
+    options = LoadOptions(Format.CSV, slots, batch_size=8)
+    trained = load([str(path)], options, 1 << 20).instances
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    lists = [
+        {"tags": ["home", "music"], "items": [5, 6], "point": [1, 2], "price": 2.5},
+        {"tags": ['a "b"', "c,d", "", ""], "items": 7, "point": [3, 4]},
+        {"point": [5, 6]},
+    ]
+
+    def served(data_format, instances):
+        config = load_config("configs/deepfm_synthetic.yaml", [f"data.format={data_format}"])
+        parsed = FieldParser(config, slots).parse(instances)
+        lengths, feasigns = parsed.sample(9)
+        return lengths.tolist(), feasigns.tolist()
+
+    expected = served("csv", lists)
+    assert expected[0] == [2, 2, 2, 1, 0, 0]
+    assert served("csv", rows) == expected
+    feasigns, offsets = trained.pack_feasigns(0, trained.size)
+    assert (np.diff(offsets).tolist(), feasigns.tolist()) == expected
+    whole = [{"tags": separator.join("ab"), "point": [1, 2]}]
+    assert served("parquet", whole)[0] == [1, 0]  # the text is a value
+    assert served("csv", [{**whole[0], "tags": [separator.join("ab")]}])[0] == [1, 0]
