@@ -161,7 +161,7 @@ def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = (
     config = run_config.of_last_start(arguments.run_dir, overrides)
     tests = ["data.test_files"] * config.trainer.evaluate_after_pass
     read = ["data.slots", "data.train_files", *tests]
-    run_arguments.check_paths(config, arguments.run_dir, read)
+    run_arguments.check_paths(config, arguments, read)
     return config
 
 

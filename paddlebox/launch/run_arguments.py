@@ -96,13 +96,15 @@ def config_of(
             config = run_config.continuing(config, arguments.run_dir)
         return config, None
     config, slots = run_config.of_newest(arguments.run_dir, arguments.overrides)
-    check_paths(config, arguments.run_dir, read)
+    check_paths(config, arguments, read)
     return config, slots
 
 
-def check_paths(config: Config, run_dir: Path, read: Sequence[str]) -> None:
-    """Raises: DataError for a relative path in a stored config at which nothing is: it is relative
+def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[str]) -> None:
+    """Raises: DataError for a relative path at which nothing is. One in a stored config is relative
     to the folder in which training was started. read: keys of data whose files are read."""
+    given = {override.partition("=")[0] for override in arguments.overrides}
+    with_files = bool(getattr(arguments, "files", None))
     layer = str(getattr(config.model, "layer", ""))
     for key, value in {
         **{key: getattr(config.data, key.partition(".")[2]) for key in read},
@@ -112,10 +114,14 @@ def check_paths(config: Config, run_dir: Path, read: Sequence[str]) -> None:
         for path in (value,) if isinstance(value, str) else value:
             if _is_there(path) or (key not in read and not path.endswith(".py")):
                 continue
+            missing = f"nothing is at {path!r}, seen from {Path.cwd()}"
+            if key in given:
+                name = "--files" if with_files and key == "data.test_files" else f"-o {key}"
+                raise DataError(f"{name}: {missing}; expected a file or a glob: correct the path")
             raise DataError(
-                f"{key}: nothing is at {path!r}, seen from {Path.cwd()}; paths in the config that "
-                f"{run_dir} keeps are relative to the folder in which training was started: start "
-                f"this tool there, or give the path with -o {key}=…"
+                f"{key}: {missing}; paths in the config that {arguments.run_dir} keeps are "
+                "relative to the folder in which training was started: start this tool there, or "
+                f"give the path with -o {key}=…"
             )
 
 

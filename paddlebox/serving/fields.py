@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from paddlebox._native import core
@@ -20,14 +20,28 @@ _CELL, _VALUE = "\x1f", "\x1e"  # between cells and between the values of one
 _CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
 _NO_NUMBER = re.compile(r"slot ('[^']*'): (.*) is not a finite number", re.DOTALL)
+_NO_INTEGER = re.compile(r"slot ('[^']*'): ('nan'|'([0-9]+)\.0') is not a decimal feasign.*")
 
 
-def _explained(reason: str) -> str:
-    """A parser's reason in the words of a request."""
+def _explained(reason: str, with_default: Container[str]) -> str:
+    """A parser's reason in the words of a request.
+
+    Args: with_default: names of the dense slots that have a default.
+    """
+    found = _NO_INTEGER.fullmatch(reason)
+    if found is not None:
+        slot, value, integer = found.groups()
+        step = f"send the integer {integer}" if integer else "leave the field out, or send None"
+        return f"slot {slot}: expected an integer, found {value}: {step}"
     found = _NO_NUMBER.fullmatch(reason)
     if found is None:
         return reason
     slot, value = found.groups()
+    if value == "'nan'" and slot[1:-1] in with_default:
+        return (
+            f"slot {slot}: expected a finite number, found {value}: leave the field out, or send "
+            "None, for the slot's default"
+        )
     if value == "''":
         return (
             f"slot {slot}: expected a finite number, found none: send one, or train with a default "
@@ -76,6 +90,11 @@ class FieldParser:
             and (slot.type is SlotType.SPARSE or slot.dim > 1)
         }
         self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)
+        self._with_default = {
+            slot.name
+            for slot in slots.slots
+            if slot.type is SlotType.DENSE and slot.default is not None
+        }
         self._label, self._label_name = self._places[label], label
         self._empty = [""] * len(columns)
         self._empty[self._label] = "0"
@@ -85,13 +104,18 @@ class FieldParser:
 
         Raises: DataError naming the instance and its field.
         """
+        if isinstance(instances, Mapping):
+            raise DataError("instances: expected a list of instances, found one: write [instance]")
         text = "\n".join([self._line(number, fields) for number, fields in enumerate(instances)])
         chunk = core.parse_chunk(self._schema, text.encode("utf-8", "surrogateescape"))
         if chunk.bad_lines or chunk.instances != len(instances):
             for line, reason, _ in chunk.first_bad:
-                raise DataError(f"instance {line}: {_explained(reason.replace(_CELL, ' '))}")
+                raise DataError(f"instance {line}: {self._said(reason)}")
             raise DataError(f"{len(instances)} instances became {chunk.instances} lines")
         return chunk
+
+    def _said(self, reason: str) -> str:
+        return _explained(reason.replace(_CELL, " "), self._with_default)
 
     def _line(self, number: int, fields: Mapping[str, Any]) -> str:
         cells = self._empty.copy()

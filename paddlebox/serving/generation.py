@@ -139,7 +139,7 @@ class OpenGeneration:
             part.table.test_all()
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        if not instances:
+        if not instances and not isinstance(instances, Mapping):
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
         if self._positions.any:

@@ -151,6 +151,9 @@ def test_served_fields_are_read_with_the_same_nulls():
     parser = FieldParser(config, slots_of(null=["NULL"]))
     assert parser.parse([{"user": "NULL", "price": "NULL"}]).occurrences == 0
     assert parser.parse([{"user": "ann", "price": 1}]).occurrences == 1
+    hint = "'price': .* found 'nan': leave the field out, or send None, for the slot's default"
+    with pytest.raises(DataError, match=hint):
+        parser.parse([{"price": float("nan")}])
 
 
 def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):

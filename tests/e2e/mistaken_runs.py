@@ -363,6 +363,16 @@ def evaluation_without_test_files() -> Said:
     return ran("evaluate", shared("run"), "-o", "data.test_files=[]")
 
 
+@mistake("--files", "a file", "nothing is at 'typo.csv', seen from", "correct the path", 3)
+def files_that_are_not_there() -> Said:
+    return ran("evaluate", shared("run"), "--files", "typo.csv")
+
+
+@mistake("-o data.test_files", "a file", "nothing is at 'typo.csv', seen", "correct the path", 3)
+def files_of_an_override_that_are_not_there() -> Said:
+    return ran("evaluate", shared("run"), "-o", "data.test_files=[typo.csv]")
+
+
 @mistake("run/store", "expected one", "no version has been committed", "train until", 4)
 def evaluation_before_any_commit() -> Said:
     assert trained(train=HEADER + "2,u1,1,1\n").code == 3
@@ -485,6 +495,36 @@ def a_field_that_no_slot_reads() -> Said:
 def a_string_for_a_number() -> Said:
     with predictor() as one:
         return called(lambda: one.predict([{**GOOD, "price": "cheap"}]))
+
+
+@mistake("instances", "a list of instances", "found one", "write [instance]")
+def an_instance_that_is_not_in_a_list() -> Said:
+    with predictor() as one:
+        return called(lambda: one.predict(GOOD))
+
+
+@mistake("instances", "a list of instances", "found one", "write [instance]")
+def an_empty_instance_that_is_not_in_a_list() -> Said:
+    with predictor() as one:
+        return called(lambda: one.predict({}))
+
+
+@mistake("slot 'item'", "an integer", "'19.0'", "send the integer 19")
+def a_float_for_an_id() -> Said:
+    with predictor() as one:
+        return called(lambda: one.predict([{**GOOD, "item": 19.0}]))
+
+
+@mistake("slot 'item'", "an integer", "'nan'", "leave the field out, or send None")
+def nan_for_an_id() -> Said:
+    with predictor() as one:
+        return called(lambda: one.predict([{**GOOD, "item": float("nan")}]))
+
+
+@mistake("slot 'price'", "a finite number", "'nan'", "send a number")
+def nan_for_a_number_without_a_default() -> Said:
+    with predictor() as one:
+        return called(lambda: one.predict([{**GOOD, "price": float("nan")}]))
 
 
 @mistake("the body", "an object with a member 'instances'", "an array", '{"instances": [', 422)
