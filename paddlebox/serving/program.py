@@ -29,39 +29,50 @@ INPUT = "box_input"
 
 
 class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Stands where a model pulls its slots, and gives what was pulled already."""
+    """Stands where a model pulls its slots, and gives what was pulled already.
 
-    def __init__(self, pulled: PooledSlots) -> None:
+    Args:
+        scaled: the model changes its dense features first, which are not those of INPUT then.
+    """
+
+    def __init__(self, pulled: PooledSlots, scaled: bool) -> None:
         super().__init__()
+        self._scaled = scaled
         self.slots, self.embedx_dim, self.use_cvm = pulled.slots, pulled.embedx_dim, pulled.use_cvm
         self.width = pulled.width
 
     def forward(self, ids: Any, *rest: Any, dense: Any | None = None) -> Any:
         """ids: all of INPUT. rest: offsets, show_click and plan of `PooledSlots`, and dense where
         the model wants it behind the slots."""
-        if dense is not None or len(rest) == 4:
+        behind = rest[3] if len(rest) == 4 else dense
+        if behind is not None and not self._scaled:
             return ids
         pooled = paddle.slice(ids, [1], [0], [self.slots * self.width])
+        if behind is not None:
+            return paddle.concat([pooled, behind], axis=1)
         return paddle.reshape(pooled, [-1, self.slots, self.width])
 
 
 class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """Stands where a model pulls the slots of several tables."""
+    """Stands where a model pulls the slots of several tables. scaled: as of `_FedSlots`."""
 
-    def __init__(self, pulled: PooledTables) -> None:
+    def __init__(self, pulled: PooledTables, scaled: bool) -> None:
         super().__init__()
         self.width = pulled.width
+        self._scaled = scaled
 
     def forward(self, batches: Any, *rest: Any, dense: Any | None = None) -> Any:
         """batches: as of `PooledTables`, with all of INPUT in place of the first table's ids. rest:
         show_click, and dense where the model wants it behind the slots."""
         ids = batches[0][0]
-        if dense is not None or (len(rest) == 2 and rest[1] is not None):
+        behind = rest[1] if len(rest) == 2 else dense
+        if behind is not None and not self._scaled:
             return ids
-        return paddle.slice(ids, [1], [0], [self.width])
+        pooled = paddle.slice(ids, [1], [0], [self.width])
+        return pooled if behind is None else paddle.concat([pooled, behind], axis=1)
 
 
-def _feed_tables(model: Any) -> _FedTables:
+def _feed_tables(model: Any, scaled: bool) -> _FedTables:
     found = [
         (name, child) for name, child in model.named_sublayers() if isinstance(child, PooledTables)
     ]
@@ -70,12 +81,12 @@ def _feed_tables(model: Any) -> _FedTables:
             f"{type(model).__name__}: expected one PooledTables to export, found "
             f"{', '.join(name for name, _ in found) or 'none'}"
         )
-    fed = _FedTables(found[0][1])
+    fed = _FedTables(found[0][1], scaled)
     _put(model, found[0][0], fed)
     return fed
 
 
-def _feed_slots(model: Any) -> _FedSlots:
+def _feed_slots(model: Any, scaled: bool) -> _FedSlots:
     found = [(name, child) for name, child in model.named_sublayers()
              if isinstance(child, PooledSlots)]  # fmt: skip
     if len(found) != 1:
@@ -84,7 +95,7 @@ def _feed_slots(model: Any) -> _FedSlots:
             f"{', '.join(name for name, _ in found) or 'none'}"
         )
     name, pulled = found[0]
-    fed = _FedSlots(pulled)
+    fed = _FedSlots(pulled, scaled)
     _put(model, name, fed)
     return fed
 
@@ -156,10 +167,11 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
             fields=None if more else fields_of(slots, config.model.sequences),
         )
         model.eval()
+        scaled = bool(config.model.dense_scales)
         if more:
-            pooled_width = _feed_tables(model).width
+            pooled_width = _feed_tables(model, scaled).width
         else:
-            fed = _feed_slots(model)
+            fed = _feed_slots(model, scaled)
             pooled_width = fed.slots * fed.width
         _, dense_width = form(config, slots)
         packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")

@@ -105,7 +105,8 @@ class Writer(Closing):
         Args:
             precision: of embedx; None: as the file has it. Of the first base only.
             after_going_back: take a base of an older version too: the run went back since.
-            most_deleted: refuse what deletes a larger share of the live rows than this.
+            most_deleted: refuse what deletes a larger share of the live rows than this, unless it
+                is of an earlier pass than the file shows.
 
         Raises: StoreError when the version does not follow; ConfigError for another layout or
             precision; TrainingError when the gate does not let it pass, or it deletes too many
@@ -210,7 +211,9 @@ class Writer(Closing):
             live = before[number] * is_delta + added - gone * is_delta
             parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
             deleted += gone
-        if newest is not None and deleted > most_deleted * sum(before):
+        # A run that went back to an earlier pass was told to: serving follows it.
+        forward = newest is not None and record.pass_number >= newest.pass_number
+        if newest is not None and forward and deleted > most_deleted * sum(before):
             raise TrainingError(
                 f"{self.path}: version {record.version} would delete {deleted:,} of the "
                 f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "

@@ -157,7 +157,8 @@ def test_a_scaled_model_is_the_model_of_scaled_features_and_leaves_lengths_alone
 
 
 @pytest.mark.slow
-def test_training_evaluation_and_an_export_scale_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["deepfm", "dnn"])  # dnn: the kernel puts dense behind the slots
+def test_training_evaluation_and_an_export_scale_alike(tmp_path: Path, model: str) -> None:
     """The label depends on one large number, which an unscaled network does not learn from."""
     rng = np.random.default_rng(1)
     years = rng.integers(1950, 2020, 4000)
@@ -171,7 +172,7 @@ def test_training_evaluation_and_an_export_scale_alike(tmp_path: Path) -> None:
     )
     (tmp_path / "config.yaml").write_text(
         f"name: years\ndata: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: "
-        f"[{tmp_path}/train.csv], test_files: [{tmp_path}/test.csv]}}\nmodel: {{type: deepfm}}\n"
+        f"[{tmp_path}/train.csv], test_files: [{tmp_path}/test.csv]}}\nmodel: {{type: {model}}}\n"
     )
     run = tmp_path / "run"
     for done in (
