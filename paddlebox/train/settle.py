@@ -156,7 +156,16 @@ def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
     chosen."""
     reasons: list[str] = []
     alone = config.model.type in _WITHOUT_NETWORK and not config.phases
-    tables = [_chosen_table(table, alone, len(slots.sparse), reasons) for table in config.tables]
+    tables = [
+        _chosen_table(
+            table,
+            f"extra_tables.{table.name}" if number else "table",
+            alone,
+            len(slots.sparse),
+            reasons,
+        )
+        for number, table in enumerate(config.tables)
+    ]
     optimizer = config.optimizer
     if alone and "learning_rate" not in optimizer.model_fields_set:
         rate = _DENSE_RATE_WITHOUT_NETWORK
@@ -219,8 +228,11 @@ def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> O
     return optimizer.model_copy(update={"averaging": 0.0})
 
 
-def _chosen_table(table: TableConfig, alone: bool, slots: int, reasons: list[str]) -> TableConfig:
-    """alone: without a network. slots: of all tables, whose weights a logit adds up."""
+def _chosen_table(
+    table: TableConfig, where: str, alone: bool, slots: int, reasons: list[str]
+) -> TableConfig:
+    """where: its section. alone: without a network. slots: of all tables, whose weights a logit
+    adds up."""
     least, most = _RATES
     rate = most if alone else round(min(max(1.0 / max(slots, 1), least), most), 3)
     if table.embed.rule is not Rule.ADAGRAD:
@@ -228,8 +240,8 @@ def _chosen_table(table: TableConfig, alone: bool, slots: int, reasons: list[str
     wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
     taken = {key: value for key, value in wanted.items() if key not in table.embed.model_fields_set}
     if taken:
-        shown = ", ".join(f"{key} {value}" for key, value in taken.items())
-        reasons.append(f"{table.name}.embed: {shown} ({slots} slots)")
+        shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
+        reasons.append(f"{shown} ({slots} slots)")
     return table.model_copy(update={"embed": table.embed.model_copy(update=taken)})
 
 
