@@ -171,7 +171,7 @@ lint-python: $(STAMPS)/venv ## ruff
 # Scripts are checked one by one: several are called prepare.py.
 types: $(STAMPS)/venv ## mypy --strict
 	$(BIN)/mypy --strict paddlebox
-	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets:tests/cuda:tools $(BIN)/mypy --strict --no-error-summary $$script \
+	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets:tests/cuda:$$(dirname $$script) $(BIN)/mypy --strict --no-error-summary $$script \
 	  || status=1; done; exit $$status
 
 format-check: $(STAMPS)/venv ## clang-format, changing nothing

@@ -32,9 +32,9 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 //
 // A null in a sparse slot is no feasign, alone and in a list; in a dense slot it is the default.
 // A null content is an empty one. Malformed rows: a null or empty ins_id, a logkey that is null or
-// none; a null label, or one outside [0, 1]; a null dense value without a default, one
-// that is no finite float, or beyond kMostDense of dense_limits.h; a dense list without dim values; a negative int8, int16 or int32 in a
-// sparse slot.
+// none; a null label, or one outside [0, 1]; a null dense value without a default, one that is no
+// finite float, or beyond kMostDense of dense_limits.h; a dense list without dim values; a negative
+// int8, int16 or int32 in a sparse slot.
 //
 // InvalidArgument as CheckColumns; Corruption when offsets leave the buffers they are for. The size
 // of a string's buffer is not in the interface: whoever takes batches from a file checks that they

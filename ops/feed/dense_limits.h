@@ -12,9 +12,9 @@
 
 namespace pbx {
 
-// A larger dense value is reported: beside inputs around 1 it takes over the first layer, and Adam's
-// second moment needs thousands of steps to forget it. It is not refused: a raw price or a Unix
-// timestamp trains, badly, and nn.DataNorm scales any of them.
+// A larger dense value is reported: beside inputs around 1 it takes over the first layer, and
+// Adam's second moment needs thousands of steps to forget it. It is not refused: a raw price or a
+// Unix timestamp trains, badly, and model.dense_scale or nn.DataNorm scale any of them.
 constexpr float kLargeDense = 1e4f;
 
 // A line with a larger one is malformed. The gradient of a first-layer weight is the value times a

@@ -74,8 +74,9 @@ struct ParsedChunk {
 //   multislot with tags  see tags.h: a tag missing, a count that is not 1, a text that is no log
 //                  key
 //   csv            cells cut by csv_delimiter; one may be "quoted", with "" for a quote in it, but
-//                  not broken over lines; one that is a text of csv_nulls is empty. Another number of cells than columns; a quote that does
-//                  not end; values of a cell, cut by csv_list_separator: not dim for a dense slot
+//                  not broken over lines; one that is a text of csv_nulls is empty. Another number
+//                  of cells than columns; a quote that does not end; values of a cell, cut by
+//                  csv_list_separator: not dim for a dense slot
 // A sparse slot with `hash` holds strings instead of decimals: tokens, or in csv the cell's values,
 // as they are. An empty one is no feasign. A dense slot with a default takes it where it is absent
 // (feasign_slot, slot_value) or its cell is empty (csv).

@@ -1,4 +1,5 @@
-// Dense values that are too large to be fed: which lines are malformed, and what is noted of others.
+// Dense values that are too large to be fed: which lines are malformed, and what is noted of the
+// others.
 #include "feed/dense_limits.h"
 
 #include "feed_util.h"
@@ -8,8 +9,8 @@ using namespace pbx::test;
 
 namespace {
 
-// Dense slots: raw, two floats wide; one with log1p; one clipped to [0, 100]; one clipped from below
-// only, in effect.
+// Dense slots: raw, two floats wide; one with log1p; one clipped to [0, 100]; one clipped from
+// below only, in effect.
 FeedSchema Small(Format format) {
   FeedSchema schema = Schema(format, {Label("y"), Dense("raw", 2), Dense("log", 1),
                                       Dense("clipped", 1), Dense("low", 1), Sparse("u")});
