@@ -81,11 +81,12 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   bool any = false;
   for (size_t i = 0; i < shares.size(); ++i) {
     key_slots[i] = static_cast<uint32_t>(i);
-    if (!shares[i].has_value()) continue;
-    const auto found = places.find(*shares[i]);
+    const std::optional<std::string>& shared = shares[i];
+    if (!shared.has_value()) continue;
+    const auto found = places.find(*shared);
     if (found == places.end()) {
       ThrowIfError(
-          Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", shares[i]->c_str()));
+          Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", shared->c_str()));
     }
     key_slots[i] = found->second;
     any = true;
