@@ -26,7 +26,7 @@ class OptimizerConfig(Section):
 
     type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
     learning_rate: float = Field(
-        default=0.001, gt=0, description="step size; where none is given, 0.05 for models lr and fm"
+        default=0.001, gt=0, description="step size; where none is given, 0.1 for models lr and fm"
     )
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
     averaging: float = Field(
