@@ -151,7 +151,7 @@ def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix
         if isinstance(own, Section):
             if type(own) is type(old):
                 taken[name] = continued(own, old, is_free, f"{path}.")
-        elif name not in config.model_fields_set or own == _AUTO.get(name):
+        elif name not in config.model_fields_set or (name in _AUTO and own == _AUTO[name]):
             taken[name] = old
         elif isinstance(own, dict) and own.keys() == old.keys():
             taken[name] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -71,8 +70,7 @@ def of_version(
         config = of_last_start(run_dir, overrides)
         return config, _slots_beside(run_dir, config, overrides)
     where = f"{run_dir}: version {record.version}"
-    stored = completed(copy.deepcopy(record.config["config"]))
-    config = config_of(stored, overrides, f"{where}: config")
+    config = config_of(completed(record.config["config"]), overrides, f"{where}: config")
     if _names_slots(overrides):
         return config, load_slots(config.data.slots)
     return config, validate(Slots, record.config["slots"], f"{where}: slots")
