@@ -127,5 +127,5 @@ def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[st
 
 def _is_there(path: str) -> bool:
     if "://" in path or Path(path).is_absolute():
-        return True  # or whoever reads it says so
+        return True  # the reader reports a missing file
     return Path(path).exists() or bool(glob.glob(path, recursive=True))

@@ -76,7 +76,7 @@ class Follower:
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)
-            self._refused.add(name)  # whoever gets the `Served` reports it
+            self._refused.add(name)  # the receiver of `Served` reports it
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
 

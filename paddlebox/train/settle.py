@@ -28,7 +28,7 @@ log = logging.getLogger("paddlebox")
 
 _ALONE = World()
 
-# All measured by benchmarks/defaults.py.
+# Chosen with benchmarks/defaults.py (docs/results.md).
 _BATCH_SIZES = (  # by training rows of a rank
     *((1_000_000, 512), (400_000, 256), (50_000, 128)),
     *((25_000, 64), (0, 32)),
@@ -101,7 +101,7 @@ def warn_of_few_steps(config: Config, lines: Lines) -> None:
     """Says at the end of a run that it was too short to learn much, and what to change.
 
     Args:
-        lines: of all its passes; where lines of earlier starts are lost, nothing is said.
+        lines: of all its passes. No warning if lines of earlier starts are lost.
     """
     if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
         log.warning(

@@ -29,7 +29,7 @@ class Watch:
 
     An alert fires when what its rule says begins to be so, and is resolved when it is no more:
     both are logged, and told to alerts.command, once. Neither can stop the run. Of the alert
-    `failed` the log says nothing: whoever gets the error that ended the run reports it.
+    `failed` the log is silent: the caller reports the error that ended the run.
 
     Args:
         lines: of metrics.jsonl that are there already. publishes: whether passes are served.

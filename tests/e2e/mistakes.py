@@ -1,4 +1,4 @@
-"""What tests of mistakes share: what a mistake is, what is said of it, and what that must be."""
+"""Shared by the tests of mistakes: a mistake, and the rule that its error message must follow."""
 
 from __future__ import annotations
 
