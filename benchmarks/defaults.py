@@ -57,7 +57,7 @@ GRID: dict[str, list[str]] = {
     "use_cvm": ["model.use_cvm=true"],
 }
 BELOW_REGRESSION, BELOW_GRID = -0.002, -0.003
-LARGE_ROWS = 50_000  # data sets of more train on two folds, and not on the grid
+LARGE_ROWS = 200_000  # data sets of more train on two folds, and not on the grid
 
 
 @dataclass(frozen=True)

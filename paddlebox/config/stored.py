@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from paddlebox.config.check import validate
+from paddlebox.config.models import ModelType
 from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
 from paddlebox.config.table import TableConfig
@@ -109,6 +110,8 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
     def is_free(key: str) -> bool:
         if key in _WHOLE and not getattr(config, key):
             return True
+        if key == "trainer.epochs" and config.model.type is ModelType.LR:
+            return False  # the run may have chosen it
         return within(key, (*FREE, *PASSES))
 
     return continued(config, old, is_free)

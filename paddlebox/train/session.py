@@ -88,7 +88,7 @@ def train(
     on_ranks.check_config(config, world, back_to)
     recovers = recovery.is_on(config, world)
     slots = read_slots(config)
-    passes = passes_of(config, world)
+    passes, epochs = passes_of(config, world), config.trainer.epochs
     start = find_source(source, run_dir) if source else None
     folder = config.trainer.visualdl
     scalars = ScalarWriter(Path(folder)) if folder and world.rank == 0 else None
@@ -106,6 +106,8 @@ def train(
         back_to=back_to,
         source=start.config if start is not None else None,
     )
+    if config.trainer.epochs != epochs:  # chosen, or stored by an earlier start
+        passes = passes_of(config, world)
     begun, recovered = _take_up(run_dir, config, slots, passes, back_to, skip, world)
     heartbeat.committed(begun.passes)
     if start is not None and begun.record is not None:
@@ -123,7 +125,8 @@ def train(
     write_environment(run_dir, config, threads_of(config.store.threads))
     (run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     repeated = repeats.repeats(begun.plan)
-    repeats.warn(begun.plan, repeated, begun.passes)
+    if config.trainer.epochs == epochs:
+        repeats.warn(begun.plan, repeated, begun.passes)
     if world.rank == 0:
         warn_of_unshared(config, slots)
     on_ranks.warn_of_idle([planned.files for planned in begun.plan[begun.passes :]], world)

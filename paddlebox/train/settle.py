@@ -39,6 +39,8 @@ _UNCOUNTED = 512  # of streams of hours, and of files that only a command can re
 _RATES = (0.05, 0.2)
 _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
+# A regression gains from several epochs at a lower rate. FM's vectors learn few rows by heart.
+_LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # the dense parameters are few there, and begin at 0
 _SCALED_ROWS = 20_000  # whose dense features are looked at
 _FEW_STEPS = 300  # fewer leave dense layers and rates close to where they began
@@ -80,18 +82,20 @@ def chosen(
 
     Raises: DataError naming a file that cannot be read.
     """
-    made, reasons = _rates(config, slots)
+    reasons: list[str] = []
+    several = _may_have_epochs(config)
+    if config.data.batch_size == 0 or several:
+        rows, why = _rows_of_all(config, plan, world)
+        if config.data.batch_size == 0:
+            size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
+            config = with_batch_size(config, size)
+            reasons.append(f"data.batch_size {size} ({why})")
+        if several and rows is not None and rows < _LR_EPOCHS_BELOW_ROWS:
+            trainer = config.trainer.model_copy(update={"epochs": _LR_EPOCHS})
+            config = config.model_copy(update={"trainer": trainer})
+            reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
+    made = _rates(config, slots, reasons)
     made = _scaled(made, slots, plan, world, reasons)
-    if config.data.batch_size == 0:
-        size, why = _UNCOUNTED, "the rows cannot be counted beforehand"
-        if plan and not config.data.pipe_command:
-            rows = _rows(config, plan) if world.rank == 0 else 0
-            rows = int(world.gather("rows", str(rows).encode())[0])
-            size = batch_size_for(rows // world.size)
-            more = "at least" if rows >= _BATCH_SIZES[0][0] else "about"
-            why = f"{more} {rows} training rows"
-        made = with_batch_size(made, size)
-        reasons.insert(0, f"data.batch_size {size} ({why})")
     if reasons and world.rank == 0:
         log.info("chosen, because the config does not name them: %s", "; ".join(reasons))
     return made
@@ -151,16 +155,26 @@ def _model_like(
     return model.model_copy(update=unnamed)
 
 
-def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
-    """The config with rates that fit its model and slots, where it names none; and what was
-    chosen."""
-    reasons: list[str] = []
+def _may_have_epochs(config: Config) -> bool:
+    """Whether several epochs may be chosen: not where days and hours follow each other."""
+    data, named = config.data, "epochs" in config.trainer.model_fields_set
+    in_order = data.date or data.path_template or data.files_per_day
+    return config.model.type is ModelType.LR and not (config.phases or named or in_order)
+
+
+def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
+    """The config with rates that fit its model and slots, where it names none."""
     alone = config.model.type in _WITHOUT_NETWORK and not config.phases
+    least, most = _RATES
+    rate = round(min(max(1.0 / max(len(slots.sparse), 1), least), most), 3)
+    if alone:
+        of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
+        rate = _LR_RATE_OF_EPOCHS if of_epochs else most
     tables = [
         _chosen_table(
             table,
             f"extra_tables.{table.name}" if number else "table",
-            alone,
+            rate,
             len(slots.sparse),
             reasons,
         )
@@ -188,7 +202,7 @@ def _rates(config: Config, slots: Slots) -> tuple[Config, list[str]]:
         "optimizer": optimizer,
         "phases": phases,
     }
-    return config.model_copy(update=update), reasons
+    return config.model_copy(update=update)
 
 
 def _scaled(
@@ -229,12 +243,9 @@ def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> O
 
 
 def _chosen_table(
-    table: TableConfig, where: str, alone: bool, slots: int, reasons: list[str]
+    table: TableConfig, where: str, rate: float, slots: int, reasons: list[str]
 ) -> TableConfig:
-    """where: its section. alone: without a network. slots: of all tables, whose weights a logit
-    adds up."""
-    least, most = _RATES
-    rate = most if alone else round(min(max(1.0 / max(slots, 1), least), most), 3)
+    """where: its section. rate: of embed_w. slots: of all tables."""
     if table.embed.rule is not Rule.ADAGRAD:
         return table
     wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
@@ -243,6 +254,17 @@ def _chosen_table(
         shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
         reasons.append(f"{shown} ({slots} slots)")
     return table.model_copy(update={"embed": table.embed.model_copy(update=taken)})
+
+
+def _rows_of_all(
+    config: Config, plan: Sequence[PlannedPass], world: World
+) -> tuple[int | None, str]:
+    """About how many rows an epoch has on all ranks, and how to say it; None: unknown."""
+    if not plan or config.data.pipe_command:
+        return None, "the rows cannot be counted beforehand"
+    mine = _rows(config, plan) if world.rank == 0 else 0
+    rows = int(world.gather("rows", str(mine).encode())[0])
+    return rows, f"{'at least' if rows >= _BATCH_SIZES[0][0] else 'about'} {rows} training rows"
 
 
 def _rows(config: Config, plan: Sequence[PlannedPass]) -> int:

@@ -216,10 +216,38 @@ def test_few_slots_have_a_higher_rate_and_what_is_named_is_kept(folder: Path) ->
 
 @pytest.mark.parametrize("model", ["lr", "fm"])
 def test_models_without_a_network_have_rates_of_their_own(folder: Path, model: str) -> None:
-    made = settle(config(folder, model={"type": model}), folder / "run")
+    once = {"epochs": 1}
+    made = settle(config(folder, model={"type": model}, trainer=once), folder / "run")
     assert (made.table.embed.learning_rate, made.optimizer.learning_rate) == (0.2, 0.1)
     named = config(folder, model={"type": model}, optimizer={"learning_rate": 0.3})
     assert settle(named, folder / "run").optimizer == named.optimizer
+
+
+def test_a_regression_of_few_rows_has_several_epochs_at_a_lower_rate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows_found(monkeypatch, 199_999)  # in each of two passes
+    regression = {"type": "lr"}
+    with caplog.at_level(logging.INFO, "paddlebox"):
+        made = settle(config(folder, model=regression), folder / "run")
+    assert (made.trainer.epochs, made.table.embed.learning_rate) == (5, 0.1)
+    assert "trainer.epochs 5 (model lr, about 399998 training rows)" in caplog.text
+    dated = config(folder, model=regression, data={"date": "20240101"})
+    assert settle(dated, folder / "other").trainer.epochs == 1
+    assert settle(config(folder, model={"type": "fm"}), folder / "other").trainer.epochs == 1
+    rows_found(monkeypatch, 200_000)
+    many = settle(config(folder, model=regression), folder / "other")
+    assert (many.trainer.epochs, many.table.embed.learning_rate) == (1, 0.2)
+
+
+def test_later_starts_keep_the_epochs_that_were_chosen_unless_they_name_others(
+    folder: Path,
+) -> None:
+    own = config(folder, model={"type": "lr"})
+    commit(folder / "run", settle(own, folder / "run"))
+    assert settle(own, folder / "run").trainer.epochs == 5
+    more = config(folder, model={"type": "lr"}, trainer={"epochs": 7})
+    assert settle(more, folder / "run").trainer.epochs == 7
 
 
 @pytest.mark.parametrize("phases", [False, True])
