@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ci import scripts
+from tests.conftest import ROOT
+
 SCRIPT = ROOT / ".ci" / "layers.py"
-_spec = importlib.util.spec_from_file_location("layers", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-layers = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(layers)
+layers = scripts.load("layers")
 
 
 def write(root: Path, name: str, text: str) -> None:
