@@ -6,9 +6,10 @@ Below, a part may use those on its right, itself, and nothing else of the projec
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CPP = {
@@ -46,8 +47,6 @@ PYTHON = {
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
     "ranks": _NATIVE | {"_call", "store"},
-    "upkeep": _NATIVE | {"store"},
-    "report": _NATIVE | {"store", "upkeep"},
     "saves": _NATIVE | {"store"},
     "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},
@@ -64,6 +63,8 @@ PYTHON = {
     "advise": _TRAIN | {"doctor"},
     "launch": _TRAIN | {"serving", "watch", "doctor", "advise"},
 }
+# Product tooling: uses the whole core, and nothing uses it.
+PYTHON["tools"] = {*PYTHON, "tools"}
 # The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
 FACADE = "__init__"
 NO_PADDLE = {"config", "errors", "heartbeat", "_paddle_version"}
@@ -152,8 +153,33 @@ def python_violations(root: Path) -> Iterator[str]:
                     yield f"{where}, which is not below paddlebox.{unit}"
 
 
+def python_circles(root: Path) -> Iterator[str]:
+    """The first circle of imports between folders of paddlebox/ and of paddlebox/tools/."""
+    graph: dict[str, set[str]] = {}
+    for path in sorted((root / "paddlebox").rglob("*.py")):
+        name = path.relative_to(root)
+        importer = _folder(name.with_suffix("").parts)
+        if importer == FACADE:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(name))
+        for _, module in _imported(tree, list(name.parts[:-1])):
+            parts = module.split(".")
+            if parts[0] == "paddlebox" and len(parts) > 1 and _folder(parts) != importer:
+                graph.setdefault(importer, set()).add(_folder(parts))
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        circle = [f"paddlebox.{folder}" for folder in reversed(error.args[1])]
+        yield f"{circle[0].replace('.', '/')}:1: circle of imports: {' -> '.join(circle)}"
+
+
+def _folder(parts: Sequence[str]) -> str:
+    """`train` for paddlebox.train.loop, `tools.report` for paddlebox.tools.report.page."""
+    return ".".join(parts[1 : 3 if parts[1] == "tools" else 2])
+
+
 def main(root: Path) -> int:
-    violations = [*cpp_violations(root), *python_violations(root)]
+    violations = [*cpp_violations(root), *python_violations(root), *python_circles(root)]
     for violation in violations:
         print(violation)
     print(f"layers: {len(violations)} violations")

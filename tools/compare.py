@@ -8,6 +8,6 @@ import installed  # noqa: F401
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
     from paddlebox.launch import reader
-    from paddlebox.report.compare import compare_main
+    from paddlebox.tools.report.compare import compare_main
 
     sys.exit(reader.run(compare_main))

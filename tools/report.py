@@ -8,6 +8,6 @@ import installed  # noqa: F401
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
     from paddlebox.launch import reader
-    from paddlebox.report.cli import report_main
+    from paddlebox.tools.report.cli import report_main
 
     sys.exit(reader.run(report_main))

@@ -8,6 +8,6 @@ import installed  # noqa: F401
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
     from paddlebox.launch import reader
-    from paddlebox.upkeep.cli import main
+    from paddlebox.tools.upkeep.cli import main
 
     sys.exit(reader.run(main))

@@ -69,6 +69,8 @@ def test_includes_of_lower_layers_and_the_standard_library_are_right(tmp_path: P
         ("models/a.py", "from paddlebox import train", "not below paddlebox.models"),
         ("ops.py", "from .nn import layer", "not below paddlebox.ops"),
         ("train/a.py", "from paddlebox.launch import cpu", "not below paddlebox.train"),
+        ("launch/a.py", "from paddlebox.tools import report", "not below paddlebox.launch"),
+        ("train/a.py", "import paddlebox.tools.report.page", "not below paddlebox.train"),
         ("launch/a.py", "from tools import train", "nothing in paddlebox may"),
         ("nn/a.py", 'importlib.import_module("paddlebox.data")', "not below paddlebox.nn"),
         ("train/a.py", "from paddlebox import Table", "not the package's face"),
@@ -89,6 +91,11 @@ def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
     write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.train.loop import run\n")
     write(
         tmp_path,
+        "paddlebox/tools/a.py",
+        "from paddlebox.tools.report import page\nfrom paddlebox.launch import cpu\n",
+    )
+    write(
+        tmp_path,
         "paddlebox/train/loop.py",
         "import paddle\nfrom paddlebox import __version__, models, store\nfrom . import metrics\n"
         "from paddlebox.data.dataset import X\nfrom ..config import load_config\n",
@@ -97,6 +104,19 @@ def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
     write(tmp_path, "paddlebox/ops.py", "from paddlebox._native import core\n")
     write(tmp_path, "paddlebox/config/a.py", "from paddlebox.errors import ConfigError\n")
     assert list(layers.python_violations(tmp_path)) == []
+
+
+def test_a_circle_of_imports_between_folders_is_reported(tmp_path: Path) -> None:
+    write(tmp_path, "paddlebox/tools/report/page.py", "from paddlebox.tools.upkeep import cli\n")
+    write(tmp_path, "paddlebox/tools/report/text.py", "from paddlebox.tools.report import page\n")
+    write(tmp_path, "paddlebox/tools/upkeep/cli.py", "from paddlebox.tools import diagnose\n")
+    assert list(layers.python_circles(tmp_path)) == []
+    late = "def f():\n    import paddlebox.tools.report.text\n"
+    write(tmp_path, "paddlebox/tools/diagnose.py", late)
+    (violation,) = layers.python_circles(tmp_path)
+    assert "circle of imports" in violation
+    for name in ("report", "upkeep", "diagnose"):
+        assert f"paddlebox.tools.{name}" in violation
 
 
 def test_the_script_exits_with_1_on_a_violation_and_with_0_without(tmp_path: Path) -> None:
@@ -110,4 +130,5 @@ def test_the_script_exits_with_1_on_a_violation_and_with_0_without(tmp_path: Pat
 
 
 def test_the_project_itself_has_no_violation() -> None:
-    assert [*layers.cpp_violations(ROOT), *layers.python_violations(ROOT)] == []
+    found = (layers.cpp_violations, layers.python_violations, layers.python_circles)
+    assert [violation for check in found for violation in check(ROOT)] == []

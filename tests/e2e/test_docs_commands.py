@@ -59,7 +59,7 @@ def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
             scripts + r"([^`\n#|]*)", page.read_text().replace("\\\n", "")
         ):
             path = f"{script[10:].replace('.', '/')}.py" if " " in script else script
-            path = {"tools/store.py": "paddlebox/upkeep/cli.py"}.get(path, path)
+            path = {"tools/store.py": "paddlebox/tools/upkeep/cli.py"}.get(path, path)
             source = (ROOT / path).read_text() + shared
             for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest):
                 known = f'"{option}"' in source or option in of_life

@@ -41,7 +41,7 @@ from typing import Any
 from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import pass_of
-from paddlebox.upkeep.verify import verify
+from paddlebox.tools.upkeep.verify import verify
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.crash_images import build_preloaded
 from tests.faults.witness import Witness, newest_version, unsound

@@ -18,10 +18,10 @@ from paddlebox.saves.merge import merge_saves
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
 from paddlebox.store.frozen import Frozen
+from paddlebox.tools.upkeep import cli
 from paddlebox.train import session
 from paddlebox.train.evaluation import evaluate
 from paddlebox.train.opening import open_table
-from paddlebox.upkeep import cli
 from tests.golden.test_golden_runs import unpack
 
 RUN, SAVE = Path("run"), Path("saves/20240102/base")

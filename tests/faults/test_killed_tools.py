@@ -12,7 +12,7 @@ import pytest
 
 from paddlebox.store.copies import restore
 from paddlebox.store.manifest import Manifest
-from paddlebox.upkeep.verify import verify
+from paddlebox.tools.upkeep.verify import verify
 from tests.e2e.test_tools import tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import ROOT, Run, check_killed

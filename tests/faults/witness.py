@@ -8,7 +8,7 @@ from pathlib import Path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import pass_of, rank_versions, stores_beside
-from paddlebox.upkeep.verify import verify
+from paddlebox.tools.upkeep.verify import verify
 
 
 class Witness:

@@ -22,9 +22,9 @@ from paddlebox.store.copies import copy_version
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.train.on_ranks import agreed_passes
 from paddlebox.train.other_ranks import take_over
-from paddlebox.upkeep.cli import main as store_tool
 from tests.conftest import ROOT
 
 ROWS = 3000

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.report.cli import report_main
-from paddlebox.report.compare import compare_main
-from paddlebox.report.ranks import read_run
 from paddlebox.store.rank_stores import rank_versions
-from tests.report.test_in_a_browser import PROBE, chromium, look  # noqa: F401  # a fixture
+from paddlebox.tools.report.cli import report_main
+from paddlebox.tools.report.compare import compare_main
+from paddlebox.tools.report.ranks import read_run
+from tests.tools.report.test_in_a_browser import PROBE, chromium, look  # noqa: F401  # a fixture
 
 _TITLES = ("Each rank", "Samples a rank", "Bytes that ranks sent", "Waiting for other ranks")
 

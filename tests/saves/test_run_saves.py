@@ -13,7 +13,7 @@ from paddlebox.config import Config, load_config
 from paddlebox.config.check import validate
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
-from paddlebox.upkeep.store_files import newest, reading, table_of
+from paddlebox.tools.upkeep.store_files import newest, reading, table_of
 from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 

@@ -25,7 +25,7 @@ from paddlebox.store.files import used_bytes
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.versions import find_version
-from paddlebox.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import main
 
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
 DAY = 19723  # 20240101

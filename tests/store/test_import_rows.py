@@ -14,7 +14,7 @@ from paddlebox._native import core, paddle
 from paddlebox.errors import CorruptionError, OutOfSpaceError
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.upkeep.report import row_fields
+from paddlebox.tools.upkeep.report import row_fields
 
 SLOTS = 3
 BASE: dict[str, Any] = {

@@ -13,7 +13,7 @@ from paddlebox.config.check import validate
 from paddlebox.config.dates import date_of
 from paddlebox.config.table import LifeConfig
 from paddlebox.store.life import base_filter, delta_filter, saved_rows
-from paddlebox.upkeep.report import open_version
+from paddlebox.tools.upkeep.report import open_version
 
 _CHUNK_ROWS = 1 << 17
 # Lower bounds of the histograms' bins; the defaults of the thresholds are among them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paddlebox.report.predictions import (
+from paddlebox.tools.report.predictions import (
     Predictions,
     _sorted,
     auc_difference,

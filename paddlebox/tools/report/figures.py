@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paddlebox.report.text import NONE, esc, size
+from paddlebox.tools.report.text import NONE, esc, size
 
 Format = Callable[[float | None], str]
 Rows = Sequence[Sequence[str]]

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paddlebox.report import text
-from paddlebox.report.figures import (
+from paddlebox.tools.report import text
+from paddlebox.tools.report.figures import (
     Figure,
     Series,
     Span,
@@ -22,10 +22,10 @@ from paddlebox.report.figures import (
     split_bars,
     table,
 )
-from paddlebox.report.page import Section, Tile
-from paddlebox.report.rank_figures import rank_figures
-from paddlebox.report.run import FINISHED, Line, Run, auc, number
-from paddlebox.report.settings import ABSENT, changed, flat
+from paddlebox.tools.report.page import Section, Tile
+from paddlebox.tools.report.rank_figures import rank_figures
+from paddlebox.tools.report.run import FINISHED, Line, Run, auc, number
+from paddlebox.tools.report.settings import ABSENT, changed, flat
 
 NO_PASS = "no pass has ended yet"
 # Of each stage, by its place in the pipeline; a colour each.

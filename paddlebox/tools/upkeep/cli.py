@@ -22,12 +22,12 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import ALL_KEYS, key_ranges
 from paddlebox.store.rank_stores import rank_versions, stores_beside, sum_of_digests
 from paddlebox.store.versions import find_version
-from paddlebox.upkeep import report
-from paddlebox.upkeep.life import life
-from paddlebox.upkeep.repair import repair
-from paddlebox.upkeep.store_files import newest, reading, store_folder, table_of
-from paddlebox.upkeep.values import feasigns_of
-from paddlebox.upkeep.verify import verify
+from paddlebox.tools.upkeep import report
+from paddlebox.tools.upkeep.life import life
+from paddlebox.tools.upkeep.repair import repair
+from paddlebox.tools.upkeep.store_files import newest, reading, store_folder, table_of
+from paddlebox.tools.upkeep.values import feasigns_of
+from paddlebox.tools.upkeep.verify import verify
 
 core = _native.core
 SOUND, DAMAGED, UNUSABLE = 0, 1, 2  # exit codes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.report.cli import report_main
+from paddlebox.tools.report.cli import report_main
 
 # Loads the page in a frame of a width, and says what it found there in its own title.
 PROBE = """<!doctype html><title>waiting</title>

@@ -20,7 +20,7 @@ from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.table import Table
-from paddlebox.upkeep.store_files import newest, reading, table_of
+from paddlebox.tools.upkeep.store_files import newest, reading, table_of
 
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 

@@ -14,7 +14,7 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.config.dates import day_of
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import main
 
 CONFIG = TableConfig(embedx_dim=2, embedx_threshold=0.5)
 DAY = day_of("20240105")

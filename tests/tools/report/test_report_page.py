@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from paddlebox.report import cli
-from paddlebox.report.cli import report_main, run_page
-from paddlebox.report.ranks import read_run
-from paddlebox.report.run import FINISHED, STOPPED, TRAINING, Run
 from paddlebox.store.lock import StoreLock
+from paddlebox.tools.report import cli
+from paddlebox.tools.report.cli import report_main, run_page
+from paddlebox.tools.report.ranks import read_run
+from paddlebox.tools.report.run import FINISHED, STOPPED, TRAINING, Run
 
 TITLES = (
     "AUC", "Loss", "Predicted and actual", "COPC", "Bucket error", "Where rows came from",

@@ -9,7 +9,7 @@ import pytest
 
 from paddlebox.train.slot_figures import copc_by_value
 from tests.conftest import tool
-from tests.report.common import SAMPLES
+from tests.tools.report.common import SAMPLES
 
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 

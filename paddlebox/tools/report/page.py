@@ -10,8 +10,8 @@ from pathlib import Path
 
 from paddlebox import __version__
 from paddlebox.errors import StoreError
-from paddlebox.report.figures import Figure
-from paddlebox.report.text import esc
+from paddlebox.tools.report.figures import Figure
+from paddlebox.tools.report.text import esc
 
 # Nothing may be loaded from anywhere, whatever a name in the data tries.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -47,7 +47,7 @@ class Page:
     reload_s: float = 0  # 0: the page stays as it is
 
     def html(self) -> str:
-        own = files("paddlebox.report")
+        own = files("paddlebox.tools.report")
         style, script = (own.joinpath(f"page.{kind}").read_text() for kind in ("css", "js"))
         pill = (
             f'<span class="pill {esc(self.state)}">{esc(self.state)}</span>' if self.state else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.report.compare import compare_main
-from paddlebox.report.predictions import read_dump
+from paddlebox.tools.report.compare import compare_main
+from paddlebox.tools.report.predictions import read_dump
 from tests.conftest import tool
-from tests.report.common import SAMPLES, trained
+from tests.tools.report.common import SAMPLES, trained
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paddlebox.errors import ConfigError
-from paddlebox.report import text
-from paddlebox.report.cli import guarded
-from paddlebox.report.figures import TONES, Figure, Series, curves, missing, table
-from paddlebox.report.page import Page, Section, Tile, write_page
-from paddlebox.report.predictions import (
+from paddlebox.tools.report import text
+from paddlebox.tools.report.cli import guarded
+from paddlebox.tools.report.figures import TONES, Figure, Series, curves, missing, table
+from paddlebox.tools.report.page import Page, Section, Tile, write_page
+from paddlebox.tools.report.predictions import (
     Predictions,
     auc_difference,
     read_dump,
     same_instances,
 )
-from paddlebox.report.ranks import read_run
-from paddlebox.report.run import Line, Run, auc, number
-from paddlebox.report.settings import ABSENT, differing
+from paddlebox.tools.report.ranks import read_run
+from paddlebox.tools.report.run import Line, Run, auc, number
+from paddlebox.tools.report.settings import ABSENT, differing
 
 Value = Callable[[float | None], str]
 

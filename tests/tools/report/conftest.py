@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.common import trained, write_file
+from tests.tools.report.common import trained, write_file
 
 
 @pytest.fixture(scope="session")

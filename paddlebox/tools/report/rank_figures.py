@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from paddlebox.report import text
-from paddlebox.report.figures import TONES, Figure, Series, bars, chosen, curves, missing, table
-from paddlebox.report.ranks import of_rank, waited, waited_for
-from paddlebox.report.run import Line, Run, number
+from paddlebox.tools.report import text
+from paddlebox.tools.report.figures import (
+    TONES,
+    Figure,
+    Series,
+    bars,
+    chosen,
+    curves,
+    missing,
+    table,
+)
+from paddlebox.tools.report.ranks import of_rank, waited, waited_for
+from paddlebox.tools.report.run import Line, Run, number
 
 _MOST_SHOWN = 16  # ranks of a figure; the table has all
 _OLDER = "the lines of the passes are of an older paddlebox, which did not tell what each rank did"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paddlebox.errors import ConfigError, PaddleBoxError
-from paddlebox.report.page import Page, write_page
-from paddlebox.report.ranks import read_run
-from paddlebox.report.run import TRAINING, Run
-from paddlebox.report.sections import sections, tiles
-from paddlebox.report.settings import flat
+from paddlebox.tools.report.page import Page, write_page
+from paddlebox.tools.report.ranks import read_run
+from paddlebox.tools.report.run import TRAINING, Run
+from paddlebox.tools.report.sections import sections, tiles
+from paddlebox.tools.report.settings import flat
 
 PAGE = "report.html"
 

@@ -18,7 +18,7 @@ from paddlebox import _native, ops
 from paddlebox.config import TableConfig
 from paddlebox.store.compaction import Policy
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import main
 
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
 HUGE = 2**64 - 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from paddlebox.config import load_config
-from paddlebox.report import text
-from paddlebox.report.figures import Series, bars, byte_ticks, chosen, curves, ticks
-from paddlebox.report.sections import _merged
-from paddlebox.report.settings import ABSENT, changed, differing
+from paddlebox.tools.report import text
+from paddlebox.tools.report.figures import Series, bars, byte_ticks, chosen, curves, ticks
+from paddlebox.tools.report.sections import _merged
+from paddlebox.tools.report.settings import ABSENT, changed, differing
 from tests.conftest import ROOT
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paddlebox.report.run import Line, Run, number, read_one
+from paddlebox.tools.report.run import Line, Run, number, read_one
 
 # Of a line: what is of the rank that wrote it. Counts are added up; waits are of a thread that
 # each rank has, so that their mean is what the run stood still for.

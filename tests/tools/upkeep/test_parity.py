@@ -16,7 +16,7 @@ from paddlebox.store import dense_parity, parity
 from paddlebox.store.compaction import Policy
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.table import Table
-from paddlebox.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import main
 from tests.store.test_table_life import CONFIG, feasigns_of, train
 
 K = 3

@@ -16,7 +16,7 @@ from paddlebox.store import dense_parity, files, parity
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord
-from paddlebox.upkeep.verify import Damage, dense_damage, segment_damage
+from paddlebox.tools.upkeep.verify import Damage, dense_damage, segment_damage
 
 _ASIDE = "damaged"
 
