@@ -59,9 +59,7 @@ PYTHON = {
     "watch": _FLOOR | {"watch"},
     "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
-    "doctor": _NATIVE,
-    "advise": _TRAIN | {"doctor"},
-    "launch": _TRAIN | {"serving", "watch", "doctor", "advise"},
+    "launch": _TRAIN | {"serving", "watch"},
 }
 # Product tooling: uses the whole core, and nothing uses it.
 PYTHON["tools"] = {*PYTHON, "tools"}

@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.advise import advise_main
+from paddlebox.tools.advise.cli import advise_main
 
 if __name__ == "__main__":
     sys.exit(reader.run(advise_main))

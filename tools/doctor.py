@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
     try:
         from paddlebox.launch import reader
-        from paddlebox.launch.doctor import doctor_main
+        from paddlebox.tools.doctor.cli import doctor_main
     except ModuleNotFoundError as error:
         sys.exit(f"fails packages: not installed: {error.name}\n      -> pip install it here")
     sys.exit(reader.run(doctor_main))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paddlebox.doctor.disk import DiskRates
+from paddlebox.tools.doctor.disk import DiskRates
 
 _PACKAGES = ("numpy", "pyarrow", "lmdb", "yaml", "pydantic", "tqdm")
 _IO_URING_SETUP = 425  # the system call, on every architecture

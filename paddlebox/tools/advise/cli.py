@@ -92,11 +92,11 @@ def advise(
     """
     from dataclasses import asdict
 
-    from paddlebox.advise.calibrate import calibrate, sizes_of
-    from paddlebox.advise.predict import predict
-    from paddlebox.advise.rates import Rates
-    from paddlebox.advise.workload import describe, take_sample
-    from paddlebox.doctor.disk import measure_disk
+    from paddlebox.tools.advise.calibrate import calibrate, sizes_of
+    from paddlebox.tools.advise.predict import predict
+    from paddlebox.tools.advise.rates import Rates
+    from paddlebox.tools.advise.workload import describe, take_sample
+    from paddlebox.tools.doctor.disk import measure_disk
     from paddlebox.train.opening import read_slots
     from paddlebox.train.plan import plan_passes
     from paddlebox.train.settle import chosen

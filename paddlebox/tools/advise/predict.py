@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paddlebox.advise.calibrate import FLOPS_A_WEIGHT, Sizes
-from paddlebox.advise.rates import Rates
-from paddlebox.advise.workload import Workload
 from paddlebox.config import Config
+from paddlebox.tools.advise.calibrate import FLOPS_A_WEIGHT, Sizes
+from paddlebox.tools.advise.rates import Rates
+from paddlebox.tools.advise.workload import Workload
 
 _PASS_TABLES = 3  # that live at once: one commits, one trains, one is staged
 _INSTANCE_BYTES, _ID_BYTES = 16, 12  # in the feeder: offsets and label; key, position, order

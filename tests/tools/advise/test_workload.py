@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.advise.workload import describe, take_sample
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.tools.advise.workload import describe, take_sample
 
 
 @pytest.fixture

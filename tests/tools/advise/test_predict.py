@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from paddlebox.advise.calibrate import Sizes, busy_cores, weights_of
-from paddlebox.advise.predict import predict
-from paddlebox.advise.rates import Rates
-from paddlebox.advise.workload import Workload, growth
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError
+from paddlebox.tools.advise.calibrate import Sizes, busy_cores, weights_of
+from paddlebox.tools.advise.predict import predict
+from paddlebox.tools.advise.rates import Rates
+from paddlebox.tools.advise.workload import Workload, growth
 
 GIB = 1 << 30
 FREE = Rates(

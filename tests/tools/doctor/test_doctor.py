@@ -14,15 +14,15 @@ import yaml
 
 from paddlebox.config.tiers import HbmConfig, MemConfig
 from paddlebox.config.units import GIB, MIB
-from paddlebox.doctor.budgets import as_yaml, budgets
-from paddlebox.doctor.disk import DiskRates, measure_disk
-from paddlebox.doctor.facts import Facts, chosen_of, filesystem_of
-from paddlebox.doctor.findings import Level, findings
 from paddlebox.errors import StoreError
 from paddlebox.launch.cpu import Setting
-from paddlebox.launch.doctor import as_text, doctor_main, told_of
+from paddlebox.tools.doctor.budgets import as_yaml, budgets
+from paddlebox.tools.doctor.cli import as_text, doctor_main, told_of
+from paddlebox.tools.doctor.disk import DiskRates, measure_disk
+from paddlebox.tools.doctor.facts import Facts, chosen_of, filesystem_of
+from paddlebox.tools.doctor.findings import Level, findings
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FAST = DiskRates(
     write_bytes_per_s=1.5e9,
     read_bytes_per_s=2.5e9,
@@ -128,7 +128,7 @@ def test_what_fails_comes_first_and_makes_the_exit_code(monkeypatch, capsys, tmp
     bad = dataclasses.replace(SOUND, governor="powersave", python=(3, 9), gpus=1)
     assert [one.level.value for one in findings(bad)] == ["fails", "slow", "note"]
     for facts, code in ((bad, 1), (dataclasses.replace(bad, python=(3, 12)), 0)):
-        monkeypatch.setattr("paddlebox.launch.doctor.read_facts", lambda *_, f=facts, **__: f)
+        monkeypatch.setattr("paddlebox.tools.doctor.cli.read_facts", lambda *_, f=facts, **__: f)
         assert doctor_main(["--folder", str(tmp_path), "--disk-mib", "0", "--json"]) == code
         assert json.loads(capsys.readouterr().out)["works"] is (code == 0)
 

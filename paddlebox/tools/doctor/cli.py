@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Program
-from paddlebox.doctor.budgets import as_yaml, budgets
-from paddlebox.doctor.disk import measure_disk
-from paddlebox.doctor.facts import Facts, read_facts
-from paddlebox.doctor.findings import Level, findings
 from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
+from paddlebox.tools.doctor.budgets import as_yaml, budgets
+from paddlebox.tools.doctor.disk import measure_disk
+from paddlebox.tools.doctor.facts import Facts, read_facts
+from paddlebox.tools.doctor.findings import Level, findings
 
 
 def doctor_main(argv: Sequence[str] | None = None) -> int:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.advise.rates import Rates
-from paddlebox.advise.workload import Sample
 from paddlebox.config import Config, Program, Slots
 from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.store.group import Tables
+from paddlebox.tools.advise.rates import Rates
+from paddlebox.tools.advise.workload import Sample
 from paddlebox.train.metrics import TaskMetrics, sigmoid
 from paddlebox.train.opening import create_dataset, feeding, open_table
 from paddlebox.train.program import Runner, build_runner

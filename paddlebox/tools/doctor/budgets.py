@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paddlebox.config.units import GIB, MIB
-from paddlebox.doctor.facts import Facts
+from paddlebox.tools.doctor.facts import Facts
 
 # Of the memory that may be taken. What is left is for Paddle, batches, filters and the page cache.
 _HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15

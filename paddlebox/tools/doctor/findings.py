@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paddlebox.config.units import GIB, MIB
-from paddlebox.doctor.facts import Facts
+from paddlebox.tools.doctor.facts import Facts
 
 _LEAST_MEMORY = GIB
 _SLOW_READ, _SLOW_WRITE = 300e6, 200e6  # bytes a second: below, a disk of magnets or a network
