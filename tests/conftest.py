@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+pytest_plugins = ["tests.support.limits"]
 PATIENCE_S = 240  # what a test waits for longer does not come; no promise of a time
 
 
