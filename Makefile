@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 PS_VENV := .venv-bench-ps
+DOCS_VENV := .venv-docs
 GPU_PYTHON ?= $(PYTHON)
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
@@ -29,7 +30,7 @@ export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-slow test-long test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
-  bench-setup-ps cuda cuda-setup test-gpu bench-gpu \
+  bench-setup-ps cuda cuda-setup test-gpu bench-gpu docs \
   lint lint-python types format-check width format tidy layers clean
 
 help: ## this list
@@ -162,6 +163,15 @@ bench-setup-ps: $(STAMPS)/bench-ps ## .venv-bench-ps: Paddle 3.0.0, for its para
 bench: bench-setup bench-setup-ps ## every benchmark, one after another; each prints a table and writes JSON
 	@status=0; for script in $(BENCHMARKS); do echo "== $$script"; \
 	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
+
+$(STAMPS)/docs: requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@mkdir -p $(@D) && touch $@
+
+# The variable silences an advertisement of the theme's successor.
+docs: $(STAMPS)/docs ## the site of the docs in build/site; a dead link or a missing page fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
 lint: lint-python types format-check width layers tidy ## every static check
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -87,20 +88,39 @@ def test_each_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     call(tmp_path, ".venv/bin/python tools/export.py runs/mine.export --apply runs/mine")
 
 
+def program_of(page: Path, folder: Path) -> None:
+    """Writes the program of a page, and the files that it reads, as the page says."""
+    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.M | re.S):
+        if block.startswith("# slots.yaml\n"):
+            (folder / "slots.yaml").write_text(block)
+        elif kind == "sh":
+            subprocess.run(["sh", "-c", block], cwd=folder, check=True)
+        elif kind == "python":
+            (folder / "program.py").write_text(block)
+
+
+@pytest.mark.slow
+def test_the_program_of_the_readme_trains_a_model_of_the_zoo(tmp_path: Path) -> None:
+    program_of(ROOT / "README.md", tmp_path)
+    samples, auc = call(tmp_path, ".venv/bin/python program.py").split()
+    assert samples == "20000"
+    assert float(auc) > 0.5
+    assert json.loads((tmp_path / "runs/clicks/summary.json").read_text())["version"] == 1
+
+
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 @pytest.fixture
 def own_program(tmp_path: Path) -> Path:
-    """A folder with the files of the README's own program, made as the README says."""
-    text = (ROOT / "README.md").read_text().partition("## Your own program")[2]
-    columns, lines, program = re.findall(r"^```\w+\n(.*?)^```$", text, re.M | re.S)[:3]
-    assert columns.startswith("# slots.yaml\n")
-    (tmp_path / "slots.yaml").write_text(columns)
-    subprocess.run(["sh", "-c", lines], cwd=tmp_path, check=True)
-    (tmp_path / "program.py").write_text(program)
+    """A folder with the files of docs/static_program.md."""
+    program_of(ROOT / "docs/static_program.md", tmp_path)
     return tmp_path
 
 
 @pytest.mark.slow
-def test_the_program_of_the_readme_trains_and_commits_a_pass(own_program: Path) -> None:
+def test_the_static_program_trains_and_commits_a_pass(own_program: Path) -> None:
     said = call(own_program, ".venv/bin/python program.py").split()
     assert said[0] == "20000"
     assert float(said[2]) > 0.5
@@ -138,6 +158,20 @@ def test_every_link_of_the_docs_leads_to_a_file_and_its_heading() -> None:
             assert not heading or heading in anchors(leads_to), f"{page}: {target}#{heading}"
 
 
-def test_every_page_of_docs_is_reached_from_the_readme() -> None:
+def test_every_page_of_docs_is_reached_from_the_readme_and_the_navigation_of_the_site() -> None:
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     linked = set(re.findall(r"\]\(docs/([^)#\s]+\.md)", (ROOT / "README.md").read_text()))
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= linked
+    shown = set(re.findall(r"([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert pages == linked
+    assert pages == shown - {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+def test_every_name_that_a_program_of_the_docs_imports_is_there() -> None:
+    lines = set()
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):
+            lines |= set(re.findall(r"^from (paddlebox[\w.]*) import ([\w, ]+)$", block, re.M))
+    assert len(lines) > 3
+    for module, names in lines:
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
