@@ -1,4 +1,4 @@
-"""What a rank is doing, in files that its supervisor reads (launch/supervise.py).
+"""What a rank is doing, in files that its supervisor reads (tools/supervise).
 
 The thread that trains writes them, at each step and stage: a process that hangs writes nothing,
 whatever other threads of it still live. Without a supervisor nothing is written.

@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.supervise import main
+from paddlebox.tools.supervise.cli import main
 
 if __name__ == "__main__":
     sys.exit(reader.run(main))

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paddlebox.launch.supervise import PASSED_ON
+from paddlebox.tools.supervise.cli import PASSED_ON
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = (ROOT / "docs/deploy.md").read_text()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter
 
 from paddlebox.errors import ConfigError
-from paddlebox.launch.supervise_job import Job, Order, Report
+from paddlebox.tools.supervise.job import Job, Order, Report
 
 SILENT_S = 15.0  # a node that says nothing for so long is gone
 _LONGEST_LINE = 1 << 20

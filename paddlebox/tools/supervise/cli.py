@@ -1,10 +1,10 @@
 """tools/supervise.py: one on each node, around `python -m paddle.distributed.launch`.
 
-    supervise.py       one loop: look at the ranks, report, do what was decided
-    supervise_job      what is decided, from what all nodes report
-    supervise_ranks    the processes of this node
-    supervise_folder   where these tell what they do
-    supervise_wire     between nodes
+    cli       one loop: look at the ranks, report, do what was decided
+    job       what is decided, from what all nodes report
+    ranks     the processes of this node
+    folder    where these tell what they do
+    wire      between nodes
 
 It imports no Paddle and has one thread, so it can fork at any time.
 """
@@ -27,10 +27,10 @@ from types import FrameType
 
 from paddlebox.errors import ConfigError
 from paddlebox.launch.launcher import launch_options, narrowed
-from paddlebox.launch.supervise_folder import watch_folder
-from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Report
-from paddlebox.launch.supervise_ranks import Attempt, become_reaper
-from paddlebox.launch.supervise_wire import Alone, Link, Met, address_of
+from paddlebox.tools.supervise.folder import watch_folder
+from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Report
+from paddlebox.tools.supervise.ranks import Attempt, become_reaper
+from paddlebox.tools.supervise.wire import Alone, Link, Met, address_of
 
 #: What ranks get of the environment: the launcher's log folder holds it all, for anyone to read.
 PASSED_ON = (

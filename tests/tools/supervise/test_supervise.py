@@ -21,10 +21,10 @@ from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import launch_options, narrowed
-from paddlebox.launch.supervise import main, passed_on
-from paddlebox.launch.supervise_folder import watch_folder
-from paddlebox.launch.supervise_job import LIMITS_S, Job, Order, Rank, Report, suspects
-from paddlebox.launch.supervise_wire import Met
+from paddlebox.tools.supervise.cli import main, passed_on
+from paddlebox.tools.supervise.folder import watch_folder
+from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
+from paddlebox.tools.supervise.wire import Met
 from tests.conftest import PATIENCE_S, ROOT
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from paddlebox import heartbeat
 from paddlebox.launch.launcher import launches
-from paddlebox.launch.supervise_job import LIMITS_S, Rank
+from paddlebox.tools.supervise.job import LIMITS_S, Rank
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
