@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.from_paddlerec import from_paddlerec_main
+from paddlebox.tools.from_paddlerec.cli import from_paddlerec_main
 
 if __name__ == "__main__":
     sys.exit(reader.run(from_paddlerec_main))

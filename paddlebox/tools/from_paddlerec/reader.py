@@ -9,9 +9,9 @@ from typing import Any
 
 from paddlebox.data.paddlerec import ALWAYS, samples
 from paddlebox.errors import ConfigError
-from paddlebox.launch.paddlerec.data import Reading
-from paddlebox.launch.paddlerec.keys import relative
-from paddlebox.launch.paddlerec.source import Source
+from paddlebox.tools.from_paddlerec.data import Reading
+from paddlebox.tools.from_paddlerec.keys import relative
+from paddlebox.tools.from_paddlerec.source import Source
 
 _SAMPLES = 100  # that are looked at
 

@@ -18,9 +18,9 @@ import yaml
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError
-from paddlebox.launch.paddlerec.data import LINES, Reading, files_of, first_lines, look
-from paddlebox.launch.paddlerec.keys import Conversion, convert, name_of, relative
-from paddlebox.launch.paddlerec.source import Source, read_source
+from paddlebox.tools.from_paddlerec.data import LINES, Reading, files_of, first_lines, look
+from paddlebox.tools.from_paddlerec.keys import Conversion, convert, name_of, relative
+from paddlebox.tools.from_paddlerec.source import Source, read_source
 
 _OF_ROWS = {
     "table.embedx_threshold": "a vector from the first occurrence on",
@@ -131,7 +131,7 @@ def _by_reader(
             f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
             "now and when training: give --allow-commands if you trust its code"
         )
-    from paddlebox.launch.paddlerec.reader import reading_of
+    from paddlebox.tools.from_paddlerec.reader import reading_of
 
     return reading_of(path, source, lines, arguments.label, arguments.out)
 

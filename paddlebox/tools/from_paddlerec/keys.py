@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import ModelType
-from paddlebox.launch.paddlerec.data import Reading
-from paddlebox.launch.paddlerec.source import MODELS, Key, Source
+from paddlebox.tools.from_paddlerec.data import Reading
+from paddlebox.tools.from_paddlerec.source import MODELS, Key, Source
 
 _RUN = "runner."
 _HYPER = "hyper_parameters."
