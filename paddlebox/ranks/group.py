@@ -22,6 +22,7 @@ from paddlebox.ranks.stepping import with_next
 from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import World
 from paddlebox.store.group import StagedGroup, TableGroup
+from paddlebox.store.options import TableOptions
 from paddlebox.store.staged import StagedPass
 
 
@@ -29,30 +30,34 @@ class ShardedGroup(ManyRanks, TableGroup):
     """As `TableGroup`, for the rank's own range of each table.
 
     Args:
-        world: which every rank has joined. options: how ranks exchange. The rest as `TableGroup`.
+        world: which every rank has joined. exchange: how. The rest as `TableGroup`.
     """
 
     def __init__(
         self,
         configs: Sequence[TableConfig],
+        options: TableOptions | None = None,
         *,
         world: World,
-        options: RanksConfig | None = None,
+        exchange: RanksConfig | None = None,
         **arguments: Any,
     ) -> None:
         self.world = world
-        self.options = options or RanksConfig()
+        self._exchange = exchange or RanksConfig()
         #: Of all tables.
-        self.traffic = Traffic(world.rank, ranks_per_node(world.size, self.options.per_node))
+        self.traffic = Traffic(world.rank, ranks_per_node(world.size, self._exchange.per_node))
         self._sharded: list[ShardedTable] = []
-        super().__init__(configs, **arguments)
+        super().__init__(configs, options, **arguments)
 
-    def _open(self, number: int, config: TableConfig, **arguments: Any) -> ShardedTable:
+    def _open(
+        self, number: int, config: TableConfig, options: TableOptions, **arguments: Any
+    ) -> ShardedTable:
         inputs = f"_{config.name}" if number else ""
         table = ShardedTable(
             config,
+            options,
             world=self.world,
-            options=self.options,
+            exchange=self._exchange,
             traffic=self.traffic,
             inputs=inputs,
             **arguments,

@@ -7,25 +7,24 @@ yet come as the blocks of the range (ops/table/admission.h). Nothing of the old 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from paddlebox import heartbeat
-from paddlebox.config import TableConfig
+from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.files import table_folder
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table import Table
 
 _BLOCK = 64  # counters of the admission filter that belong to one stretch of keys
-_MEM_BYTES = 1 << 20
 Range = tuple[int, int]  # first and last key
 
 
@@ -42,13 +41,13 @@ def write_range(
     *,
     version: int,
     ranks: int,
-    **arguments: Any,
+    options: TableOptions,
 ) -> int:
     """Makes the store of a range in folder, which is new, of versions of one pass.
 
     Args:
         sources: (store, version) of the ranks that have keys of the range, in their order.
-        configs: of the tables, the default one first. arguments: of `Table`.
+        configs: of the tables, the default one first. options: of the run that goes on with it.
         version: the number of its first version. ranks: that there are from now on.
 
     Returns: rows of all tables.
@@ -68,7 +67,7 @@ def write_range(
         ]
         to = Path(table_folder(str(folder), name)) if name else folder
         records = [_record(*source) for source in of_table]
-        before = dataclasses.replace(
+        before = replace(
             records[0],
             version=version - 1,
             segments=[],
@@ -77,7 +76,7 @@ def write_range(
             cursor={**records[0].cursor, "ranks": ranks} if not name else {},
             digest=None,
         )
-        rows += _write_table(of_table, records, config, own, to, before, arguments)
+        rows += _write_table(of_table, records, config, own, to, before, options)
         tables[name] = version
     return rows
 
@@ -94,7 +93,7 @@ def _write_table(
     own: Range,
     folder: Path,
     before: VersionRecord,
-    arguments: dict[str, Any],
+    options: TableOptions,
 ) -> int:
     events = max((record.events for record in records), key=len)
     for (store, _), record in zip(sources, records, strict=True):
@@ -104,9 +103,17 @@ def _write_table(
                 ": they are not ranks of one model"
             )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = {"mem_budget_bytes": _MEM_BYTES, "compaction": None, **arguments}
+    options = replace(
+        options,
+        folder=folder,
+        hbm_place=HbmPlace.HOST,
+        mem_budget_bytes=LEAST_MEM_BYTES,
+        threads=1,
+        compaction=None,
+        parity=None,
+    )
     progress = heartbeat.rows(f"rows of {len(sources)} ranks")
-    with ExitStack() as opened, Table(config, folder=folder, **settings) as table:
+    with ExitStack() as opened, Table(config, options) as table:
         old = [opened.enter_context(open_source(*source)) for source in sources]
         imported = import_rows(
             old, table, slots=[], keyed_by_slot=False, progress=progress, key_range=own

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import HbmPlace, TableConfig
+from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks.asking import Asking
 from paddlebox.ranks.batch_rows import batch_rows
@@ -38,6 +38,7 @@ from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.two_level import exchange_of
 from paddlebox.ranks.world import LANES, World
 from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import StagedPass, Table
@@ -56,7 +57,7 @@ class ShardedTable(ManyRanks, Table):
     """As `Table`, for the rank's own range; programs pull and push the rows of every rank.
 
     Args:
-        world: which every rank has joined. options: how ranks exchange. traffic: counts what is
+        world: which every rank has joined. exchange: how ranks exchange. traffic: counts what is
             sent; None: one of its own. inputs: as of `Asking`. The rest as `Table`.
 
     Every call that goes through all ranks (stage, count_keys, feeds, step) is made by all of them
@@ -66,25 +67,25 @@ class ShardedTable(ManyRanks, Table):
     def __init__(
         self,
         config: TableConfig,
+        options: TableOptions | None = None,
         *,
         world: World,
-        options: RanksConfig | None = None,
+        exchange: RanksConfig | None = None,
         traffic: Traffic | None = None,
         inputs: str = "",
         **arguments: Any,
     ) -> None:
-        options = options or RanksConfig()
-        exchange = exchange_of(options, world.size)
-        super().__init__(config, **arguments)
+        how = exchange or RanksConfig()
+        make_exchange = exchange_of(how, world.size)
+        super().__init__(config, options, **arguments)
         self.world = world
         self._starts = range_starts(world.size)
         self._staging, asking, self._lane, ahead = (world.lane(name) for name in LANES)
-        self.traffic = traffic or Traffic(world.rank, ranks_per_node(world.size, options.per_node))
-        self.exchange = exchange(self._native, config, world, options, self.traffic)
+        self.traffic = traffic or Traffic(world.rank, ranks_per_node(world.size, how.per_node))
+        self.exchange = make_exchange(self._native, config, world, how, self.traffic)
         self.asking = Asking(asking, self.exchange, inputs)
         self._native.unregister()  # operators find the batch by the table's name
-        place = arguments.get("hbm_place", HbmPlace.HOST)
-        batch = batch_rows(config, place, int(arguments.get("threads", 1)))
+        batch = batch_rows(config, self.options.hbm_place, self.options.threads)
         self.stepping = Stepping(self._lane, ahead, self.exchange, batch, inputs)
 
     # ---- once a pass

@@ -20,6 +20,7 @@ from paddlebox.store.files import table_folder
 from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter
 from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.table import Table
 
@@ -149,21 +150,21 @@ class RunSource(Closing):
         else:
             self.config, self.slots = config, load_slots(config.data.slots)
         fields = list(self.config.tables)
-        arguments: dict[str, Any] = {
-            "seed": self.config.seed,
-            "folder": store,
-            "threads": min(4, len(os.sched_getaffinity(0))),
-            "read_only": True,
-            "version": head.version,
-        }
+        options = TableOptions(
+            folder=store,
+            seed=self.config.seed,
+            threads=min(4, len(os.sched_getaffinity(0))),
+            read_only=True,
+            version=head.version,
+        )
         self._table: Tables = (
-            TableGroup(fields, slots=self.slots, **arguments)
+            TableGroup(fields, options, slots=self.slots)
             if len(fields) > 1
-            else Table(fields[0], **arguments)
+            else Table(fields[0], options)
         )
         self._others = ExitStack()
         try:
-            of_others = [self._open_rank(fields, *other, arguments) for other in others]
+            of_others = [self._open_rank(fields, *other, options) for other in others]
         except BaseException:
             self.close()
             raise
@@ -211,7 +212,7 @@ class RunSource(Closing):
         fields: Sequence[TableConfig],
         store: Path,
         record: VersionRecord,
-        arguments: Mapping[str, Any],
+        options: TableOptions,
     ) -> list[Table]:
         """The tables of another rank."""
         tables = []
@@ -220,7 +221,7 @@ class RunSource(Closing):
             version = record.tables[one.name] if number else record.version
             # Tables of one process go by their names.
             named = one.model_copy(update={"name": f"{one.name} of {folder}"})
-            tables.append(Table(named, **{**arguments, "folder": folder, "version": version}))
+            tables.append(Table(named, options, folder=folder, version=version))
             self._others.callback(tables[-1].close)
         return tables
 

@@ -11,9 +11,8 @@ from paddlebox.errors import StoreError
 from paddlebox.store.group import Tables
 from paddlebox.store.history import GroupLink, History
 from paddlebox.store.leases import leased
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table import Table
-
-_MEM_BYTES = 1 << 20  # of a table that is only read through
 
 
 class _Version:
@@ -34,16 +33,7 @@ class _FrozenHistory(History):
     """One version. The manifest stays with the table that it was taken of."""
 
     def __init__(self, of: _Version) -> None:
-        nothing = GroupLink()
-        super().__init__(
-            None,
-            of.layout,
-            read_only=True,
-            version=None,
-            keep_versions=1,
-            keep_daily=0,
-            link=nothing,
-        )
+        super().__init__(TableOptions(read_only=True), of.layout, GroupLink())
         self.folder, self.head = of.folder, of.record
         self._journal = of.journal
 
@@ -62,7 +52,7 @@ class FrozenTable(Table):
             of.config.model_copy(update={"name": f"{of.name} at version {of.record.version}"}),
             seed=int(of.layout["seed"]),
             folder=of.folder,
-            mem_budget_bytes=_MEM_BYTES,
+            mem_budget_bytes=LEAST_MEM_BYTES,
             read_only=True,
             history=_FrozenHistory(of),
         )

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,9 @@ from paddlebox.store.history import GroupLink
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.one_rank import OneRank
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table import Table
-
-_LEAST_MEM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,9 @@ class TableGroup(OneRank, Closing):
     Args:
         configs: of the tables, each with a name of its own; the first is the default one.
         slots: whose `table` says what belongs where.
-        folder: of the store; None: in memory only.
-        hbm_budget_bytes, mem_budget_bytes, disk_budget_bytes: of all tables together, divided by
-            `TableConfig.share`.
-        read_only, version: as of `Table`; the others are read at the versions that it names.
+        options: how they are opened; the others are read at the versions that the first one names.
         slot_rates: of each table, as of `Table`.
-        arguments: any other of `Table`, the same for all.
+        changes: fields of `TableOptions` that differ from options.
 
     Raises: as `Table`; ConfigError for slots and tables that do not fit each other, or a store that
         has other tables.
@@ -75,17 +71,13 @@ class TableGroup(OneRank, Closing):
     def __init__(
         self,
         configs: Sequence[TableConfig],
+        options: TableOptions | None = None,
         *,
         slots: Slots,
-        folder: Path | str | None = None,
-        hbm_budget_bytes: int = 2 << 30,
-        mem_budget_bytes: int = 1 << 30,
-        disk_budget_bytes: int = 0,
-        read_only: bool = False,
-        version: int | None = None,
         slot_rates: Sequence[Sequence[float]] = (),
-        **arguments: Any,
+        **changes: Any,
     ) -> None:
+        options = replace(options or TableOptions(), **changes)
         self.names = tuple(config.name for config in configs)
         if len(set(self.names)) != len(self.names):
             raise ConfigError(
@@ -95,50 +87,49 @@ class TableGroup(OneRank, Closing):
         self._tables: list[Table] = []
         self._torn = False  # a change of all tables stopped half way
         self._background = Background("paddlebox-commit-group")
-        shares = [config.share / sum(config.share for config in configs) for config in configs]
+        whole = sum(config.share for config in configs)
         try:
-            for number, (config, share) in enumerate(zip(configs, shares, strict=True)):
-                mem = int(mem_budget_bytes * share)
-                if mem < _LEAST_MEM_BYTES:
-                    raise ConfigError(
-                        f"table '{config.name}': its share of mem.budget_bytes {mem_budget_bytes} "
-                        f"is {mem}, expected at least {_LEAST_MEM_BYTES}"
-                    )
-                self._tables.append(
-                    self._open(
-                        number,
-                        config,
-                        folder=self._folder_of(number, folder, read_only),
-                        hbm_budget_bytes=int(hbm_budget_bytes * share),
-                        mem_budget_bytes=mem,
-                        disk_budget_bytes=int(disk_budget_bytes * share),
-                        read_only=read_only,
-                        version=self._version_of(number, version) if read_only else None,
-                        slot_rates=slot_rates[number] if slot_rates else (),
-                        link=self._link_of(number, read_only),
-                        **arguments,
-                    )
-                )
+            for number, config in enumerate(configs):
+                rates = slot_rates[number] if slot_rates else ()
+                own = self._own_options(number, options, config.share / whole)
+                link = self._link_of(number, options.read_only)
+                self._tables.append(self._open(number, config, own, slot_rates=rates, link=link))
                 if number == 0:
-                    self._check_stored_names(read_only)
+                    self._check_stored_names(options.read_only)
         except BaseException:
             self.close()
             raise
 
     # ---- opening
 
-    def _open(self, number: int, config: TableConfig, **arguments: Any) -> Table:
+    def _open(
+        self, number: int, config: TableConfig, options: TableOptions, **arguments: Any
+    ) -> Table:
         """One of the tables."""
         del number
-        return Table(config, **arguments)
+        return Table(config, options, **arguments)
 
-    def _folder_of(self, number: int, folder: Path | str | None, read_only: bool) -> Path | None:
-        if folder is None:
-            return None
-        if number == 0:
-            return Path(folder)
-        own = Path(files.table_folder(str(folder), self.names[number]))
-        if not read_only:
+    def _own_options(self, number: int, options: TableOptions, share: float) -> TableOptions:
+        mem = int(options.mem_budget_bytes * share)
+        if mem < LEAST_MEM_BYTES:
+            raise ConfigError(
+                f"table '{self.names[number]}': its share of mem.budget_bytes "
+                f"{options.mem_budget_bytes} is {mem}, expected at least {LEAST_MEM_BYTES}"
+            )
+        return replace(
+            options,
+            folder=self._folder_of(number, options),
+            hbm_budget_bytes=int(options.hbm_budget_bytes * share),
+            mem_budget_bytes=mem,
+            disk_budget_bytes=int(options.disk_budget_bytes * share),
+            version=self._version_of(number, options.version) if options.read_only else None,
+        )
+
+    def _folder_of(self, number: int, options: TableOptions) -> Path | None:
+        if options.store is None or number == 0:
+            return options.store
+        own = Path(files.table_folder(str(options.store), self.names[number]))
+        if not options.read_only:
             files.make_folder(str(own.parent))
         return own
 

@@ -15,6 +15,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import files
 from paddlebox.store.dense import read_dense, write_dense
 from paddlebox.store.manifest import NOTHING_COMMITTED, Manifest, VersionRecord
+from paddlebox.store.options import TableOptions
 
 log = logging.getLogger("paddlebox")
 
@@ -43,26 +44,16 @@ class History:
     Args:
         layout: goes into each version: tools open the store with it, and whoever trains it on must
             agree on what of it gives the rows' bytes their meaning.
-        read_only, version, keep_versions, keep_daily, link: as of `Table`.
+        options: read are folder, read_only, version, keep_versions and keep_daily.
+        link: as of `Table`.
 
     Raises: StoreLockedError, ConfigError, CorruptionError, as `Table`.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        layout: Mapping[str, Any],
-        *,
-        read_only: bool,
-        version: int | None,
-        keep_versions: int,
-        keep_daily: int,
-        link: GroupLink,
-    ) -> None:
-        self.folder = folder
+    def __init__(self, options: TableOptions, layout: Mapping[str, Any], link: GroupLink) -> None:
+        self.folder = folder = options.store
         self.layout = dict(layout)
-        self.keep_versions = keep_versions
-        self.keep_daily = keep_daily
+        self._options = options
         self.head: VersionRecord | None = None  # as committed or read by this table
         #: Of a new store: the version of others that its first one goes on from.
         self.before: VersionRecord | None = None
@@ -74,12 +65,12 @@ class History:
         self.manifest: Manifest | None = None
         if folder is None:
             return
-        if read_only:
+        if options.read_only:
             self.manifest = Manifest.open_reader(folder)
         else:
             self.manifest = Manifest.open_writer(folder)
         try:
-            self.head = self._read(version) if read_only else self._take_up()
+            self.head = self._read(options.version) if options.read_only else self._take_up()
             self._check_layout()
         except BaseException:
             self.close()
@@ -213,9 +204,9 @@ class History:
             return
         with self.committing:
             if self._link.named is not None:
-                self.manifest.prune(self.keep_versions, named=self._link.named())
+                self.manifest.prune(self._options.keep_versions, named=self._link.named())
             elif not files.is_of_group(str(self.folder)):  # else nobody says which are named
-                self.manifest.prune(self.keep_versions, self.keep_daily)
+                self.manifest.prune(self._options.keep_versions, self._options.keep_daily)
 
     def close(self) -> None:
         if self.manifest is not None:

@@ -5,35 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paddlebox.store.compaction import Policy
 from paddlebox.store.history import History
 from paddlebox.store.merging import Merging
+from paddlebox.store.options import TableOptions
 from paddlebox.store.parity import Keeper
 from paddlebox.store.room import Room
 
 
 class Housekeeping:
     """Args:
-    native: the core's table.
-    policy, disk_budget_bytes, parity: as of `Table`.
+    native: the core's table. options: read are compaction, disk_budget_bytes and parity.
     """
 
-    def __init__(
-        self,
-        native: Any,
-        history: History,
-        *,
-        policy: Policy | None,
-        disk_budget_bytes: int,
-        parity: int | None,
-    ) -> None:
+    def __init__(self, native: Any, history: History, options: TableOptions) -> None:
         assert history.folder is not None
         self._native, self._history = native, history
-        self.room = Room(history.folder, disk_budget_bytes)
+        self.room = Room(history.folder, options.disk_budget_bytes)
         self.parity: Keeper | None = None
-        self.merging = Merging(native, history, self.room, policy, self._wake_parity)
-        if parity is not None:
-            self.parity = Keeper(history.folder, parity, lambda: history.head)
+        self.merging = Merging(native, history, self.room, options.compaction, self._wake_parity)
+        if options.parity is not None:
+            self.parity = Keeper(history.folder, options.parity, lambda: history.head)
             self.parity.wake()
 
     def check_room(self, rows: int, settle: Callable[[], object]) -> None:

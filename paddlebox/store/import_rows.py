@@ -15,10 +15,10 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.one_rank import ALL_KEYS
+from paddlebox.store.options import LEAST_MEM_BYTES
 from paddlebox.store.table import Table
 
 _SORT_BYTES = 256 << 20  # of rows in memory, where their keys change
-_MEM_BYTES = 1 << 20  # of a table that is only walked through
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def open_source(folder: Path, version: int | None) -> Table:
         config,
         seed=seed,
         folder=folder,
-        mem_budget_bytes=_MEM_BYTES,
+        mem_budget_bytes=LEAST_MEM_BYTES,
         read_only=True,
         version=version,
     )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.closing import Closing
-from paddlebox.config import HbmPlace, Slots, TableConfig
+from paddlebox.config import Slots, TableConfig
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.background import Background
-from paddlebox.store.compaction import Policy
 from paddlebox.store.ended import EndedPasses
-from paddlebox.store.hbm_place import gpu_number, native_place
 from paddlebox.store.history import ADMISSION, OWN, GroupLink, History
 from paddlebox.store.housekeeping import Housekeeping
 from paddlebox.store.key_counts import KeyCounts
@@ -33,13 +31,13 @@ from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.merging import Merging
 from paddlebox.store.one_rank import OneRank
+from paddlebox.store.options import TableOptions
 from paddlebox.store.staged import StagedPass, sorted_unique_keys
 
 __all__ = ["PassError", "StagedPass", "Table", "sorted_unique_keys"]
 
 log = logging.getLogger("paddlebox")
 core = _native.core
-_MIB = 1 << 20
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 
@@ -52,31 +50,17 @@ def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:
 
 
 class Table(OneRank, Closing):
-    """Opens a table, and the store in ``folder`` with it.
+    """Opens a table, and the store in `TableOptions.folder` with it.
 
     Args:
         config: layout, accessor and rules.
-        seed: of new rows; the same for the table's whole life.
-        folder: of the store; made when absent. None: in memory only.
-        hbm_budget_bytes: for the three pass tables that may live at once.
-        hbm_place: where the rows of an open pass are. On a GPU they are reached by operators with
-            tensors there, and what goes wrong in a step may be raised some steps later, or by
-            `end`.
-        mem_budget_bytes: rows kept near between passes, at least 1 MiB.
-        threads: of staging, pull and push.
-        read_only: takes passes for evaluation only, and changes no byte of the store.
-        keep_versions: passes whose newest version is kept, besides named versions and those that
-            are being read. keep_daily: days whose newest version is kept too.
-        compaction: when segments are merged in the background; None: never.
-        disk_budget_bytes: of all files of the store; 0: no limit but the disk's.
-        version: with read_only, the version to read instead of the newest.
-        parity: segments that one parity file protects (docs/formats/parity.md); 0: there shall be
-            none; None: those that are there stay, and none is written.
+        options: how it is opened; default: `TableOptions()`.
         slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
             `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
         link: of a table of a group; None: it stands alone.
         history: with read_only, versions that are open already; operators do not find the table.
-            None: it opens those in folder.
+            None: it opens those in the folder.
+        changes: fields of `TableOptions` that differ from options.
 
     Raises: StoreLockedError when another process writes the store; ConfigError when the store was
         written with another layout or seed; CorruptionError; ValueError for a budget too small.
@@ -85,28 +69,15 @@ class Table(OneRank, Closing):
     def __init__(
         self,
         config: TableConfig,
+        options: TableOptions | None = None,
         *,
-        seed: int = 1,
-        folder: Path | str | None = None,
-        hbm_budget_bytes: int = 2048 * _MIB,
-        hbm_place: HbmPlace = HbmPlace.HOST,
-        mem_budget_bytes: int = 1024 * _MIB,
-        max_segment_bytes: int = 256 * _MIB,
-        threads: int = 1,
-        read_only: bool = False,
-        keep_versions: int = 2,
-        keep_daily: int = 0,
-        compaction: Policy | None = Policy(),  # noqa: B008  frozen
-        disk_budget_bytes: int = 0,
-        version: int | None = None,
         slot_rates: Sequence[float] = (),
-        parity: int | None = None,
         link: GroupLink | None = None,
         history: History | None = None,
+        **changes: Any,
     ) -> None:
         self.config = config
-        self.folder = Path(folder) if folder is not None else None
-        self.read_only = read_only
+        self.options = options = replace(options or TableOptions(), **changes)
         # (K) ascending keys to (K) bool: the rows that evaluation sees. None: all.
         self.shown: Callable[[np.ndarray], np.ndarray] | None = None
         self.compaction_wait_s = 0.0  # that begin waited for merges, in all
@@ -119,29 +90,14 @@ class Table(OneRank, Closing):
         self._native: Any = None
         self._housekeeping: Housekeeping | None = None
         described = config.model_dump(mode="json")
-        self._history = history or History(
-            self.folder,
-            {"seed": seed, **described},
-            read_only=read_only,
-            version=version,
-            keep_versions=keep_versions,
-            keep_daily=keep_daily,
-            link=link or GroupLink(),
-        )
+        layout = {"seed": options.seed, **described}
+        self._history = history or History(options, layout, link or GroupLink())
         try:
             last = self._history.last
             fields = {
                 **described,
-                "seed": seed,
+                **options.of_native(),
                 "slot_rates": list(slot_rates),
-                "hbm_budget_bytes": hbm_budget_bytes,
-                "hbm_place": native_place(hbm_place),
-                "gpu": gpu_number(),
-                "mem_budget_bytes": mem_budget_bytes,
-                "ssd_folder": str(self.folder / "ssd") if self.folder is not None else "",
-                "max_segment_bytes": max_segment_bytes,
-                "threads": threads,
-                "read_only": read_only,
                 "events": last.events,
                 "registered": history is None,
             }
@@ -153,14 +109,8 @@ class Table(OneRank, Closing):
             self._ended = EndedPasses(
                 self._native, self._history, self._counts if self.counts_keys else None
             )
-            if self.folder is not None and not read_only:
-                self._housekeeping = Housekeeping(
-                    self._native,
-                    self._history,
-                    policy=compaction,
-                    disk_budget_bytes=disk_budget_bytes,
-                    parity=parity,
-                )
+            if self.folder is not None and not self.read_only:
+                self._housekeeping = Housekeeping(self._native, self._history, options)
         except BaseException:
             self.close()
             raise
@@ -170,6 +120,14 @@ class Table(OneRank, Closing):
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def folder(self) -> Path | None:
+        return self.options.store
+
+    @property
+    def read_only(self) -> bool:
+        return self.options.read_only
 
     @property
     def members(self) -> tuple[Table, ...]:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.ranks import ShardedGroup, ShardedTable, World
 from paddlebox.store.compaction import Policy
 from paddlebox.store.group import TableGroup, Tables
+from paddlebox.store.options import TableOptions
 from paddlebox.store.table import Table
 from paddlebox.train.metric_set import check_columns
 
@@ -105,39 +107,18 @@ def open_table(
     Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
         table; when a slot's table is not there; when the store has tables that the config lacks.
     """
-    arguments: dict[str, Any] = {
-        "seed": config.seed,
-        "folder": folder,
-        "hbm_budget_bytes": config.hbm.budget_bytes,
-        "hbm_place": config.hbm.place,
-        "mem_budget_bytes": config.mem.budget_bytes,
-        "max_segment_bytes": config.ssd.max_segment_bytes,
-        "threads": threads_of(config.store.threads),
-        "read_only": read_only,
-        **({} if version is None else {"version": version}),
-        "keep_versions": config.checkpoint.keep_versions,
-        "keep_daily": config.checkpoint.keep_daily,
-        "compaction": Policy(
-            space_target=config.ssd.space_target, space_ceiling=config.ssd.space_ceiling
-        )
-        if config.ssd.compaction
-        else None,
-        "disk_budget_bytes": config.ssd.disk_budget_bytes,
-        "parity": config.store.parity,
-    }
+    options = replace(table_options(config), folder=folder, read_only=read_only, version=version)
+    sharded: dict[str, Any] = {"world": world, "exchange": config.ranks}
     if config.extra_tables:
         slots = slots or read_slots(config)
-        arguments["slot_rates"] = [_slot_rates(config, table, slots) for table in config.tables]
+        rates = [_slot_rates(config, table, slots) for table in config.tables]
         if world is not None and not world.alone:
-            return ShardedGroup(
-                config.tables, slots=slots, world=world, options=config.ranks, **arguments
-            )
-        return TableGroup(config.tables, slots=slots, **arguments)
+            return ShardedGroup(config.tables, options, slots=slots, slot_rates=rates, **sharded)
+        return TableGroup(config.tables, options, slots=slots, slot_rates=rates)
     rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
-    arguments["slot_rates"] = rates_of_one
     if world is not None and not world.alone:
-        return ShardedTable(config.table, world=world, options=config.ranks, **arguments)
-    table = Table(config.table, **arguments)
+        return ShardedTable(config.table, options, slot_rates=rates_of_one, **sharded)
+    table = Table(config.table, options, slot_rates=rates_of_one)
     if table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
         table.close()
@@ -146,6 +127,25 @@ def open_table(
             "extra_tables"
         )
     return table
+
+
+def table_options(config: Config) -> TableOptions:
+    """Of the config's tables, wherever their store is."""
+    ssd = config.ssd
+    policy = Policy(space_target=ssd.space_target, space_ceiling=ssd.space_ceiling)
+    return TableOptions(
+        seed=config.seed,
+        hbm_budget_bytes=config.hbm.budget_bytes,
+        hbm_place=config.hbm.place,
+        mem_budget_bytes=config.mem.budget_bytes,
+        max_segment_bytes=ssd.max_segment_bytes,
+        threads=threads_of(config.store.threads),
+        keep_versions=config.checkpoint.keep_versions,
+        keep_daily=config.checkpoint.keep_daily,
+        compaction=policy if ssd.compaction else None,
+        disk_budget_bytes=ssd.disk_budget_bytes,
+        parity=config.store.parity,
+    )
 
 
 def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:

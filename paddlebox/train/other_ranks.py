@@ -35,6 +35,7 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
+from paddlebox.train.opening import table_options
 
 log = logging.getLogger("paddlebox")
 
@@ -256,9 +257,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
         folder / _MOVING,
         version=newest + 1,
         ranks=world.size,
-        seed=config.seed,
-        max_segment_bytes=config.ssd.max_segment_bytes,
-        disk_budget_bytes=config.ssd.disk_budget_bytes,
+        options=table_options(config),
     )
     if world.rank >= size:
         for name in _ALSO:

@@ -20,6 +20,7 @@ from paddlebox.ranks import World
 from paddlebox.ranks.moving import overlapping, write_range
 from paddlebox.store.copies import copy_version
 from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
@@ -103,7 +104,7 @@ def _as_ranks(source: Path, size: int, to: Path, config: Config) -> Path:
             store_of_rank(to / "store", rank),
             version=stores[0][1] + 1,
             ranks=size,
-            seed=config.seed,
+            options=TableOptions(seed=config.seed),
         )
     return to
 

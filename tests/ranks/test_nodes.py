@@ -48,7 +48,7 @@ def test_a_given_size_of_nodes_divides_the_ranks() -> None:
 def test_two_levels_need_several_nodes_of_several_ranks(per_node: int) -> None:
     options = RanksConfig(two_level=True, per_node=per_node)
     with pytest.raises(ConfigError, match="several nodes of several ranks"):
-        ShardedTable(TableConfig(), world=World(0, 4), options=options)
+        ShardedTable(TableConfig(), world=World(0, 4), exchange=options)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from paddlebox.config.tiers import SsdConfig
 from paddlebox.config.units import GIB, MIB
 from paddlebox.tools.doctor.facts import Facts
 
@@ -13,7 +14,7 @@ _LEAST_MEMORY = GIB
 _SLOW_READ, _SLOW_WRITE = 300e6, 200e6  # bytes a second: below, a disk of magnets or a network
 _SLOW_RANDOM = 5_000  # reads of 4 KiB a second
 _SLOW_SYNC_S = 0.02
-_SEGMENT_BYTES = 256 * MIB  # ssd.max_segment_bytes, as it is if nothing is said
+_SEGMENT_BYTES = SsdConfig().max_segment_bytes
 _OTHER_FILES = 256  # of Paddle, the log, the data
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "fuse.sshfs")
 

@@ -10,6 +10,7 @@ from typing import Any
 from paddlebox.config import TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.options import LEAST_MEM_BYTES
 from paddlebox.store.table import Table
 
 
@@ -49,4 +50,4 @@ def table_of(folder: Path, record: VersionRecord, **settings: Any) -> Table:
     seed = int(layout.pop("seed"))
     # JSON has lists for tuples and values for enums, which strict models refuse.
     config = TableConfig.model_validate(layout, strict=False)
-    return Table(config, seed=seed, folder=folder, mem_budget_bytes=1 << 20, **settings)
+    return Table(config, seed=seed, folder=folder, mem_budget_bytes=LEAST_MEM_BYTES, **settings)
