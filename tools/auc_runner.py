@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.diagnose import auc_runner_main
+from paddlebox.tools.diagnose.cli import auc_runner_main
 
 if __name__ == "__main__":
     sys.exit(reader.run(auc_runner_main))

@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.diagnose import diagnose_main
+from paddlebox.tools.diagnose.cli import diagnose_main
 
 if __name__ == "__main__":
     sys.exit(reader.run(diagnose_main))

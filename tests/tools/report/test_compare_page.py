@@ -8,7 +8,7 @@ import pytest
 from paddlebox.tools.report.compare import compare_main
 from paddlebox.tools.report.predictions import read_dump
 from tests.conftest import tool
-from tests.tools.report.common import SAMPLES, trained
+from tests.tools.common import SAMPLES, trained
 
 
 @pytest.fixture(scope="module")

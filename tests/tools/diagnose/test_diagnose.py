@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from paddlebox.train.slot_figures import copc_by_value
+from paddlebox.tools.diagnose.slot_figures import copc_by_value
 from tests.conftest import tool
-from tests.tools.report.common import SAMPLES
+from tests.tools.common import SAMPLES
 
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 

@@ -1,4 +1,4 @@
-"""The run that the pages are made of."""
+"""The run that the pages and the diagnosis are made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.report.common import trained, write_file
+from tests.tools.common import trained, write_file
 
 
 @pytest.fixture(scope="session")

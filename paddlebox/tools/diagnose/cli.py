@@ -85,7 +85,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         config, slots = _config_of(arguments)
         _prepare(config)
-        from paddlebox.train.importance import slot_importance
+        from paddlebox.tools.diagnose.importance import slot_importance
 
         result = slot_importance(
             config,
@@ -156,10 +156,10 @@ def diagnose(
     """
     from paddlebox.data.reader import expand
     from paddlebox.data.whole_files import load_files
+    from paddlebox.tools.diagnose.slot_figures import copc_by_value, slot_figures
     from paddlebox.train.evaluation import opened
     from paddlebox.train.loop import run_pass
     from paddlebox.train.opening import create_dataset, feeding, read_slots
-    from paddlebox.train.slot_figures import copc_by_value, slot_figures
 
     slots = read_slots(config, slots)
     names = [slot.name for slot in slots.slots]
