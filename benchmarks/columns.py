@@ -53,7 +53,7 @@ def turns(path: Path, rows: int, threads: int) -> dict[str, Callable[[], float]]
     from paddlebox._native import core
     from paddlebox.config import Format
     from paddlebox.data.columnar import read_pieces
-    from paddlebox.data.stages import InOrder, StageTimes, Threads
+    from paddlebox.data.pipeline import InOrder, StageTimes, Threads
 
     kinds = [("label", "label")]
     kinds += [(f"I{number + 1}", "dense") for number in range(DENSE)]

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.data.batches import BatchPacker, Feed
+from paddlebox.data.batches import BatchInputs, Feed
 from paddlebox.data.loader import Part
 from paddlebox.data.orders import Orders
+from paddlebox.data.packer import BatchPacker
 from paddlebox.data.passes import Pass, PassStats, Staged, Wait
-from paddlebox.data.stages import AFTER, BEFORE, WORK, InOrder, LoadThreads
+from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder, LoadThreads
 from paddlebox.data.surface import JOIN, UPDATE
 from paddlebox.errors import PassError
 from paddlebox.store.group import Tables
@@ -202,17 +203,17 @@ class InMemoryDataset(Orders):
         wait.add(current.stats, "commit", AFTER)
 
     def _part_batches(self, current: Pass, staged: Staged) -> Iterator[Feed]:
+        inputs = BatchInputs(
+            use_var=self._use_var,
+            rank_offset=self._rank_offset if current.views is not None else "",
+            metric_columns=self.metric_columns,
+            tables=self._table_names,
+            read_slots=self._read_slots,
+            sequences=self._sequences,
+            exchanged=self._table.ranks > 1,
+        )
         packer = BatchPacker(
-            current.loaded,
-            staged.row_of_position,
-            staged.pass_table.stamps,
-            self._use_var,
-            self._rank_offset if current.views is not None else "",
-            self.metric_columns,
-            self._table_names,
-            self._read_slots,
-            self._sequences,
-            self._table.ranks > 1,
+            current.loaded, staged.row_of_position, staged.pass_table.stamps, inputs
         )
         spans = self._spans(current, staged.part)
         stats, times = current.stats, current.stats.times

@@ -6,132 +6,27 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Format, KeySpace, OversizePass, Slots
-from paddlebox.config.hints import did_you_mean
-from paddlebox.config.slots import Csv
-from paddlebox.data import csv_hints
-from paddlebox.data.cache import Parsable, ParsedCache
+from paddlebox.config import Format, OversizePass
+from paddlebox.data.bad_lines import BadLines
+from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
 from paddlebox.data.findings import Findings
-from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.reader import CHUNK_BYTES, expand, read_chunks
-from paddlebox.data.sources import RETRIES
+from paddlebox.data.options import LoadOptions
+from paddlebox.data.pipeline import InOrder, StageTimes, Threads
+from paddlebox.data.reader import expand, read_chunks
 from paddlebox.data.spill import SpillingInstances, new_instances
-from paddlebox.data.stages import InOrder, StageTimes, Threads
-from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
+from paddlebox.errors import OutOfSpaceError
 
 core = _native.core
 log = logging.getLogger(__name__)
-
-_QUOTED_BAD_LINES = 5
-# What a reason says, and what mends it where all lines are so.
-_ADVICE = {
-    "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
-    "hash: true in slots.yaml",
-    "'' is not a finite number": "default: VALUE in slots.yaml is what an empty cell becomes",
-    "is not a label in [0, 1]": "write labels as 0, 1 or a number between them",
-    "is not a count of values": "multislot has `n v1 … vn` for each slot: correct data.format or "
-    "slots.yaml if these files are written otherwise",
-}
-_ADVICE_OF_CSV = {
-    "is not a finite number": 'csv: {null: ["nan"]} in slots.yaml makes an empty cell of a text, '
-    "and default: VALUE of the slot is what an empty cell becomes",
-}
-_ADVICE_OF_ANY = (
-    "correct or remove these lines; a larger data.max_bad_line_ratio leaves more of them out"
-)
-_LINES_BEFORE_EARLY_STOP = 10_000
-# Fields of LoadOptions that what a line becomes does not depend on.
-_NOT_PARSING = {
-    *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
-    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences"),
-}
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How files become instances. Fields as in `data` of the configuration."""
-
-    format: Format
-    slots: Slots
-    batch_size: int
-    threads: int = 1
-    key_space: KeySpace = KeySpace.SHARED
-    max_bad_line_ratio: float = 0.001
-    max_line_bytes: int = 1 << 20
-    oversize_pass: OversizePass = OversizePass.SPLIT
-    retries: int = RETRIES
-    dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
-    shuffle_seed: int | None = None  # None: the order of the files
-    instances: InstanceOptions = field(default_factory=InstanceOptions)
-    budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
-    spill_dir: Path | None = None  # None: the system's folder for temporary files
-    to_disk: bool = False  # the pass lies in spill_dir, whatever its size
-    cache: ParsedCache | None = None
-    tables: tuple[int, ...] = ()  # (S) of the sparse slots, where there are several
-    sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
-
-    def dedup(self) -> bool | list[int]:
-        """False: off, True: auto, else the slots' places among the sparse ones.
-
-        Raises: ConfigError for a name that is no sparse slot.
-        """
-        if isinstance(self.dedup_slots, str):
-            if self.dedup_slots not in ("off", "auto"):
-                raise ConfigError(
-                    f"dedup_slots: expected off, auto or names, found {self.dedup_slots!r}"
-                )
-            return self.dedup_slots == "auto"
-        names = [slot.name for slot in self.slots.sparse]
-        unknown = [name for name in self.dedup_slots if name not in names]
-        if unknown:
-            raise ConfigError(
-                f"dedup_slots: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
-                + did_you_mean(unknown, names)
-            )
-        return [names.index(name) for name in self.dedup_slots]
-
-    def check_sequences(self) -> None:
-        """Raises: ConfigError for one that is no sparse slot or has no max_length; together with
-        dedup_slots."""
-        self.slots.positions(self.sequences)
-        if self.sequences and self.dedup() is not False:
-            raise ConfigError(
-                f"dedup_slots is {self.dedup_slots}, but the ids of {', '.join(self.sequences)} "
-                "are fed one by one: leave it off"
-            )
-
-    def parsing(self) -> dict[str, Any]:
-        """What a line's columns depend on, for the key of the parsed cache."""
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
-        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table"}}})
-        return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
-
-    def schema(self) -> Any:
-        """The native FeedSchema. Raises ValueError for slots that make no sense in this format."""
-        slots = self.slots.fields()
-        per_slot = self.key_space is KeySpace.PER_SLOT
-        csv = self.slots.csv.delimiter + self.slots.csv.list_separator
-        return self.instances.schema(
-            self.format,
-            slots,
-            per_slot,
-            self.max_line_bytes,
-            csv,
-            columns=self.slots.tags.model_dump(),
-            csv_columns=self.slots.csv.columns,
-            csv_nulls=self.slots.csv.null,
-        )
 
 
 @dataclass
@@ -210,61 +105,6 @@ class LoadedPass:
         return Part(chosen.begin, chosen.end, keys, slots, positions)
 
 
-class _BadLines:
-    """Counts malformed lines, quotes the first few, and says when there are too many."""
-
-    def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
-        self.ratio = ratio
-        self._csv = csv  # of data.format: csv
-        self._columns = columns
-        self._hints: list[str] = []
-        self.lines = 0
-        self.bad = 0
-        self.quoted: list[str] = []
-        self._file = ""
-        self._lines_of_file = 0
-
-    def begin(self, path: str) -> Callable[[int], str]:
-        """Before a chunk of a file is added. Returns what names a line of the chunk."""
-        if path != self._file:
-            self._file, self._lines_of_file = path, 0
-        before = self._lines_of_file
-        return lambda line: f"{path}:{before + line + 1}"
-
-    def add(self, path: str, lines: int, bad: int, first: Sequence[tuple[int, str, str]]) -> None:
-        place = self.begin(path)
-        for line, reason, excerpt in first[: _QUOTED_BAD_LINES - len(self.quoted)]:
-            self.quoted.append(f"{place(line)}: {reason}: {excerpt}")
-            if self._csv is not None:
-                number = self._lines_of_file + line + 1
-                self._hints.append(
-                    csv_hints.of_line(number, reason, excerpt, self._columns, self._csv)
-                )
-        self._lines_of_file += lines
-        self.lines += lines
-        self.bad += bad
-        if self.lines >= _LINES_BEFORE_EARLY_STOP:
-            self.check()
-
-    def check(self) -> None:
-        """Raises DataError when the share of bad lines is above the ratio."""
-        if self.bad > self.ratio * self.lines:
-            raise DataError(
-                f"{self.bad} of {self.lines} lines are malformed, expected a share of at most "
-                f"{self.ratio} (data.max_bad_line_ratio). The first:\n  {self.text(_ADVICE_OF_ANY)}"
-            )
-
-    def text(self, otherwise: str = "") -> str:
-        """The lines that are quoted, and what may mend them; otherwise: where nothing is known."""
-        known = _ADVICE | (_ADVICE_OF_CSV if self._csv is not None else {})
-        applies = [reason for reason in known if any(reason in q for q in self.quoted)]
-        if "'' is not a finite number" in applies and "is not a finite number" in applies:
-            applies.remove("is not a finite number")
-        advice = [known[reason] for reason in applies]
-        hints = dict.fromkeys(hint for hint in self._hints if hint)
-        return "\n  ".join([*self.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
-
-
 def read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     """The chunks of one file, in order, each to be parsed by any thread.
 
@@ -316,6 +156,48 @@ def load(
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
     schema = options.schema()
+    instances = _empty_instances(options, schema)
+    csv = options.format is Format.CSV and not options.instances.parser
+    bad = BadLines(
+        options.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
+    )
+    findings = Findings()
+    times = times or StageTimes()
+    threads = threads or Threads(options.threads, options.threads)
+    started, hits = time.perf_counter(), _cache_hits(options)
+    with _parsed(files, options, schema, times, threads) as chunks:
+        for path, columns in chunks:
+            if cancelled is not None and cancelled.is_set():
+                raise CancelledError(f"loading was given up in {path}")
+            with times.time("key"):
+                findings.add(options.slots, bad.begin(path), columns)
+                bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
+                instances.append(columns)
+    bad.check()
+    bad.warn()
+    parsed = time.perf_counter()
+    if instances.size == 0:
+        log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
+    with times.time("key"):
+        ranges = _arranged(instances, options, max_rows, threads)
+    return LoadedPass(
+        instances,
+        options,
+        ranges,
+        files,
+        bad.lines,
+        bad.bad,
+        {"read_parse": parsed - started, "index": time.perf_counter() - parsed},
+        _cache_hits(options) - hits,
+        findings,
+    )
+
+
+def _cache_hits(options: LoadOptions) -> int:
+    return options.cache.hits if options.cache is not None else 0
+
+
+def _empty_instances(options: LoadOptions, schema: Any) -> Any:
     instances = new_instances(
         schema.sparse_slots,
         schema.dense_width,
@@ -327,13 +209,13 @@ def load(
         options.tables,
     )
     options.instances.begin(instances)
-    csv = options.format is Format.CSV and not options.instances.parser
-    bad = _BadLines(
-        options.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
-    )
-    findings = Findings()
-    started = time.perf_counter()
-    hits_before = options.cache.hits if options.cache is not None else 0
+    return instances
+
+
+def _parsed(
+    files: Sequence[str], options: LoadOptions, schema: Any, times: StageTimes, threads: Threads
+) -> InOrder[Parsable, tuple[str, Any]]:
+    """(path, columns) of each chunk of the files, in their order."""
 
     def chunks() -> Iterator[Parsable]:
         for path in files:
@@ -342,9 +224,7 @@ def load(
     def parse(chunk: Parsable) -> tuple[str, Any]:
         return chunk.path, chunk.parse(schema)
 
-    times = times or StageTimes()
-    threads = threads or Threads(options.threads, options.threads)
-    with InOrder(
+    return InOrder(
         chunks(),
         parse,
         threads,
@@ -353,37 +233,18 @@ def load(
         worker="parse",
         consumer="key",
         source_stage="read",
-    ) as parsed_chunks:
-        for path, columns in parsed_chunks:
-            if cancelled is not None and cancelled.is_set():
-                raise CancelledError(f"loading was given up in {path}")
-            with times.time("key"):
-                findings.add(options.slots, bad.begin(path), columns)
-                bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
-                instances.append(columns)
-    bad.check()
-    if bad.bad:
-        log.warning(
-            "%d of %d lines are malformed and left out. The first:\n  %s",
-            bad.bad,
-            bad.lines,
-            bad.text(),
-        )
-    parsed = time.perf_counter()
-    if instances.size == 0:
-        log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
-    with times.time("key"):
-        options.instances.merge(instances, options.slots)
-        if options.shuffle_seed is not None:
-            options.instances.shuffle(instances, options.slots, options.shuffle_seed)
-        instances.index(core.ThreadPool(threads.now))
-        ranges = split(instances, options, max_rows)
-    indexed = time.perf_counter()
-    seconds = {"read_parse": parsed - started, "index": indexed - parsed}
-    hits = options.cache.hits - hits_before if options.cache is not None else 0
-    return LoadedPass(
-        instances, options, ranges, files, bad.lines, bad.bad, seconds, hits, findings
     )
+
+
+def _arranged(
+    instances: Any, options: LoadOptions, max_rows: int | Sequence[int], threads: Threads
+) -> list[Any]:
+    """Merges, shuffles and indexes what was read. Returns its parts."""
+    options.instances.merge(instances, options.slots)
+    if options.shuffle_seed is not None:
+        options.instances.shuffle(instances, options.slots, options.shuffle_seed)
+    instances.index(core.ThreadPool(threads.now))
+    return split(instances, options, max_rows)
 
 
 def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -> list[Any]:

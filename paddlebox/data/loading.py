@@ -16,11 +16,12 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.data.batches import check_use_var
 from paddlebox.data.findings import Told
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.passes import Pass, PassStats, Staged, Wait
+from paddlebox.data.pipeline import AFTER, BEFORE, StageTimes
 from paddlebox.data.settings import Settings
 from paddlebox.data.side_table import SideTable, SideTables
-from paddlebox.data.stages import AFTER, BEFORE, StageTimes
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.group import Tables

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paddlebox.data.loader import LoadedPass, Part
-from paddlebox.data.stages import StageTimes
+from paddlebox.data.pipeline import StageTimes
 from paddlebox.store.table import StagedPass
 
 
@@ -35,7 +35,7 @@ class PassStats:
     hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, where several
     # Work of the stages, beside the training of the pass before.
     work_s: dict[str, float] = field(default_factory=dict)
-    # Of each stage: work_s, before_s, after_s (data/stages.py). commit is of the pass before.
+    # Of each stage: work_s, before_s, after_s (data/pipeline.py). commit is of the pass before.
     times: StageTimes = field(default_factory=StageTimes)
     load_threads: int = 1  # of this pass, at their end
     pack_threads: int = 1

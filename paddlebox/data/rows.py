@@ -11,7 +11,8 @@ from paddlebox import _native
 from paddlebox.config import Config, DataConfig, Format, Slots, SlotType
 from paddlebox.data.columnar import count_rows as count_columnar
 from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.loader import LoadOptions, read
+from paddlebox.data.loader import read
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
 from paddlebox.data.cache import open_cache
-from paddlebox.data.loader import LoadOptions
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipe import TIMEOUT_S
+from paddlebox.data.pipeline import LoadThreads, PackThreads, Threads
 from paddlebox.data.sources import RETRIES
-from paddlebox.data.stages import LoadThreads, PackThreads, Threads
 from paddlebox.data.surface import Surface
 from paddlebox.store.group import Tables
 
@@ -83,7 +83,7 @@ class Settings(Surface):
         Args:
             slots: the columns, or the path of a slots.yaml. The rest as `data` and `feeder` in
                 docs/config.md.
-            thread_num, pack_threads: 0: tuned while it runs by what waits (data/stages.py), up to
+            thread_num, pack_threads: 0: tuned while it runs by what waits (data/pipeline.py), up to
                 the cores that there are. No result depends on either.
             allow_commands: as `security` there: without it no pipe_command and no parser.
             sequences: sparse slots with a max_length whose ids the packed inputs hold one by one:

@@ -13,7 +13,7 @@ from typing import Any
 
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.instance_options import SHUFFLES, InstanceOptions
-from paddlebox.data.loader import LoadOptions
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.plugins import is_library, load_function
 from paddlebox.errors import ConfigError, PassError
 

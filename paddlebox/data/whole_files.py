@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from paddlebox.config import Config, Slots
 from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass, load
+from paddlebox.data.options import LoadOptions
 from paddlebox.errors import ConfigError
 
 _ALL_KEYS = (1 << 31) - 1

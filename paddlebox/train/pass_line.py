@@ -12,7 +12,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from paddlebox.config import Config
-from paddlebox.data.stages import AFTER, BEFORE, WORK
+from paddlebox.data.pipeline import AFTER, BEFORE, WORK
 from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables

@@ -9,7 +9,8 @@ import pytest
 
 from paddlebox.config import Format, TableConfig
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.store.table import Table
 from tests.data.conftest import SLOTS, multislot_lines
 from tests.data.test_protocol import push_ones

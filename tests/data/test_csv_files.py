@@ -12,7 +12,8 @@ import pytest
 from paddlebox.config import Format, Slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import FieldParser

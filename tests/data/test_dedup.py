@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Format
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass, load
+from paddlebox.data.options import LoadOptions
 from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
 from tests.data.conftest import SLOTS

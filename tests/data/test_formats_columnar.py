@@ -14,7 +14,8 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots, load_slots
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass, load
+from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 
 TOP = 2**64 - 1

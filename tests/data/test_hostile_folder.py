@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import Format, Slots
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 
 from .conftest import SLOTS

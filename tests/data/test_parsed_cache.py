@@ -17,7 +17,8 @@ import pytest
 
 from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass, load
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from tests.conftest import run_python
@@ -309,7 +310,8 @@ import json, sys
 from pathlib import Path
 from paddlebox.config import Format, Slots
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 path, folder, slots = sys.argv[1:]
 options = LoadOptions(Format.MULTISLOT, Slots.model_validate(json.loads(slots)), 16,
                       cache=ParsedCache(Path(folder), 1 << 30))

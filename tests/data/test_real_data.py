@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddlebox.config import Format, KeySpace, Slots, load_slots
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 
 ROOT = Path(__file__).parents[2]
 

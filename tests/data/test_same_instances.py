@@ -18,7 +18,8 @@ from paddlebox.config import Format
 from paddlebox.data import cache as cache_module
 from paddlebox.data import sources
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.loader import LoadOptions, load
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from tests.data.conftest import SLOTS, multislot_lines
 from tests.data.test_formats_columnar import contents
 from tests.data.test_formats_sources import FailingHandler

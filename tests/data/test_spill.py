@@ -15,7 +15,8 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.config import Format
-from paddlebox.data.loader import LoadedPass, LoadOptions, load
+from paddlebox.data.loader import LoadedPass, load
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.spill import SpillingInstances
 from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python

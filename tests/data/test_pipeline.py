@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from paddlebox.data.stages import (
+from paddlebox.data.pipeline import (
     AFTER,
     BEFORE,
     STAGES,

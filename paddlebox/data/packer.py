@@ -1,0 +1,253 @@
+"""BatchPacker: instances of a pass into the arrays that one step feeds (batches.py names them).
+
+Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.config import Slots
+from paddlebox.data.batches import (
+    LOG_KEYS,
+    METRIC_COLUMN,
+    BatchInputs,
+    Feed,
+    is_flat,
+    is_int64,
+)
+from paddlebox.data.loader import LoadedPass
+from paddlebox.data.options import LoadOptions
+from paddlebox.data.positions import Positions, task_columns
+from paddlebox.errors import DataError
+from paddlebox.store.one_rank import BESIDE
+
+
+class BatchPacker:
+    """Packs batches of one part: the packed inputs, or one array a slot for a user's own program.
+    Any thread may pack.
+
+    Args:
+        loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
+        stamps: of the pass table of each table. inputs: which ones batches have.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPass,
+        row_of_position: np.ndarray,
+        stamps: Sequence[int],
+        inputs: BatchInputs,
+    ) -> None:
+        self._loaded = loaded
+        self._rows = row_of_position
+        self._inputs = inputs
+        self._slots: Slots = loaded.options.slots
+        self._tables = [
+            _TableInputs(loaded.options, inputs, number, stamp)
+            for number, stamp in enumerate(stamps)
+        ]
+        self._labels, self._features = task_columns(self._slots)
+        self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
+        dims = [slot.dim for slot in self._slots.dense]
+        ends = np.cumsum(dims).tolist()
+        self._dense_at = {
+            slot.name: (end - slot.dim, end)
+            for slot, end in zip(self._slots.dense, ends, strict=True)
+        }
+        self._known = {*LOG_KEYS, *(slot.name for slot in self._slots.slots)}
+        self._pads = any(var.name in self._sparse for var in inputs.use_var or ())
+
+    @property
+    def rows_not_pulled(self) -> list[int]:
+        """(T) rows that the packed inputs would read again, were no list shared."""
+        return [table.rows_not_pulled for table in self._tables]
+
+    def pack(self, begin: int, end: int) -> Feed:
+        """Arrays by variable name, for instances [begin, end)."""
+        packed = self._packed(begin, end)
+        feed = self._fed(packed, begin, end)
+        if self._inputs.rank_offset:
+            feed[self._inputs.rank_offset] = self._loaded.instances.rank_offsets(begin, end)
+        for name in self._inputs.metric_columns:
+            feed[METRIC_COLUMN + name] = self._first_values(name, packed, begin, end)
+        return feed
+
+    def nobody(self) -> Feed:
+        """A batch of one instance that has no feature and label 0: what a rank runs in steps that
+        only other ranks have instances for."""
+        feed = self.pack(0, 0)
+        ids = {table.ids for table in self._tables}
+        slots_of = {table.offsets: table.slots for table in self._tables}
+        for name, array in feed.items():
+            bare = name.removeprefix(BESIDE)
+            if bare in ids:
+                feed[name] = np.full(1, -1, array.dtype)  # of the first slot: programs want one
+            elif bare in slots_of:
+                feed[name] = np.minimum(np.arange(slots_of[bare] + 1, dtype=array.dtype), 1)
+            elif not is_flat(name):
+                feed[name] = np.zeros((1, *array.shape[1:]), array.dtype)
+        return feed
+
+    def _packed(self, begin: int, end: int) -> Feed:
+        """All packed inputs."""
+        held, low, high, rows = self._loaded.within(begin, end, self._rows)
+        packed: Feed = {}
+        for number, table in enumerate(self._tables):
+            if number == 0:
+                arrays = held.pack_batch(low, high, rows, table.stamp, self._slots.feed_dense_width)
+            else:
+                arrays = held.pack_table(number, low, high, rows, table.stamp)
+            packed |= {f"box_{name}{table.suffix}": array for name, array in arrays.items()}
+            if number == 0 and len(self._slots.tasks) > 1:
+                self._take_labels(packed, begin)
+            table.finish(packed, end - begin)
+        return packed
+
+    def _take_labels(self, packed: Feed, begin: int) -> None:
+        """The labels of all tasks out of the floats that the feeder holds them in."""
+        floats = packed["box_dense"]
+        labels = np.concatenate([packed["box_label"], floats[:, self._labels]], axis=1)
+        outside = np.argwhere(~((labels >= 0) & (labels <= 1)))
+        if len(outside):
+            instance, task = outside[0]
+            raise DataError(
+                f"label {self._slots.tasks[task]!r} of instance {begin + instance} of the pass is "
+                f"{labels[instance, task]}: expected a number in [0, 1]"
+            )
+        packed["box_label"] = np.ascontiguousarray(labels)
+        packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
+
+    def _fed(self, packed: Feed, begin: int, end: int) -> Feed:
+        """What the program reads, and what the exchange of ranks needs beside it."""
+        if self._inputs.use_var is None:
+            return dict(packed)
+        of_slots: Any = self._loaded.instances.pack_feasigns(begin, end) if self._pads else None
+        feed: Feed = {}
+        for var in self._inputs.use_var:
+            if var.name in packed:
+                feed[var.name] = packed[var.name]
+            elif var.name in self._sparse:
+                feed[var.name] = self._padded_slot(var, of_slots, end - begin)
+            elif var.name in self._known:  # else of page views: `pack` feeds it where there are any
+                feed[var.name] = self._column(var, packed, begin, end)
+        if self._inputs.exchanged:
+            wanted = ("box_ids", "box_plan", "box_show_click")
+            beside = [n for n in packed if n.startswith(wanted) and n not in feed]
+            feed |= {BESIDE + name: packed[name] for name in beside}
+        return feed
+
+    def _column(self, var: Any, packed: Feed, begin: int, end: int) -> np.ndarray:
+        """Log keys (B, 1), a dense slot (B, dim) or a label (B, 1)."""
+        if var.name in LOG_KEYS:
+            return self._log_keys(var.name, begin, end).view(np.int64).reshape(-1, 1)
+        if var.name in self._dense_at:
+            low, high = self._dense_at[var.name]
+            return np.ascontiguousarray(packed["box_dense"][:, low:high])
+        task = self._slots.tasks.index(var.name)
+        label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
+        return label.astype(np.int64) if is_int64(var) else label
+
+    def _padded_slot(
+        self, var: Any, of_slots: tuple[np.ndarray, np.ndarray], instances: int
+    ) -> np.ndarray:
+        """One sparse slot as (B, n) int64, padded with 0; n is the width of its variable.
+
+        Args: of_slots: (nnz) uint64 feasigns and (B * S + 1) offsets of all sparse slots.
+        """
+        feasigns, offsets = of_slots[0].view(np.int64), of_slots[1]
+        count, slot, width = len(self._sparse), self._sparse[var.name], int(var.shape[-1])
+        starts = offsets[:-1].reshape(instances, count)[:, slot]
+        lengths = offsets[1:].reshape(instances, count)[:, slot] - starts
+        if lengths.max(initial=0) > width:
+            raise ValueError(
+                f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has "
+                f"room for {width}: give it shape (-1, {lengths.max()}) or more"
+            )
+        if len(feasigns) == 0:
+            return np.zeros((instances, width), np.int64)
+        columns = np.arange(width)
+        at = np.minimum(starts[:, None] + columns, len(feasigns) - 1)
+        return np.where(columns < lengths[:, None], feasigns[at], 0)
+
+    def _first_values(self, name: str, packed: Feed, begin: int, end: int) -> np.ndarray:
+        """(B) of a slot: uint64 feasigns, 0 where there is none, or float32."""
+        if name in LOG_KEYS:
+            return self._log_keys(name, begin, end)
+        if name in self._sparse:
+            feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
+            slot, count = self._sparse[name], len(self._sparse)
+            starts, ends = offsets[:-1][slot::count], offsets[1:][slot::count]
+            padded = np.append(feasigns, np.uint64(0))
+            return np.where(ends > starts, padded[starts], np.uint64(0))
+        if name in self._slots.tasks:
+            return np.ascontiguousarray(packed["box_label"][:, self._slots.tasks.index(name)])
+        return np.ascontiguousarray(packed["box_dense"][:, self._dense_at[name][0]])
+
+    def _log_keys(self, name: str, begin: int, end: int) -> np.ndarray:
+        """(B) uint64."""
+        keys: np.ndarray = self._loaded.instances.log_keys(begin, end)[LOG_KEYS.index(name)]
+        return keys
+
+
+class _TableInputs:
+    """The packed inputs that the slots of one table have: ids, offsets and plan."""
+
+    def __init__(self, load: LoadOptions, inputs: BatchInputs, number: int, stamp: int) -> None:
+        names = [slot.name for slot in load.slots.sparse]
+        of_slot = load.tables or (0,) * len(names)
+        own = [name for name, table in zip(names, of_slot, strict=True) if table == number]
+        self.stamp = stamp
+        self.slots = len(own)
+        self.suffix = f"_{inputs.tables[number]}" if number else ""
+        self.ids, self.offsets, self._plan = (
+            f"box_{name}{self.suffix}" for name in ("ids", "offsets", "plan")
+        )
+        sequences = load.sequences if inputs.sequences is None else inputs.sequences
+        self._positions = Positions(load.slots, sequences, of_slot, number)
+        read = inputs.read_slots
+        self._left_out = np.array([bool(read) and name not in read for name in own], bool)
+        self._is_fed = inputs.has(self.ids)
+        self._lock = threading.Lock()
+        self.rows_not_pulled = 0
+
+    def finish(self, packed: Feed, instances: int) -> None:
+        """Leaves out slots that are not read, and takes sequences apart."""
+        self._count_shared(packed, instances)
+        self._leave_out(packed, instances)
+        self._take_apart(packed)
+
+    def _count_shared(self, packed: Feed, instances: int) -> None:
+        if len(packed[self.offsets]) == instances * self.slots + 1 or not self._is_fed:
+            return  # each list is there
+        occurrences = int(packed[self._plan][2])  # with a row, in all instances
+        saved = occurrences - int(np.count_nonzero(packed[self.ids] >= 0))
+        with self._lock:
+            self.rows_not_pulled += saved
+
+    def _leave_out(self, packed: Feed, instances: int) -> None:
+        """Ids of slots that are not read become those of no row: zeros, without a gradient."""
+        if not self._left_out.any():
+            return
+        of_id = np.repeat(np.tile(self._left_out, instances), np.diff(packed[self.offsets]))
+        packed[self.ids] = np.where(of_id, np.int32(-1), packed[self.ids])
+        if not self._positions.any:  # else `_take_apart` makes the plan
+            self._make_plan(packed)
+
+    def _take_apart(self, packed: Feed) -> None:
+        """Gives each id of a sequence its own place, and the lengths to the dense features."""
+        if not self._positions.any:
+            return
+        packed[self.offsets], lengths = self._positions.part(packed[self.offsets])
+        self._make_plan(packed)
+        packed["box_dense"] = np.concatenate([packed["box_dense"], lengths], axis=1)
+
+    def _make_plan(self, packed: Feed) -> None:
+        packed[self._plan] = core.Table.build_plan(
+            packed[self.ids], packed[self.offsets], self.stamp
+        )
