@@ -5,7 +5,7 @@ import sys
 import installed  # noqa: F401
 
 from paddlebox.launch import reader
-from paddlebox.launch.new_model import new_model_main
+from paddlebox.tools.new_model.cli import new_model_main
 
 if __name__ == "__main__":
     sys.exit(reader.run(new_model_main))

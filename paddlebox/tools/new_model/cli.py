@@ -1,6 +1,6 @@
 """The command line of tools/new_model.py: the three files that a network of one's own begins with.
 
-They are texts of launch/skeleton/, in which NAME and CLASS stand for the model's.
+They are texts of skeleton/, in which NAME and CLASS stand for the model's.
 """
 
 from __future__ import annotations
