@@ -112,6 +112,14 @@ def test_the_readme_has_at_most_120_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_no_line_of_prose_is_wider_than_120_characters() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        for line in prose.splitlines():
+            is_prose = not line.startswith(("|", "    ", "<!--"))
+            assert not is_prose or len(line) <= 120, f"{page.name}: {line}"
+
+
 @pytest.fixture
 def own_program(tmp_path: Path) -> Path:
     """A folder with the files of docs/static_program.md."""
