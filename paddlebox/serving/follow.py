@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
-from paddlebox.errors import TrainingError
+from paddlebox.config.save import PublishConfig
+from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.writer import MOST_DELETED, Writer, export
+
+log = logging.getLogger("paddlebox")
+
+# While another process writes the file, as that of a trainer which was killed a moment ago.
+_LOCKED_S, _LOCKED_TRIES = 0.2, 300
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,35 @@ class Follower:
             refused = str(error)
             self._refused.add(name)  # the receiver of `Served` reports it
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
+
+
+def follow(saves: Path, publish: PublishConfig, requests: TextIO, answers: TextIO) -> None:
+    """Keeps `publish.file` up with the saves of a trainer, until `requests` ends.
+
+    A line of `requests` means that a save may be done. A line of `answers` is a `Served` as JSON.
+    """
+    gate = None
+    if publish.gate_files:
+        gate = Gate(publish.gate_files, publish.min_auc, publish.max_copc_drift)
+    follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
+    while requests.readline():
+        _catch_up(follower, answers)
+    _catch_up(follower, answers)
+
+
+def _catch_up(follower: Follower, answers: TextIO) -> None:
+    for _ in range(_LOCKED_TRIES):
+        try:
+            for served in follower.catch_up():
+                print(json.dumps(asdict(served)), file=answers, flush=True)
+            return
+        except StoreLockedError as error:
+            held = error
+            time.sleep(_LOCKED_S)
+        except (PaddleBoxError, OSError) as error:  # the staleness of serving tells as well
+            log.error("publish: %s", error)
+            return
+    log.error("publish: %s", held)
 
 
 def _in_order(saves: Path) -> list[str]:
