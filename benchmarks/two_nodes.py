@@ -136,7 +136,7 @@ def _role(pid: str) -> str:
         return "?"
     if "tools/supervise.py" in words:
         return "supervisor"
-    launchers = {"paddle.distributed.launch", "paddlebox.launch.narrow"}
+    launchers = {"paddle.distributed.launch", "paddlebox.launch.bind_address"}
     return "launcher" if launchers & set(words) else "rank"
 
 

@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.tools.advise.cli import advise_main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(advise_main))
+    sys.exit(sigpipe.run(advise_main))

@@ -7,7 +7,7 @@ import installed  # noqa: F401
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
-    from paddlebox.launch import reader
+    from paddlebox.launch import sigpipe
     from paddlebox.tools.report.compare import compare_main
 
-    sys.exit(reader.run(compare_main))
+    sys.exit(sigpipe.run(compare_main))

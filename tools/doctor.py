@@ -8,8 +8,8 @@ if __name__ == "__main__":
     import installed  # noqa: F401
 
     try:
-        from paddlebox.launch import reader
+        from paddlebox.launch import sigpipe
         from paddlebox.tools.doctor.cli import doctor_main
     except ModuleNotFoundError as error:
         sys.exit(f"fails packages: not installed: {error.name}\n      -> pip install it here")
-    sys.exit(reader.run(doctor_main))
+    sys.exit(sigpipe.run(doctor_main))

@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.launch.export import export_main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(export_main))
+    sys.exit(sigpipe.run(export_main))

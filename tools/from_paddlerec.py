@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.tools.from_paddlerec.cli import from_paddlerec_main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(from_paddlerec_main))
+    sys.exit(sigpipe.run(from_paddlerec_main))

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from paddlebox.errors import PaddleBoxError
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.ranks.routes import Route, Topology, busy, choose_routes
 
 
@@ -46,4 +46,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(reader.run(main))
+    sys.exit(sigpipe.run(main))

@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.tools.new_model.cli import new_model_main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(new_model_main))
+    sys.exit(sigpipe.run(new_model_main))

@@ -7,7 +7,7 @@ import installed  # noqa: F401
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
-    from paddlebox.launch import reader
+    from paddlebox.launch import sigpipe
     from paddlebox.tools.report.cli import report_main
 
-    sys.exit(reader.run(report_main))
+    sys.exit(sigpipe.run(report_main))

@@ -7,7 +7,7 @@ import installed  # noqa: F401
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
-    from paddlebox.launch import reader
+    from paddlebox.launch import sigpipe
     from paddlebox.tools.upkeep.cli import main
 
-    sys.exit(reader.run(main))
+    sys.exit(sigpipe.run(main))

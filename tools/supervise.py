@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.tools.supervise.cli import main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(main))
+    sys.exit(sigpipe.run(main))

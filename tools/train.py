@@ -4,8 +4,8 @@ import sys
 
 import installed  # noqa: F401
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from paddlebox.launch.cli import train_main
 
 if __name__ == "__main__":
-    sys.exit(reader.run(train_main))
+    sys.exit(sigpipe.run(train_main))

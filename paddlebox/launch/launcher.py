@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from paddlebox.errors import ConfigError
 
-PADDLES, OURS = "paddle.distributed.launch", "paddlebox.launch.narrow"
+PADDLES, OURS = "paddle.distributed.launch", "paddlebox.launch.bind_address"
 
 
 def launches(command: Sequence[str]) -> bool:
@@ -16,7 +16,7 @@ def launches(command: Sequence[str]) -> bool:
     return any(pair in (("-m", PADDLES), ("-m", OURS)) for pair in _pairs(command))
 
 
-def narrowed(command: Sequence[str]) -> list[str]:
+def bound_to_master(command: Sequence[str]) -> list[str]:
     """The command with the launcher that listens on the master's address alone."""
     words = list(command)
     for at, pair in enumerate(_pairs(command)):

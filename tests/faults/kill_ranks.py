@@ -222,7 +222,7 @@ def _processes() -> list[tuple[int, list[str]]]:
 
 
 def _launches(words: Sequence[str]) -> bool:
-    return bool({"paddle.distributed.launch", "paddlebox.launch.narrow"} & set(words))
+    return bool({"paddle.distributed.launch", "paddlebox.launch.bind_address"} & set(words))
 
 
 def _environment(pid: int) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.launch.test_reader import TOOLS
+from tests.launch.test_sigpipe import TOOLS
 
 
 @pytest.mark.parametrize("name", sorted({*TOOLS} - {"gpu_routes.py"}))  # which runs from the source

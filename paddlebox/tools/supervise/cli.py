@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from paddlebox.errors import ConfigError
-from paddlebox.launch.launcher import launch_options, narrowed
+from paddlebox.launch.launcher import bound_to_master, launch_options
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Report
 from paddlebox.tools.supervise.ranks import Attempt, become_reaper
@@ -102,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     become_reaper()
     with closing(link), watch_folder() as watch:
-        node = _Node(narrowed(command), passed_on(os.environ, options.env), watch, options.grace_s)
+        environment = passed_on(os.environ, options.env)
+        node = _Node(bound_to_master(command), environment, watch, options.grace_s)
         return _supervise(node, link)
 
 

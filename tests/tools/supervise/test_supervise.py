@@ -20,7 +20,7 @@ import pytest
 from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
-from paddlebox.launch.launcher import launch_options, narrowed
+from paddlebox.launch.launcher import bound_to_master, launch_options
 from paddlebox.tools.supervise.cli import main, passed_on
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
@@ -197,8 +197,9 @@ def test_ranks_get_what_is_on_the_list_and_what_was_asked_for() -> None:
 
 def test_the_launcher_listens_narrowly_and_a_program_stays_as_it_is() -> None:
     launch = ["python", "-m", "paddle.distributed.launch", "tools/train.py"]
-    assert narrowed(launch)[2] == "paddlebox.launch.narrow"
-    assert narrowed(["python", "paddle.distributed.launch"])[1] == "paddle.distributed.launch"
+    assert bound_to_master(launch)[2] == "paddlebox.launch.bind_address"
+    program = ["python", "paddle.distributed.launch"]
+    assert bound_to_master(program) == program
 
 
 def test_nodes_are_those_of_the_launcher() -> None:

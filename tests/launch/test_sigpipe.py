@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from paddlebox.launch import reader
+from paddlebox.launch import sigpipe
 from tests.conftest import ROOT
 
 
@@ -29,7 +29,7 @@ TOOLS = sorted({path.name for path in (ROOT / "tools").glob("*.py")} - {"install
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_runs_so(name: str) -> None:
     """Of all of them, as text: to start each takes a minute."""
-    assert "    sys.exit(reader.run(" in (ROOT / "tools" / name).read_text()
+    assert "    sys.exit(sigpipe.run(" in (ROOT / "tools" / name).read_text()
 
 
 def test_the_doctor_ends_in_silence_when_its_reader_is_gone() -> None:
@@ -42,8 +42,8 @@ def test_a_broken_pipe_of_the_tool_itself_is_an_error() -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        reader.run(sends_to_a_command)
+        sigpipe.run(sends_to_a_command)
 
 
 def test_what_is_read_keeps_its_exit_code() -> None:
-    assert reader.run(lambda: 7) == 7
+    assert sigpipe.run(lambda: 7) == 7

@@ -1,6 +1,6 @@
 """Paddle's launcher, whose meeting point listens on the master's address alone.
 
-    python -m paddlebox.launch.narrow ...    # arguments of python -m paddle.distributed.launch
+    python -m paddlebox.launch.bind_address ...    # arguments of paddle.distributed.launch
 
 Paddle's own listens on every address of the host, and believes whatever anyone writes there: which
 nodes there are, and what they are.

@@ -1,4 +1,4 @@
-"""How tools end whose reader is gone, as that of `tools/doctor.py | head` is."""
+"""How a tool ends when nobody reads its output any more, as in `tools/doctor.py | head`."""
 
 from __future__ import annotations
 
