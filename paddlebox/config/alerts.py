@@ -13,34 +13,51 @@ class AlertsConfig(Section):
     files before it trains on them, else at its metrics."""
 
     max_auc_drop: float = Field(
-        default=0.0, ge=0, lt=1, description="AUC below the mean of the passes before; 0: off"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="alert if AUC is more than this below the mean of the passes before; 0: off",
     )
-    min_copc: float = Field(default=0.0, ge=0, description="COPC below it; 0: off")
-    max_copc: float = Field(default=0.0, ge=0, description="COPC above it; 0: off")
-    min_instances: int = Field(default=1, ge=0, description="a pass of fewer is short; 0: off")
+    min_copc: float = Field(default=0.0, ge=0, description="alert if COPC is below this; 0: off")
+    max_copc: float = Field(default=0.0, ge=0, description="alert if COPC is above this; 0: off")
+    min_instances: int = Field(
+        default=1, ge=0, description="alert if a pass has fewer instances; 0: off"
+    )
     min_instances_share: Unit = Field(
-        default=0.0, description="and one of less than this share of the mean before it; 0: off"
+        default=0.0,
+        description="alert if a pass has less than this share of the mean number of instances "
+        "before; 0: off",
     )
-    max_bad_line_ratio: Unit = Field(default=0.0, description="malformed lines of a pass; 0: off")
-    window_passes: int = Field(default=24, ge=1, description="how many passes before are a mean")
-    stall_s: float = Field(default=0.0, ge=0, description="no pass ended for so long; 0: off")
+    max_bad_line_ratio: Unit = Field(
+        default=0.0, description="alert if a larger share of a pass's lines is malformed; 0: off"
+    )
+    window_passes: int = Field(default=24, ge=1, description="number of earlier passes in a mean")
+    stall_s: float = Field(
+        default=0.0, ge=0, description="alert if no pass has ended for this many seconds; 0: off"
+    )
     min_free_bytes: Bytes = Field(
-        default=0, ge=0, description="room on the disk of the run dir below it; 0: off"
+        default=0, ge=0, description="alert if less is free on the disk of the run dir; 0: off"
     )
     max_serving_lag_s: float = Field(
-        default=0.0, ge=0, description="a pass that publish.file lacks for so long; 0: off"
+        default=0.0,
+        ge=0,
+        description="alert if publish.file lacks a pass for this many seconds; 0: off",
     )
     every_s: float = Field(
-        default=10.0, gt=0, description="between two writes of status.json, and looks at the clock"
+        default=10.0,
+        gt=0,
+        description="seconds between two writes of status.json and between two checks of the clock",
     )
     command: str = Field(
         default="",
         description="shell command that gets each alert as JSON; needs security.allow_commands",
     )
-    command_timeout_s: float = Field(default=30.0, gt=0, description="then it is killed")
+    command_timeout_s: float = Field(
+        default=30.0, gt=0, description="seconds after which alerts.command is killed"
+    )
     metrics_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="of http://127.0.0.1/metrics, for Prometheus; 0: none",
+        description="port of http://127.0.0.1/metrics, for Prometheus; 0: none",
     )

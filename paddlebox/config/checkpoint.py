@@ -24,39 +24,41 @@ class GuardConfig(Section):
         description="NaN or infinity in the dense state: stop (keep the last commit), warn, or off",
     )
     max_auc_drop: float = Field(
-        default=0.0, ge=0, lt=1, description="AUC below that of the pass before by more; 0: off"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="largest allowed drop of AUC from the pass before; 0: off",
     )
     max_copc_drift: float = Field(
-        default=0.0, ge=0, description="distance of a pass's COPC from 1; 0: off"
+        default=0.0, ge=0, description="largest allowed distance of a pass's COPC from 1; 0: off"
     )
     action: Literal["stop", "warn"] = Field(
-        default="stop", description="where a metric is beyond its bound"
+        default="stop", description="what to do if a metric is beyond its bound"
     )
 
 
 class CheckpointConfig(Section):
     every: Literal["pass", "date", "never"] | Annotated[int, Field(ge=1)] = Field(
         default="pass",
-        description="commit after each pass, so many passes, the last pass of each date, or only "
-        "at the end; always where training stops, and before a day ends by itself",
+        description="commit after each pass, every N passes, after the last pass of each date, "
+        "or only at the end; a run always commits when training stops and before a day ends "
+        "automatically",
     )
     keep_versions: int = Field(
-        default=2, ge=1, description="committed passes that are kept, beside named ones"
+        default=2, ge=1, description="number of committed passes to keep, besides named versions"
     )
     keep_daily: int = Field(
-        default=0, ge=0, description="days of whose last version is kept as well; 0: none"
+        default=0, ge=0, description="number of days whose last version is also kept; 0: none"
     )
     copy_to: str = Field(
         default="",
-        description="folder or URI (hdfs://, s3://, gs://) that committed versions are copied to",
+        description="folder or URI (hdfs://, s3://, gs://) to which committed versions are copied",
     )
-    copy_every: int = Field(
-        default=1, ge=1, description="copy one of so many commits, and the last"
-    )
+    copy_every: int = Field(default=1, ge=1, description="copy every N-th commit, and the last")
     guard: GuardConfig = Field(default_factory=GuardConfig)
     partial_recovery: bool = Field(
         default=False,
-        description="ranks.sparse_sync: async: when a rank dies its rows alone go back to its last "
-        "commit, and what they learned since is lost; the others keep theirs, and the pass goes on "
-        "where it stood (docs/ranks.md)",
+        description="with ranks.sparse_sync async: if a rank dies, only its rows go back to its "
+        "last commit and lose what they learned since; the other ranks keep theirs, and the pass "
+        "continues (docs/ranks.md)",
     )

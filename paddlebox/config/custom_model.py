@@ -17,7 +17,8 @@ class CustomConfig(NetworkConfig):
         "security.allow_commands"
     )
     settings: dict[str, JsonValue] = Field(
-        default_factory=dict, description="whatever the layer reads from `config.settings`"
+        default_factory=dict,
+        description="settings of your own, which the layer reads from `config.settings`",
     )
     in_order: ListOf[Text] = Field(
         default=(),

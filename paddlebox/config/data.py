@@ -39,10 +39,12 @@ def _auto_is_0(value: Any) -> Any:
 
 class DataConfig(StreamConfig):
     format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
-    slots: Text = Field(description="path of slots.yaml: the columns and what each becomes")
+    slots: Text = Field(
+        description="path of slots.yaml, which describes the columns and their transforms"
+    )
     train_files: ListOf[Text] = Field(
         default=(),
-        description="files, folders, globs or URIs, in the order of training; or path_template",
+        description="files, folders, globs or URIs, in the order of training; or use path_template",
     )
     test_files: ListOf[Text] = Field(
         default=(), description="files, folders, globs or URIs to evaluate on"
@@ -54,44 +56,47 @@ class DataConfig(StreamConfig):
         default="", description="day of the first training files, YYYYMMDD; empty: no dates"
     )
     files_per_day: int = Field(
-        default=0, ge=0, description="files that make up one day; 0: all are of data.date"
+        default=0, ge=0, description="files that make up one day; 0: all files belong to data.date"
     )
     batch_size: Annotated[int, BeforeValidator(_auto_is_0)] = Field(
         default=0,
         ge=0,
         le=1 << 24,
-        description="instances a batch; auto (0): chosen once, when a run begins, from the number "
-        "of its training rows; 512 with path_template or pipe_command",
+        description="instances in a batch; auto (0): chosen from the number of training rows "
+        "when a run begins; 512 with path_template or pipe_command",
     )
     key_space: Choice[KeySpace] = Field(
         default=KeySpace.PER_SLOT,
-        description="per_slot: a feasign means another thing in each slot, but for slots with "
-        "`shares` in slots.yaml; shared: the same in all slots",
+        description="per_slot: a feasign is a different feature in each slot, except in slots "
+        "with `shares` in slots.yaml; shared: it is the same feature in all slots",
     )
     max_bad_line_ratio: Unit = Field(
-        default=0.001, description="a pass fails when more of its lines than this are malformed"
+        default=0.001, description="a pass fails if a larger share of its lines is malformed"
     )
     max_line_bytes: Bytes = Field(
         default=MIB, ge=1, le=GIB, description="a longer line is malformed"
     )
     oversize_pass: Choice[OversizePass] = Field(
         default=OversizePass.SPLIT,
-        description="a pass over hbm.budget_bytes: split at a batch boundary, or refuse (error)",
+        description="a pass over hbm.budget_bytes: split it at a batch boundary, or refuse it "
+        "(error)",
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
-        description="sparse slots whose lists are held, and pulled, once where instances in a row "
-        "repeat them: off, auto (where it saves memory) or names",
+        description="sparse slots whose lists are held and pulled only once if successive "
+        "instances repeat them: off, auto (if it saves memory) or slot names",
     )
     retries: int = Field(
-        default=3, ge=0, le=100, description="of a request to hdfs://, s3://, gs:// that failed"
+        default=3, ge=0, le=100, description="retries of a failed request to hdfs://, s3://, gs://"
     )
     pipe_command: str = Field(
         default="",
-        description="shell filter that each text file goes through; needs security.allow_commands",
+        description="shell command that filters each text file; needs security.allow_commands",
     )
     pipe_timeout_s: float = Field(
-        default=600.0, gt=0, description="a pipe_command that does nothing for so long has failed"
+        default=600.0,
+        gt=0,
+        description="seconds without progress after which a pipe_command has failed",
     )
     parser: str = Field(
         default="",
@@ -102,23 +107,24 @@ class DataConfig(StreamConfig):
         default=False, description="lines have log keys: cmatch, rank and search id (docs/data.md)"
     )
     pv_batch_size: int = Field(
-        default=32, ge=1, le=1 << 20, description="with phases: page views a batch of join"
+        default=32, ge=1, le=1 << 20, description="with phases: page views in a batch of join"
     )
     shuffle: bool = Field(default=False, description="shuffle the instances of a pass, by seed")
     threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="threads that read, parse and key; 0: tuned by what waits, at most 8",
+        description="threads that read, parse and key; 0: tuned during the run, at most 8",
     )
     pack_threads: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="threads that pack batches; 0: tuned, at most half the cores and 4",
+        description="threads that pack batches; 0: tuned during the run, at most half the cores "
+        "and 4",
     )
     drop_last: bool = Field(
-        default=False, description="drop a training pass's last batch if it is short"
+        default=False, description="drop the last batch of a training pass if it is incomplete"
     )
 
     @model_validator(mode="after")
@@ -155,15 +161,17 @@ class FeederConfig(Section):
     budget_bytes: Bytes = Field(
         default=0,
         ge=0,
-        description="memory for the instances of passes; what is over it lies in spill_dir. "
-        "0: no limit",
+        description="memory for the instances of passes; further instances go to spill_dir; 0: "
+        "no limit",
     )
     spill_dir: str = Field(
-        default="", description="folder on local disk; empty: the system's for temporary files"
+        default="",
+        description="folder on a local disk; empty: the system's folder for temporary files",
     )
     cache_bytes: Bytes = Field(
-        default=0, ge=0, description="disk for the columns of files that were parsed; 0: no cache"
+        default=0, ge=0, description="disk space for the parsed columns of files; 0: no cache"
     )
     cache_dir: str = Field(
-        default="", description="folder of the cache; empty: paddlebox/parsed in the user's caches"
+        default="",
+        description="folder of the cache; empty: paddlebox/parsed in the user's cache folder",
     )

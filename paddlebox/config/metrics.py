@@ -41,15 +41,17 @@ class MetricConfig(Section):
         default="",
         description="column of the prediction, or name of a task; empty: the (first) probability",
     )
-    group: str = Field(default="", description="wuauc: column whose equal values are a group")
+    group: str = Field(default="", description="wuauc: column whose equal values form a group")
     mask: dict[str, ListOf[float]] = Field(
-        default_factory=dict, description="column: values of it; other instances do not count"
+        default_factory=dict,
+        description="column: its accepted values; other instances do not count",
     )
     phase: Literal["both", "join", "update"] = Field(
-        default="both", description="with phases: where it is measured"
+        default="both", description="with phases: the phase in which it is measured"
     )
     cmatch_rank: ListOf[Text] = Field(
-        default=(), description="222_1 (cmatch 222, rank 1) or 222 (any rank): others do not count"
+        default=(),
+        description="222_1 (cmatch 222, rank 1) or 222 (any rank); other instances do not count",
     )
 
     @model_validator(mode="after")

@@ -63,12 +63,12 @@ class ModelConfig(Section):
     type: Choice[ModelType] = Field(description=_TYPE)
     slots: ListOf[Text] = Field(
         default=(),
-        description="sparse slots that it reads, others are as if absent; empty: all",
+        description="sparse slots that the model reads; empty: all",
     )
     dense_scale: Literal["auto", "none"] | ListOf[DenseScale] = Field(
         default="auto",
-        description="[mean, deviation] of each dense feature, which the model sees as (x - mean) / "
-        "deviation; auto: those of the first rows, when a run begins; none: as they are",
+        description="[mean, deviation] of each dense feature, which the model sees as (x - mean) "
+        "/ deviation; auto: measured on the first rows when a run begins; none: no scaling",
     )
 
     @property
@@ -111,7 +111,7 @@ class NetworkConfig(ModelConfig):
     use_cvm: bool = Field(
         default=False, description="feed log(show) and log(ctr) of each slot to the network"
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropped share, in training only")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout rate, in training only")
 
 
 class LrConfig(WithoutNetwork):
@@ -129,10 +129,12 @@ class DnnConfig(NetworkConfig):
 class RankAttentionConfig(NetworkConfig):
     type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
     attended_dim: Width = Field(
-        default=32, description="floats that an instance gets of those beside it on its page"
+        default=32,
+        description="width of the vector that an instance gets from the other instances of its "
+        "page",
     )
     enable_input_bp: bool = Field(
-        default=False, description="rows of those beside it learn from it too"
+        default=False, description="also train the rows of the other instances of the page"
     )
 
     @property
@@ -159,7 +161,7 @@ class DcnConfig(CrossConfig):
 class DcnV2Config(CrossConfig):
     type: Literal[ModelType.DCN_V2] = Field(description=_TYPE)
     low_rank: int = Field(
-        default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full"
+        default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full rank"
     )
     cross_experts: int = Field(
         default=1, ge=1, le=64, description="low-rank matrices of a cross layer, mixed by a gate"
@@ -186,14 +188,15 @@ class XDeepFmConfig(NetworkConfig):
 class AutoIntConfig(NetworkConfig):
     type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
     attention_layers: int = Field(default=2, ge=1, le=64, description="layers of self-attention")
-    attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each")
+    attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each layer")
     attention_dim: Width = Field(default=16, description="width of a head")
 
 
 class FibinetConfig(NetworkConfig):
     type: Literal[ModelType.FIBINET] = Field(description=_TYPE)
     senet_reduction: Width = Field(
-        default=3, description="slots for one unit of the layer that weighs the slots"
+        default=3,
+        description="number of slots for each unit of the hidden layer that weighs the slots",
     )
     bilinear: Choice[Bilinear] = Field(
         default=Bilinear.ALL, description="one matrix for all slots, or one for each"
@@ -212,15 +215,18 @@ class GateNetConfig(NetworkConfig):
     gate: Choice[Gate] = Field(
         default=Gate.VECTOR, description="one gate for a slot's vector, or one for each of its bits"
     )
-    hidden_gates: bool = Field(default=True, description="gates behind the hidden layers too")
+    hidden_gates: bool = Field(default=True, description="also put gates after the hidden layers")
 
 
 class MaskNetConfig(NetworkConfig):
     type: Literal[ModelType.MASKNET] = Field(description=_TYPE)
-    mask_blocks: int = Field(default=3, ge=1, le=64, description="blocks side by side")
+    mask_blocks: int = Field(default=3, ge=1, le=64, description="parallel blocks")
     mask_dim: Width = Field(default=64, description="output width of a block")
     mask_reduction: float = Field(
-        default=1.0, gt=0, le=16, description="hidden width of a mask, in widths of its input"
+        default=1.0,
+        gt=0,
+        le=16,
+        description="hidden width of a mask, as a multiple of its input width",
     )
 
 

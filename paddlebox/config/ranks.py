@@ -31,45 +31,49 @@ class RanksConfig(Section):
 
     rows: Choice[Wire] = Field(
         default=Wire.FLOAT32,
-        description="how rows travel: float32, float16, bfloat16, or int8 with a scale a row; "
-        "counts are float32 always",
+        description="format in which rows are sent: float32, float16, bfloat16, or int8 with a "
+        "scale for each row; counts are always float32",
     )
-    gradients: Choice[Wire] = Field(default=Wire.FLOAT32, description="how their gradients travel")
+    gradients: Choice[Wire] = Field(
+        default=Wire.FLOAT32, description="format in which the gradients of rows are sent"
+    )
     error_feedback: bool = Field(
         default=True,
-        description="narrow gradients: add what rounding took to the row's next gradient, and send "
-        "what is left when the pass ends; 4 (2 + D) bytes of memory a row of the rank's pass",
+        description="with gradients of fewer than 32 bits: add the rounding error to the row's "
+        "next gradient, and send the remainder when the pass ends; takes 4 (2 + D) bytes for "
+        "each row of the rank's pass",
     )
     two_level: bool = Field(
         default=False,
-        description="merge requests and gradients inside each node, and send them once between two "
-        "nodes",
+        description="merge requests and gradients within each node, and send them once between "
+        "two nodes",
     )
     per_node: int = Field(
-        default=0, ge=0, description="ranks of a node; 0: those of one host, as launched"
+        default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
     )
     dense: Choice[DenseSync] = Field(
         default=DenseSync.ALL_REDUCE,
         description="all_reduce: gradients are summed in each step; average: each rank steps by "
-        "itself, parameters are averaged every sync_weight_step steps and at the end of a pass",
+        "itself, and parameters are averaged every sync_weight_step steps and at the end of a "
+        "pass",
     )
     sync_weight_step: int = Field(
-        default=16, ge=1, description="average: steps from one average to the next"
+        default=16, ge=1, description="average: number of steps between two averages"
     )
     dense_top_k: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="all_reduce: share of the dense gradient, the largest of it, that a step "
-        "sends; the rest is kept for later steps; 0: all",
+        description="all_reduce: share of the dense gradient that a step sends, its largest "
+        "values; the rest is kept for later steps; 0: send all",
     )
     sparse_sync: Choice[SparseSync] = Field(
         default=SparseSync.SYNC,
-        description="sync: a step's rows have the gradients of all steps before it; async: of "
-        "all but the last `staleness`, and it does not wait for their exchange",
+        description="sync: the rows of a step include the gradients of all steps before it; "
+        "async: of all but the last `staleness` steps, whose exchange it does not wait for",
     )
     staleness: int = Field(
-        default=1, ge=1, le=64, description="async: steps whose gradients a row may lack"
+        default=1, ge=1, le=64, description="async: number of steps whose gradients a row may lack"
     )
 
     @model_validator(mode="after")

@@ -18,10 +18,11 @@ class BaseEvery(StrEnum):
 class SaveConfig(Section):
     """Saves for serving that a run writes by itself."""
 
-    out: str = Field(default="", description="folder of base and delta saves; empty: none")
+    out: str = Field(default="", description="folder of base and delta saves; empty: no saves")
     base_every: Choice[BaseEvery] = Field(
         default=BaseEvery.DATE,
-        description="a base after the first pass of each date, or after a run's first pass (once)",
+        description="write a base after the first pass of each date, or after a run's first pass "
+        "(once)",
     )
     delta_every: int = Field(
         default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
@@ -33,17 +34,22 @@ class PublishConfig(Section):
 
     file: str = Field(default="", description="export file that follows save.out; empty: none")
     every: Literal["pass", "date"] = Field(
-        default="pass", description="bring in each save, or all of them with each base; and the end"
+        default="pass",
+        description="apply each save at once, or all of them with each base; at the end all are "
+        "applied",
     )
     precision: Literal["float32", "float16", "int8"] = Field(
-        default="float32", description="of embedx, when the file is made"
+        default="float32", description="format of embedx, when the file is created"
     )
     gate_files: ListOf[Text] = Field(
         default=(), description="labelled files; a save that fails the gate on them is not shown"
     )
-    min_auc: float = Field(default=0.0, ge=0, le=1, description="of the gate; 0: any")
+    min_auc: float = Field(default=0.0, ge=0, le=1, description="gate: smallest AUC; 0: any")
     max_copc_drift: float = Field(
-        default=0.0, ge=0, description="of the gate, from the version shown, as a share; 0: any"
+        default=0.0,
+        ge=0,
+        description="gate: largest relative difference of COPC from the version that is shown; "
+        "0: any",
     )
 
     @model_validator(mode="after")

@@ -40,8 +40,8 @@ def _named_by_key(value: Any) -> Any:
 class SecurityConfig(Section):
     allow_commands: bool = Field(
         default=False,
-        description="run data.pipe_command, data.parser and model.layer, which may do whatever you "
-        "may",
+        description="allow data.pipe_command, data.parser, model.layer and alerts.command, which "
+        "run with your rights",
     )
 
 
@@ -49,13 +49,18 @@ class Config(Section):
     """All of it. Made by `paddlebox.config.load_config`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = Field(
-        description="name of the run; a part of a folder's name"
+        description="name of the run; becomes part of a folder name"
     )
-    seed: int = Field(default=1, ge=0, le=2**63 - 1, description="of rows, shuffles and weights")
+    seed: int = Field(
+        default=1,
+        ge=0,
+        le=2**63 - 1,
+        description="seed of the random numbers for rows, shuffles and weights",
+    )
     table: TableConfig = Field(default_factory=TableConfig)
     extra_tables: Annotated[dict[_TableName, TableConfig], BeforeValidator(_named_by_key)] = Field(
         default_factory=dict,
-        description="tables beside `table`, each with the keys that `table` has: of the sparse "
+        description="further tables, each with the keys of `table`; a table serves the sparse "
         "slots whose `table` in slots.yaml names it",
     )
     hbm: HbmConfig = Field(default_factory=HbmConfig)
@@ -69,7 +74,8 @@ class Config(Section):
     phases: dict[str, PhaseConfig] = Field(
         default_factory=dict,
         description="join and update, each with `model` and `optimizer`: two programs over the "
-        "table, one after the other in each pass; leave those two out beside it (docs/phases.md)",
+        "table, one after the other in each pass; replaces the top-level `model` and `optimizer` "
+        "(docs/phases.md)",
     )
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

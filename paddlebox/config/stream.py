@@ -22,33 +22,35 @@ class StreamConfig(Section):
 
     path_template: str = Field(
         default="",
-        description="in place of train_files: what an hour's log is called, a file, folder, glob "
-        "or URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
+        description="instead of train_files: name of the log of an hour, a file, folder, glob or "
+        "URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
     )
     from_hour: DigitText = Field(
         default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
     )
     until_hour: DigitText = Field(
-        default="", description="the last one, or its day; empty: for ever (--until)"
+        default="",
+        description="the last hour of path_template, or its day; empty: no end (--until)",
     )
-    time_zone: Text = Field(default="UTC", description="of {date} and {hour}")
+    time_zone: Text = Field(default="UTC", description="time zone of {date} and {hour}")
     ready_marker: str = Field(
         default="",
-        description="template of a file that says an hour is complete; empty: it is once it is "
-        "over and has files",
+        description="template of a file whose presence says that an hour is complete; empty: an "
+        "hour is complete when it is over and has files",
     )
     missing_hour: Choice[MissingHour] = Field(
         default=MissingHour.WAIT,
-        description="an hour that is not there late_s after its end: wait for it, skip it, or stop",
+        description="if an hour is still missing late_s after its end: wait for it, skip it, or "
+        "stop",
     )
     late_s: float = Field(
         default=3600.0,
         ge=0,
-        description="how long after its end an hour may come, and how long it is waited for",
+        description="seconds after its end in which the log of an hour may arrive",
     )
-    poll_s: float = Field(default=10.0, gt=0, description="between two looks for an hour")
+    poll_s: float = Field(default=10.0, gt=0, description="seconds between two checks for an hour")
     max_missing_hours: int = Field(
-        default=24, ge=1, description="skip: more of them in a row stop the run"
+        default=24, ge=1, description="skip: more missing hours in a row than this stop the run"
     )
 
     @model_validator(mode="after")

@@ -55,24 +55,32 @@ class RuleConfig(Section):
     learning_rate: float = Field(
         default=0.05,
         gt=0,
-        description="step size; 0.001 if the rule is adam or shared_adam and none is given",
+        description="step size; if it is not given, 0.001 for adam and shared_adam",
     )
     initial_range: float = Field(
         default=1e-4, ge=0, description="new weights are uniform in [-range, range]"
     )
     initial_g2sum: float = Field(
-        default=3.0, gt=0, description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G))"
+        default=3.0, gt=0, description="adagrad, std_adagrad: G0 in sqrt(G0/(G0+G))"
     )
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="adams: decay of the first moment")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="adams: decay of the second moment")
+    beta1: float = Field(
+        default=0.9, ge=0, lt=1, description="adam, shared_adam: decay of the first moment"
+    )
+    beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="adam, shared_adam: decay of the second moment"
+    )
     epsilon: float = Field(
-        default=1e-8, gt=0, description="adams, adagrad_v2: added to the divisor"
+        default=1e-8, gt=0, description="adam, shared_adam, adagrad_v2: added to the divisor"
     )
-    beta: float = Field(default=1.0, ge=0, description="ftrl: added to the root of n")
-    l1: float = Field(default=0.0, ge=0, description="ftrl: weights of |z| up to it are 0")
-    l2: float = Field(default=0.0, ge=0, description="ftrl: draws weights towards 0")
-    min_bound: float = Field(default=-10.0, description="weights are clipped from below here")
-    max_bound: float = Field(default=10.0, description="weights are clipped from above here")
+    beta: float = Field(default=1.0, ge=0, description="ftrl: added to the square root of n")
+    l1: float = Field(
+        default=0.0,
+        ge=0,
+        description="ftrl: L1 penalty; a weight is 0 while abs(z) is not above it",
+    )
+    l2: float = Field(default=0.0, ge=0, description="ftrl: L2 penalty")
+    min_bound: float = Field(default=-10.0, description="lower bound of weights")
+    max_bound: float = Field(default=10.0, description="upper bound of weights")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -102,17 +110,19 @@ class EmbedRuleConfig(RuleConfig):
     learning_rate: float = Field(
         default=0.05,
         gt=0,
-        description="step size; where none is given, a run chooses it for adagrad "
+        description="step size; if it is not given, a run chooses it for adagrad "
         "(docs/config.md), and it is 0.001 for adam and shared_adam",
     )
     initial_g2sum: float = Field(
         default=3.0,
         gt=0,
-        description="adagrad, std_adagrad: G0 of sqrt(G0/(G0+G)); where none is given, a run "
+        description="adagrad, std_adagrad: G0 in sqrt(G0/(G0+G)); if it is not given, a run "
         "chooses 1.0 for adagrad",
     )
     initial_range: float = Field(
-        default=0.0, ge=0, description="as for embedx; with an adagrad only 0 is legal"
+        default=0.0,
+        ge=0,
+        description="new weights are uniform in [-range, range]; an adagrad rule allows only 0",
     )
 
     @model_validator(mode="after")
@@ -129,13 +139,16 @@ class AdmissionConfig(Section):
     """Which feasigns get a row at all."""
 
     min_count: int = Field(
-        default=1, ge=1, le=255, description="occurrences before a feasign gets a row; 1: at once"
+        default=1,
+        ge=1,
+        le=255,
+        description="occurrences that a feasign needs to get a row; 1: it gets one at once",
     )
     filter_bytes: Bytes = Field(
         default=64 * MIB,
         ge=64 * KIB,
-        description="of the counters of feasigns without a row, a power of two; 3 bytes a feasign "
-        "that occurs less often than min_count, or more",
+        description="memory for the counters of feasigns without a row, a power of two; plan 3 "
+        "bytes or more for each feasign that occurs less often than min_count",
     )
 
     @model_validator(mode="after")
@@ -150,25 +163,36 @@ class LifeConfig(Section):
 
     auto: bool = Field(
         default=True,
-        description="end a day by itself when the date of a pass is later than that of the last",
+        description="end a day automatically when the date of a pass is later than that of the "
+        "pass before",
     )
     show_click_decay_rate: float = Field(
-        default=0.98, gt=0, le=1, description="shows and clicks are multiplied by it at a day's end"
+        default=0.98, gt=0, le=1, description="factor for shows and clicks at a day's end"
     )
     delete_threshold: float = Field(
-        default=0.8, ge=0, description="a day's end deletes rows of a lower score, after the decay"
+        default=0.8,
+        ge=0,
+        description="a day's end deletes rows with a lower score, after the decay",
     )
     delete_after_unseen_days: int = Field(
-        default=30, ge=0, lt=2**32, description="and rows that no pass touched for more days"
+        default=30,
+        ge=0,
+        lt=2**32,
+        description="a day's end also deletes rows that no pass touched for more days than this",
     )
     base_threshold: float = Field(
-        default=1.5, ge=0, description="base and delta hold rows of this score and above"
+        default=1.5, ge=0, description="base and delta saves hold rows with at least this score"
     )
     delta_threshold: float = Field(
-        default=0.25, ge=0, description="a delta: rows whose score grew by this since a save"
+        default=0.25,
+        ge=0,
+        description="a delta holds rows whose score has grown by at least this since the last save",
     )
     delta_keep_days: int = Field(
-        default=16, ge=0, lt=2**32, description="base and delta: rows seen in so many days"
+        default=16,
+        ge=0,
+        lt=2**32,
+        description="base and delta saves hold rows that were seen in this many days",
     )
 
 
@@ -176,41 +200,44 @@ class TableConfig(Section):
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
     embedx_threshold: float = Field(
-        default=10.0, ge=0, description="score from which a row owns an embedx"
+        default=10.0, ge=0, description="a row gets an embedx when its score reaches this value"
     )
     row_precision: Choice[RowPrecision] = Field(
         default=RowPrecision.FLOAT32,
-        description="of embedx in MEM and on SSD; rounded once, when a pass ends",
+        description="format of embedx in MEM and on SSD; a value is rounded once, when a pass ends",
     )
     nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
     click_coeff: float = Field(default=1.0, description="score of a click")
     show_scale: bool = Field(
         default=True,
-        description="divide a row's gradient by its shows in the batch (adagrads, ftrl)",
+        description="divide a row's gradient by its shows in the batch (adagrad rules, ftrl)",
     )
     admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
-        description="a row whose gradient, show or click is NaN or infinite: error, skip the row, "
-        "or clip (NaN to 0, infinities to ±bad_grad_bound)",
+        description="if a row's gradient, show or click is NaN or infinite: raise an error, skip "
+        "the row, or clip (NaN to 0, infinities to ±bad_grad_bound)",
     )
     bad_grad_bound: float = Field(
-        default=10.0, gt=0, description="what clip makes of an infinite gradient"
+        default=10.0, gt=0, description="clip: the value that replaces an infinite gradient"
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)
     expand_dim: int = Field(
-        default=0, ge=0, le=253, description="E, the width of pull_box_extended_sparse's; 0: none"
+        default=0,
+        ge=0,
+        le=253,
+        description="E, the width of the second embedding, for pull_box_extended_sparse; 0: none",
     )
     expand: RuleConfig = Field(default_factory=RuleConfig)
     slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="slot name: what the learning rates of its rows are multiplied by",
+        description="slot name: factor for the learning rates of its rows",
     )
     life: LifeConfig = Field(default_factory=LifeConfig)
     share: float = Field(
         default=1.0,
         gt=0,
-        description="with extra_tables: a table's part of hbm.budget_bytes, mem.budget_bytes and "
-        "ssd.disk_budget_bytes is its share of all tables' shares",
+        description="with extra_tables: weight of a table; each table gets hbm.budget_bytes, "
+        "mem.budget_bytes and ssd.disk_budget_bytes in proportion to its share",
     )

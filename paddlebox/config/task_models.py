@@ -24,7 +24,8 @@ class TaskConfig(NetworkConfig):
         default=(64,), description="widths of the hidden layers of each task's own network"
     )
     task_weights: ListOf[_Weight] = Field(
-        default=(), description="of each task's loss, in the order of the labels; empty: 1 each"
+        default=(),
+        description="weight of each task's loss, in the order of the labels; empty: 1 each",
     )
 
 
@@ -55,10 +56,13 @@ class EsmmConfig(TaskConfig):
 class AitmConfig(TaskConfig):
     type: Literal[ModelType.AITM] = Field(description=_TYPE)
     transfer_dim: Width = Field(
-        default=32, description="width of what a task hands on to the next one"
+        default=32, description="width of the vector that a task passes to the next task"
     )
     calibration: float = Field(
-        default=0.6, ge=0, description="weight of the loss of a task likelier than the one before"
+        default=0.6,
+        ge=0,
+        description="weight of the loss for a task that is predicted to be likelier than the one "
+        "before",
     )
 
     @model_validator(mode="after")
@@ -79,9 +83,9 @@ class SequenceConfig(NetworkConfig):
 
     history: dict[Text, Text] = Field(
         min_length=1,
-        description="sparse slot of what a user did, with a max_length: the slot of this "
-        "instance's item that it is compared with; several, as items and their categories, are "
-        "joined place by place",
+        description="sparse slot of the user's history (with a max_length): slot of the item "
+        "with which it is compared; several pairs, such as items and their categories, are "
+        "joined position by position",
     )
 
     @property
@@ -99,17 +103,20 @@ class DinConfig(SequenceConfig):
         default=(64, 32), description="hidden layers of the attention unit"
     )
     activation: Choice[Activation] = Field(
-        default=Activation.DICE, description="in the attention unit: dice, sigmoid or relu"
+        default=Activation.DICE,
+        description="activation in the attention unit: dice, sigmoid or relu",
     )
     softmax: bool = Field(
-        default=False, description="weights that add up to 1; the paper has them free"
+        default=False, description="normalise the attention weights to sum 1; the paper does not"
     )
 
 
 class DienConfig(SequenceConfig):
     type: Literal[ModelType.DIEN] = Field(description=_TYPE)
     auxiliary: float = Field(
-        default=1.0, ge=0, description="weight of the auxiliary loss: the next item against another"
+        default=1.0,
+        ge=0,
+        description="weight of the auxiliary loss, which compares the next item with another one",
     )
 
 
@@ -118,8 +125,8 @@ class BstConfig(SequenceConfig):
     blocks: Annotated[int, Field(ge=1, le=16)] = Field(
         default=1, description="transformer layers over history and item"
     )
-    heads: _Count = Field(default=2, description="heads of its attention")
-    head_dim: Width = Field(default=8, description="width of one")
+    heads: _Count = Field(default=2, description="heads of the attention")
+    head_dim: Width = Field(default=8, description="width of a head")
 
 
 class Matching(StrEnum):
@@ -133,12 +140,12 @@ class DssmConfig(NetworkConfig):
     item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
     output_dim: Width = Field(default=32, description="width of the two vectors")
     smoothing: float = Field(
-        default=10.0, gt=0, le=40, description="what the cosine of the two vectors is multiplied by"
+        default=10.0, gt=0, le=40, description="factor for the cosine of the two vectors"
     )
     loss: Choice[Matching] = Field(
         default=Matching.CLICK,
-        description="click: of each pair's label; in_batch: a clicked item against the items of "
-        "the batch",
+        description="click: learn the label of each pair; in_batch: find a clicked item among "
+        "the items of the batch",
     )
 
     @model_validator(mode="after")

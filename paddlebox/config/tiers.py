@@ -17,37 +17,42 @@ class HbmPlace(StrEnum):
 
 class HbmConfig(Section):
     budget_bytes: Bytes = Field(
-        default=2 * GIB, ge=MIB, description="all pass tables that live at once"
+        default=2 * GIB, ge=MIB, description="memory of all pass tables that exist at once"
     )
     place: Choice[HbmPlace] = Field(
         default=HbmPlace.HOST,
-        description="where the rows of the open pass are, and the program runs: in the host's "
-        "memory on the CPU, or on a GPU (gpu: Paddle with CUDA, one GPU a rank; docs/gpu.md)",
+        description="where the program runs and the rows of the open pass are: on the CPU in "
+        "host memory, or on a GPU (gpu: needs Paddle with CUDA, one GPU for each rank; "
+        "docs/gpu.md)",
     )
 
 
 class MemConfig(Section):
     budget_bytes: Bytes = Field(
-        default=GIB, ge=MIB, description="rows kept in memory between passes"
+        default=GIB, ge=MIB, description="memory of the rows that are kept between passes"
     )
 
 
 class SsdConfig(Section):
     max_segment_bytes: Bytes = Field(
-        default=256 * MIB, ge=64 * KIB, description="a segment file is cut at this size"
+        default=256 * MIB, ge=64 * KIB, description="largest size of a segment file"
     )
     compaction: bool = Field(default=True, description="merge segments in the background")
     space_target: float = Field(
-        default=1.28, gt=1, description="merge above so many stored bytes for a byte of live rows"
+        default=1.28,
+        gt=1,
+        description="merge if more bytes than this are stored for each byte of live rows",
     )
     space_ceiling: float = Field(
-        default=2.0, gt=1, description="training waits for merges above this ratio"
+        default=2.0, gt=1, description="above this ratio training waits for merges"
     )
     disk_budget_bytes: Bytes = Field(
-        default=0, ge=0, description="most bytes of the store's files; 0: what the disk has"
+        default=0, ge=0, description="limit for the store's files; 0: only the space on the disk"
     )
     drive_bytes_per_day: Bytes = Field(
-        default=0, ge=0, description="writes a day that the drive is rated for; 0: unknown"
+        default=0,
+        ge=0,
+        description="bytes written per day for which the drive is rated; 0: unknown",
     )
 
     @model_validator(mode="after")
@@ -67,5 +72,6 @@ class StoreConfig(Section):
         default=0,
         ge=0,
         le=255,
-        description="segments that one parity file protects against the loss of one; 0: none",
+        description="number of segments in a group with one parity file, from which one lost "
+        "segment can be rebuilt; 0: no parity",
     )

@@ -26,15 +26,15 @@ class OptimizerConfig(Section):
 
     type: Choice[OptimizerType] = Field(default=OptimizerType.ADAM, description="dense optimizer")
     learning_rate: float = Field(
-        default=0.001, gt=0, description="step size; where none is given, 0.1 for models lr and fm"
+        default=0.001, gt=0, description="step size; if it is not given, 0.1 for models lr and fm"
     )
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
     averaging: float = Field(
         default=0.999,
         ge=0,
         lt=1,
-        description="EMA decay of the dense parameters, a step; the average is evaluated, exported "
-        "and served; shorter while steps are few; 0: none",
+        description="EMA decay of the dense parameters per step; evaluation, exports and serving "
+        "use the averages; in the first steps the decay is lower; 0: no averages",
     )
 
 
@@ -45,23 +45,24 @@ class TrainerConfig(Section):
     epochs: int = Field(
         default=1,
         ge=1,
-        description="times that the passes are trained; a new run of model lr with fewer than "
+        description="how often the passes are trained; a new run of model lr with fewer than "
         "400,000 rows and without dates chooses 5",
     )
     dense_threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="OpenMP threads; 0: half the cores, at most 4",
+        description="OpenMP threads of the dense part; 0: half the cores, at most 4",
     )
     grace_s: float = Field(
         default=30.0,
         ge=0,
-        description="seconds that SIGTERM or SIGINT leave the open pass to end and be committed",
+        description="seconds after SIGTERM or SIGINT in which the open pass may end and be "
+        "committed",
     )
     evaluate_before_pass: bool = Field(
         default=False,
-        description="predict a pass's files before it trains on them: `before` in metrics.jsonl",
+        description="predict a pass's files before training on them: `before` in metrics.jsonl",
     )
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
@@ -69,10 +70,11 @@ class TrainerConfig(Section):
     )
     trace: str = Field(
         default="",
-        description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: none",
+        description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: no "
+        "trace",
     )
     visualdl: str = Field(
         default="",
-        description="folder for scalars of each pass, for VisualDL (pip install visualdl); empty: "
-        "none",
+        description="folder for scalars of each pass, for VisualDL (pip install visualdl); "
+        "empty: no scalars",
     )
