@@ -37,6 +37,8 @@ def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
 
     Raises: Refused.
     """
+    # A pydantic model of the same took 1.2 times as long for one instance of 39 fields, 1.5 times
+    # for 64, 2.8 times for 4096, and reported one wrong value as up to six errors.
     try:
         request = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except RecursionError:
