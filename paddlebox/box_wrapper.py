@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paddlebox.config.dates import day_of
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.dataset import Dataset
 from paddlebox.errors import PassError, StoreError
 from paddlebox.saves import donefile
 from paddlebox.saves.load import load_save
@@ -37,7 +37,7 @@ class BoxWrapper:
     def __init__(
         self,
         table: Tables,
-        dataset: InMemoryDataset | None = None,
+        dataset: Dataset | None = None,
         *,
         extra: Mapping[str, bytes] | None = None,
     ) -> None:
@@ -138,7 +138,7 @@ class BoxWrapper:
         """To the other phase."""
         self._feeder("flip_phase").flip_phase()
 
-    def _feeder(self, call: str) -> InMemoryDataset:
+    def _feeder(self, call: str) -> Dataset:
         if self._dataset is None:
             raise PassError(f"{call}: the wrapper has no dataset: BoxWrapper(table, dataset)")
         return self._dataset

@@ -26,7 +26,7 @@ Blocks = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """Set by the methods of `surface.py`; the defaults change nothing."""
+    """Set by the methods of `PaddleSettings`; the defaults change nothing."""
 
     parse_ins_id: bool = False
     parse_content: bool = False

@@ -81,6 +81,13 @@ class LoadOptions:
                 "are fed one by one: leave it off"
             )
 
+    def check(self) -> None:
+        """Raises ConfigError or ValueError for what does not go together."""
+        self.slots.check_format(self.format)
+        self.check_sequences()
+        self.dedup()
+        self.schema()
+
     def parsing(self) -> dict[str, Any]:
         """What a line's columns depend on, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}

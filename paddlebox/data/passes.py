@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
+from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.table import StagedPass
 
 
@@ -44,6 +46,42 @@ class PassStats:
         default_factory=lambda: {"load": 0.0, "stage": 0.0, "batch": 0.0, "commit": 0.0}
     )
 
+    @classmethod
+    def of(cls, loaded: LoadedPass, times: StageTimes, load_threads: int) -> PassStats:
+        """What loading a pass found and took."""
+        return cls(
+            samples=loaded.size,
+            lines=loaded.lines,
+            bad_lines=loaded.bad_lines,
+            unique_feasigns=int(loaded.instances.unique_keys),
+            parts=len(loaded.ranges),
+            work_s=dict(loaded.seconds),
+            spilled_bytes=loaded.spilled_bytes,
+            files_from_cache=loaded.files_from_cache,
+            large=loaded.findings.large,
+            truncated=loaded.findings.cut,
+            dedup=loaded.dedup,
+            times=times,
+            load_threads=load_threads,
+        )
+
+    def add_staged(self, staged: StagedPass) -> None:
+        """Where the rows of a part came from."""
+        for tier, rows in staged.hits.items():
+            self.hits[tier] += rows
+        for name, hits in staged.hits_of.items():
+            sums = self.hits_of.setdefault(name, dict.fromkeys(hits, 0))
+            sums.update({tier: sums[tier] + rows for tier, rows in hits.items()})
+        self.refused += staged.refused
+        self.work_s["stage"] = self.times.seconds("stage")
+
+    def add_not_pulled(self, rows_of: Sequence[int], dims: Sequence[int]) -> None:
+        """rows_of: (T) rows that shared lists saved pulls of; dims: (T) embedx_dim."""
+        for rows, dim in zip(rows_of, dims, strict=True):
+            if rows:
+                for name, saved in (("rows", rows), ("row_bytes", 4 * (3 + dim) * rows)):
+                    self.dedup[name] = self.dedup.get(name, 0) + saved
+
 
 @dataclass
 class Staged:
@@ -74,6 +112,15 @@ class Pass:
     counted: int | None = None
     views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
     replacements: int = 0  # calls of slots_shuffle
+
+    def check_in_one_part(self, what: str) -> None:
+        """Raises OutOfSpaceError when the pass was split; what: needs all of it at once."""
+        if len(self.loaded.ranges) > 1:
+            raise OutOfSpaceError(
+                f"{what}: the pass is over hbm.budget_bytes and split into "
+                f"{len(self.loaded.ranges)} parts, expected one: raise it, or use fewer files a "
+                "pass"
+            )
 
 
 class Wait:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from paddlebox.data.batches import Feed
-from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.surface import JOIN
+from paddlebox.data.dataset import Dataset, InMemoryDataset
+from paddlebox.data.options import JOIN
 from paddlebox.errors import PassError
 from paddlebox.store.group import Tables
 
@@ -22,22 +22,22 @@ class PadBoxSlotDataset(BoxPSDataset):
 
     def disable_shuffle(self) -> None:
         """The passes loaded from now on keep the order of the files."""
-        self._shuffle_next = False
+        self._options.shuffle = False
 
     def disable_polling(self) -> None:
         """Accepted, and nothing: one rank reads all files, several always share them out."""
 
     def batches(self) -> Iterator[Feed]:
-        current = self._current
-        if self._enable_pv_merge and current is not None and self._phase not in current.trained:
-            if self._phase == JOIN and current.views is None:
+        current, options = self._stager.current, self._options
+        if options.enable_pv_merge and current is not None and options.phase not in current.trained:
+            if options.phase == JOIN and current.views is None:
                 self.preprocess_instance()
-            elif self._phase != JOIN and current.views is not None:
+            elif options.phase != JOIN and current.views is not None:
                 self.postprocess_instance()
         return super().batches()
 
 
-class QueueDataset(InMemoryDataset):
+class QueueDataset(Dataset):
     """Streams: there is nothing to load first, `train_from_dataset` reads, trains and commits.
 
     Which rows the stream will need is not known before it has been read, and rows are staged before
@@ -53,7 +53,6 @@ class QueueDataset(InMemoryDataset):
     def __init__(self, table: Tables, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
         self._window_files = 1
-        self._waiting: list[str] | None = None  # the file list, until it has been streamed
 
     def set_window_files(self, files: int) -> None:
         """Files that make a window: more of them share rows, fewer come sooner."""
@@ -61,16 +60,12 @@ class QueueDataset(InMemoryDataset):
             raise ValueError(f"set_window_files: expected at least 1, found {files}")
         self._window_files = files
 
-    def set_filelist(self, filelist: Any) -> None:
-        super().set_filelist(filelist)
-        self._waiting = list(self._filelist)
-
     def batches(self) -> Iterator[Feed]:
         """The batches of the file list, in order, each once.
 
         Raises: PassError without a file list, or when it has been streamed already.
         """
-        files, self._waiting = self._waiting, None
+        files, self._options.filelist = self._options.filelist, []
         if not files:
             raise PassError("there is nothing to stream: set_filelist is missing")
         step = self._window_files
@@ -78,44 +73,40 @@ class QueueDataset(InMemoryDataset):
         return self._stream(windows)
 
     def _stream(self, windows: list[list[str]]) -> Iterator[Feed]:
-        self._preload_files(windows[0])
+        self._preload(windows[0])
         for following in [*windows[1:], None]:
-            super().begin_pass()
+            self.stats = self._feeder.begin()
             if following is not None:
-                self._preload_files(following)
-            yield from super().batches()
-            super().end_pass()
+                self._preload(following)
+            yield from self._feeder.batches(self.metric_columns)
+            self._end()
 
-    def _preload_files(self, files: list[str]) -> None:
-        self._filelist = files
-        super().preload_into_memory()
+    def _preload(self, files: list[str]) -> None:
+        self._loader.preload(self._options.initialised(), files, self.tracer)
 
-    def _no_pass(self, call: str) -> PassError:
-        return PassError(
+    def abandon_pass(self, error: BaseException | None = None) -> None:
+        """Forgets the open window, where one is."""
+        if self._stager.current is not None:
+            super().abandon_pass(error)
+
+
+def _refusal(call: str) -> Callable[..., NoReturn]:
+    """A method that says that a stream has no passes."""
+
+    def refuse(self: QueueDataset, *arguments: Any, **named: Any) -> NoReturn:
+        del self, arguments, named
+        raise PassError(
             f"{call}: a QueueDataset streams and has no passes to load: train_from_dataset is all "
             "it takes; InMemoryDataset has passes"
         )
 
-    def preload_into_memory(self, thread_num: int | None = None) -> None:
-        del thread_num
-        raise self._no_pass("preload_into_memory")
+    refuse.__name__ = call
+    return refuse
 
-    def load_into_memory(self, is_shuffle: bool = False) -> None:
-        del is_shuffle
-        raise self._no_pass("load_into_memory")
 
-    def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
-        del path, file_num
-        raise self._no_pass("preload_into_disk")
-
-    def begin_pass(self) -> None:
-        raise self._no_pass("begin_pass")
-
-    def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
-        del need_save_delta, commit
-        raise self._no_pass("end_pass")
-
-    def abandon_pass(self, error: BaseException | None = None) -> None:
-        """Forgets the open window, where one is."""
-        if self._current is not None:
-            super().abandon_pass(error)
+# Calls of InMemoryDataset that a program written for one may make of a QueueDataset.
+for _call in (
+    *("preload_into_memory", "load_into_memory", "preload_into_disk", "load_into_disk"),
+    *("begin_pass", "end_pass"),
+):
+    setattr(QueueDataset, _call, _refusal(_call))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.dataset import Dataset
 from paddlebox.train.metric_set import MetricSet, State
 from paddlebox.train.metrics import TaskMetrics
 
@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 
 
 def of_all_ranks(
-    dataset: InMemoryDataset,
+    dataset: Dataset,
     mine: Measured,
     specs: Sequence[MetricConfig],
     tasks: Sequence[str],

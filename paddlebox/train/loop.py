@@ -13,7 +13,7 @@ import numpy as np
 from paddlebox import heartbeat, ops
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
 from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
@@ -54,7 +54,7 @@ class PassResult:
 
 
 def run_pass(
-    dataset: InMemoryDataset,
+    dataset: Dataset,
     step: Step,
     watch: Watcher | None = None,
     *,
@@ -146,7 +146,7 @@ def run_pass(
     )
 
 
-def _cause(dataset: InMemoryDataset, feed: Feed) -> str:
+def _cause(dataset: Dataset, feed: Feed) -> str:
     """A sentence on inputs of a batch that are large enough to explain a failed step, or ""."""
     named = large_inputs(dataset._slots, feed)
     if not named:
@@ -183,7 +183,7 @@ def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray
 def train_from_dataset(
     exe: Any,
     program: Any,
-    dataset: InMemoryDataset,
+    dataset: Dataset,
     *,
     loss: Any,
     logits: Any | None = None,

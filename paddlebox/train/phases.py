@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox.config import Config, ModelConfig, Phase, Slots
 from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.surface import JOIN, UPDATE
+from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.ranks import World
 from paddlebox.train.loop import PassResult, Watcher, run_pass
 from paddlebox.train.program import RANK_OFFSET, Runner, build_runner

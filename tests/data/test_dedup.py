@@ -100,8 +100,8 @@ def test_training_is_the_same_bits_and_reads_fewer_rows(open_dataset, write_line
         for _ in range(2):
             dataset.load_into_memory()
             dataset.begin_pass()
-            keys = dataset._current.loaded.key_counts()[0]
-            rows = dataset._current.staged.result().row_of_position
+            keys = dataset._stager.current.loaded.key_counts()[0]
+            rows = dataset._stager.current.staged.result().row_of_position
             for batch in dataset.batches():
                 ids = batch["box_ids"]
                 if how == "feasigns":

@@ -177,7 +177,7 @@ class TestLocalShuffle:
             load(dataset, write_lines("a.txt", lines))
             if not before:
                 dataset.local_shuffle()
-            assert dataset._next.stats.parts > 1
+            assert dataset._stager.next.stats.parts > 1
             dataset.begin_pass()
             orders.append([batch["box_dense"].tolist() for batch in dataset.batches()])
             dataset.end_pass()
@@ -219,7 +219,7 @@ class TestBudget:
             dataset.set_sample_rate(0.5)
             dataset.local_shuffle("ins_id")
             load(dataset, write_lines("a.txt", lines_with_ids(2000, 10)))
-            assert dataset._next.stats.spilled_bytes == 0
+            assert dataset._stager.next.stats.spilled_bytes == 0
             dataset.begin_pass()
             found.append(users(dataset))
         assert found[0] == found[1]
@@ -240,7 +240,7 @@ class TestCache:
             dataset.set_merge_by_lineid(10)
             load(dataset, file)
             assert dataset.get_memory_data_size() == 0  # all have the same slots
-            assert dataset._next.stats.files_from_cache == 0
+            assert dataset._stager.next.stats.files_from_cache == 0
 
     def test_sampling_and_order_do_not_part_it(self, open_dataset, write_lines, tmp_path):
         init = {"cache_bytes": 1 << 24, "cache_dir": tmp_path / "cache"}
@@ -251,7 +251,7 @@ class TestCache:
             dataset.set_sample_rate(rate)
             load(dataset, file)
             sizes.append(dataset.get_memory_data_size())
-            assert dataset._next.stats.files_from_cache == turn
+            assert dataset._stager.next.stats.files_from_cache == turn
         assert sizes[0] == 100 > sizes[1]
 
 
@@ -312,5 +312,5 @@ def test_paddle_3s_names_with_an_underscore_are_the_same(open_dataset):
     dataset = open_dataset()
     dataset._set_parse_logkey(True)
     dataset._set_pv_batch_size(3)
-    assert dataset._wanted.parse_logkey
-    assert dataset._pv_batch_size == 3
+    assert dataset._options.initialised().instances.parse_logkey
+    assert dataset._options.pv_batch_size == 3

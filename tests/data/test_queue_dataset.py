@@ -63,7 +63,8 @@ def test_a_file_list_is_streamed_once_and_there_is_no_pass_to_load(open_stream, 
     with pytest.raises(PassError, match="set_filelist is missing"):
         stream.batches()
     stream.set_filelist(files)
-    for call in ("preload_into_memory", "load_into_memory", "begin_pass", "end_pass"):
+    disk = ("preload_into_disk", "load_into_disk")
+    for call in ("preload_into_memory", "load_into_memory", *disk, "begin_pass", "end_pass"):
         with pytest.raises(PassError, match=f"{call}: a QueueDataset streams"):
             getattr(stream, call)()
     assert sum(len(batch["box_label"]) for batch in stream.batches()) == 240

@@ -259,7 +259,7 @@ def test_a_table_over_its_share_of_the_budget_splits_the_pass(open_group, feedin
         dataset = feeding(group, slots)
         dataset.set_filelist([files[0]])
         dataset.load_into_memory()
-        found = len(dataset._next.loaded.ranges), group.max_pass_rows
+        found = len(dataset._stager.next.loaded.ranges), group.max_pass_rows
         dataset.close()
         group.close()
         return found

@@ -63,7 +63,7 @@ def fed(dataset: Any) -> list[Any]:
 
 
 def check_spilled(dataset: Any, where: str) -> None:
-    chosen = dataset._next or dataset._current
+    chosen = dataset._stager.newest
     assert (chosen.loaded.spilled_bytes > 0) == (where != "memory")
 
 
@@ -174,7 +174,7 @@ class TestDisk:
         assert digests[0] == digests[1]
         assert list((tmp_path / "there").iterdir()) == []  # files there have no names
         dataset.load_into_memory()
-        assert dataset._next.stats.spilled_bytes == 0  # the passes after it are as they were
+        assert dataset._stager.next.stats.spilled_bytes == 0  # the passes after it are as they were
 
     def test_an_empty_pass_is_one(self, open_dataset, write_lines):
         dataset = open_dataset()

@@ -125,7 +125,7 @@ def test_the_pass_is_that_of_the_same_lines(open_dataset, tmp_path, data_format,
 def test_all_tags_can_be_read_back(open_dataset, tmp_path, data_format):
     dataset = opened(open_dataset, tmp_path, data_format, ["ins_id", "content", "logkey"])
     dataset.load_into_memory()
-    instances = dataset._next.loaded.instances
+    instances = dataset._stager.next.loaded.instances
     assert list(instances.ins_ids(0, COUNT)) == TAGS["key"]  # in place of the ins_id
     assert list(instances.contents(0, COUNT)) == TAGS["about"]
 
@@ -134,13 +134,13 @@ def test_ids_may_be_integers_and_dictionaries(open_dataset, tmp_path):
     ids = [(-1) ** k * (2**62 + k % 20) for k in range(COUNT)]
     dataset = opened(open_dataset, tmp_path, "parquet", ["ins_id", "content"], request=ids)
     dataset.load_into_memory()
-    instances = dataset._next.loaded.instances
+    instances = dataset._stager.next.loaded.instances
     assert list(instances.ins_ids(0, COUNT)) == [str(each) for each in ids]
     assert list(instances.contents(0, COUNT)) == TAGS["about"]
     names = pa.array(TAGS["request"]).dictionary_encode()
     dataset = opened(open_dataset, tmp_path, "arrow", ["ins_id"], request=names)
     dataset.load_into_memory()
-    assert list(dataset._next.loaded.instances.ins_ids(0, COUNT)) == TAGS["request"]
+    assert list(dataset._stager.next.loaded.instances.ins_ids(0, COUNT)) == TAGS["request"]
 
 
 def test_a_null_or_damaged_tag_makes_a_malformed_row(open_dataset, tmp_path):

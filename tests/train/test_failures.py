@@ -164,7 +164,7 @@ def test_a_split_pass_that_fails_half_way_leaves_nothing_behind(
     begun = []
 
     def step(batch):
-        begun.append(dataset._current.begun)
+        begun.append(dataset._stager.current.begun)
         push_ones(dataset, batch)
         return (float("nan") if begun[-1] == 2 else 0.5), None
 

@@ -1,0 +1,153 @@
+"""Arranger: other orders of the instances of a pass, and other values of its slots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import wait
+from typing import Any
+
+from paddlebox import _native
+from paddlebox.config.hints import did_you_mean
+from paddlebox.data.instance_options import SHUFFLES
+from paddlebox.data.loader import split
+from paddlebox.data.options import DatasetOptions, LoadOptions
+from paddlebox.data.pass_loader import PassLoader
+from paddlebox.data.passes import Pass
+from paddlebox.data.stager import Stager
+from paddlebox.errors import ConfigError, PassError
+from paddlebox.store.group import Tables
+
+
+class Arranger:
+    """Shuffles passes, makes and undoes page views, exchanges the values of slots.
+
+    The methods are those of `Dataset`, which says what they do and raise.
+    """
+
+    def __init__(
+        self, table: Tables, options: DatasetOptions, loader: PassLoader, stager: Stager
+    ) -> None:
+        self._table = table
+        self._options = options
+        self._loader = loader
+        self._stager = stager
+
+    # ---- page views
+
+    def page_views(self) -> int:
+        """Of the pass that is open, or else loaded."""
+        chosen = self._stager.current or self._stager.next
+        return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
+
+    def make_page_views(self) -> None:
+        if not self._options.enable_pv_merge:
+            raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
+        chosen = self._arrangeable("preprocess_instance")
+        chosen.check_in_one_part("page views")
+        instances = chosen.loaded.instances
+        instances.arrange_by("page_views", 0)
+        chosen.loaded.cut_views(self._options.pv_batch_size)
+        chosen.views = instances.page_view_starts()
+
+    def undo_page_views(self) -> None:
+        chosen = self._arrangeable("postprocess_instance")
+        if chosen.views is None:
+            raise PassError("the pass is not in page views: preprocess_instance is missing")
+        chosen.loaded.instances.arrange_by("instance", self._options.seed + chosen.number)
+        chosen.views = None
+
+    # ---- values of slots
+
+    def shuffle_slots(self, slots: Sequence[str]) -> None:
+        if not self._options.pool_size:
+            raise PassError("slots_shuffle: set_fea_eval is missing")
+        numbers = self._slot_numbers(slots)
+        chosen = self._arrangeable("slots_shuffle")
+        if chosen.train and chosen.trained:
+            raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
+        chosen.check_in_one_part("slots_shuffle")
+        chosen.replacements += 1
+        seed = _native.core.mix(self._options.seed + chosen.number) + chosen.replacements
+        chosen.loaded.instances.replace_slots(numbers, self._options.pool_size, seed % (1 << 64))
+        chosen.trained.clear()
+
+    def _slot_numbers(self, slots: Sequence[str]) -> list[int]:
+        names = self._options.sparse_names()
+        unknown = [slot for slot in slots if slot not in names]
+        if unknown:
+            raise ValueError(
+                f"slots_shuffle: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
+                + did_you_mean(unknown, names)
+            )
+        return [names.index(slot) for slot in slots]
+
+    def _arrangeable(self, call: str) -> Pass:
+        """The open pass, or else the loaded one, once nothing reads the order of its instances."""
+        chosen = self._stager.current or (None if self._loader.busy else self._stager.next)
+        if chosen is None:
+            missing = "wait_preload_done" if self._loader.busy else "load_into_memory"
+            raise PassError(f"{call}: no pass is loaded or open: {missing} is missing")
+        if chosen.feeding:
+            raise PassError(f"{call}: the batches of the open pass are being gone through")
+        if chosen.staged is not None:
+            wait([chosen.staged])
+        return chosen
+
+    # ---- shuffles
+
+    def shuffle(self, by: str, slot: str) -> None:
+        options = self._options.initialised()
+        _check_shuffle(options, by, slot)
+        before = options.instances
+        changed = not self._options.shuffle or (by, slot) != (
+            before.shuffle_by,
+            before.shuffle_slot,
+        )
+        if changed and self._loader.busy:
+            raise PassError("local_shuffle: a pass is being loaded: wait_preload_done is missing")
+        self._options.shuffle = True
+        self._options.set_instances(shuffle_by=by, shuffle_slot=slot)
+        if changed and self._stager.next is not None:
+            self._shuffle_loaded(self._stager.next)
+
+    def check_world(self, fleet: Any) -> None:
+        """Raises ConfigError with several ranks, whose instances no shuffle exchanges."""
+        world = fleet.worker_num() if fleet is not None else _world_size()
+        if world != 1:
+            raise ConfigError(
+                f"global_shuffle over {world} ranks is not supported yet; expected one, or "
+                "local_shuffle and files that are shuffled already"
+            )
+
+    def _shuffle_loaded(self, chosen: Pass) -> None:
+        if chosen.views is not None:
+            raise PassError(
+                "local_shuffle: the pass is in page views; shuffle before they are made"
+            )
+        options, loaded = self._options.initialised(), chosen.loaded
+        with self._stager.rearranging(chosen):
+            seed = self._options.seed + chosen.number
+            options.instances.arrange(loaded.instances, options.slots, seed)
+            if len(loaded.ranges) > 1:
+                loaded.ranges = split(loaded.instances, loaded.options, self._table.max_pass_rows)
+                chosen.stats.parts = len(loaded.ranges)
+
+
+def _check_shuffle(options: LoadOptions, by: str, slot: str) -> None:
+    if by not in SHUFFLES:
+        raise ValueError(f"local_shuffle: expected by {', '.join(SHUFFLES)}, found {by!r}")
+    names = [sparse.name for sparse in options.slots.sparse]
+    if (by == "slot") != bool(slot) or (slot and slot not in names):
+        raise ValueError(
+            f"local_shuffle: slot {slot!r}: expected one of {', '.join(names)} with by='slot'"
+        )
+    tags = options.instances.tags
+    if by == "search_id" and "logkey" not in tags:
+        raise PassError("local_shuffle by search_id: set_parse_logkey(True) is missing")
+    if by == "ins_id" and not tags & {"ins_id", "logkey"}:
+        raise PassError("local_shuffle by ins_id: set_parse_ins_id(True) is missing")
+
+
+def _world_size() -> int:
+    return int(os.environ.get("PADDLE_TRAINERS_NUM") or 1)

@@ -1,0 +1,275 @@
+"""PassFeeder: opens a loaded pass, gives its batches, ends and commits it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox.data.batches import BatchInputs, Feed
+from paddlebox.data.loader import Part
+from paddlebox.data.options import JOIN, UPDATE, DatasetOptions
+from paddlebox.data.packer import BatchPacker
+from paddlebox.data.pass_loader import PassLoader
+from paddlebox.data.passes import Pass, PassStats, Staged, Wait
+from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder
+from paddlebox.data.side_table import SideTables
+from paddlebox.data.stager import Stager
+from paddlebox.errors import PassError
+from paddlebox.store.group import Tables
+
+log = logging.getLogger(__name__)
+
+_BATCHES_AHEAD = 8
+DenseState = Callable[[], Mapping[str, np.ndarray]]
+
+
+class PassFeeder:
+    """Takes the open pass through its life: begin, batches (once a phase), end, commit."""
+
+    def __init__(
+        self,
+        table: Tables,
+        options: DatasetOptions,
+        loader: PassLoader,
+        stager: Stager,
+        side_tables: SideTables,
+    ) -> None:
+        self._table = table
+        self._options = options
+        self._loader = loader
+        self._stager = stager
+        self._side_tables = side_tables
+        self._passes_committed = table.head.pass_number if table.head is not None else 0
+        self._committed: tuple[int, int] | None = None  # when, in ns, the last commit ran
+
+    def begin(self) -> PassStats:
+        """Opens the loaded pass; ends the day before, where the pass begins a later one."""
+        if self._stager.current is not None:
+            raise PassError("begin_pass: a pass is open already: end_pass is missing")
+        if not self._loader.busy and self._stager.next is None:
+            raise PassError(
+                "begin_pass: no pass is loaded: load_into_memory or preload_into_memory is missing"
+            )
+        self._loader.wait()
+        loaded = self._stager.next
+        assert loaded is not None
+        if loaded.train:
+            started = time.perf_counter()
+            self._table.begin_day(loaded.day)
+            loaded.stats.wait_s["commit"] += time.perf_counter() - started
+        self._side_tables.begin_pass()
+        stats = self._stager.open_next().stats
+        self._loader.tune(stats)
+        return stats
+
+    # ---- batches
+
+    def batches(self, metric_columns: Sequence[str]) -> Iterator[Feed]:
+        """The batches of the open pass. metric_columns: slots, or log keys, that they have too."""
+        options, current = self._options, self._stager.current
+        if current is None:
+            raise PassError("no pass is open: begin_pass is missing")
+        self._check_phase(current)
+        if current.trained:
+            current.check_in_one_part("a second phase")
+        if current.views is not None:
+            current.loaded.cut_views(options.pv_batch_size)  # which may have been set anew
+        counted = self._counted_now(current)
+        current.trained.add(options.phase)
+        self._warn_of_no_batch(current)
+        return self._all_batches(current, counted, metric_columns)
+
+    def _check_phase(self, current: Pass) -> None:
+        options = self._options
+        if options.phase in current.trained:
+            raise PassError(
+                "the pass has been trained already: end_pass is missing, or flip_phase for a "
+                "second phase"
+            )
+        if options.enable_pv_merge and options.phase == JOIN and current.views is None:
+            raise PassError("the join phase trains on page views: preprocess_instance is missing")
+        if options.phase == UPDATE and current.views is not None:
+            raise PassError("the pass is in page views: postprocess_instance is missing")
+
+    def _counted_now(self, current: Pass) -> list[bool]:
+        """Of each sparse slot, whether its shows and clicks count; empty: all."""
+        names, counted = self._options.sparse_names(), self._options.counted_slots
+        if counted is not None:
+            return [name in counted for name in names]
+        return [False] * len(names) if current.trained else []
+
+    def _warn_of_no_batch(self, current: Pass) -> None:
+        views, options = current.views, self._options
+        found = len(views) - 1 if views is not None else current.loaded.size
+        size = options.pv_batch_size if views is not None else current.loaded.options.batch_size
+        if options.drop_last and current.train and 0 < found < size:
+            log.warning(
+                "pass %d trains nothing: its %d %s are fewer than the batch size %d, and drop_last "
+                "drops a short batch: set it to false, or give a pass more files",
+                current.number,
+                found,
+                "page views" if views is not None else "instances",
+                size,
+            )
+
+    def _all_batches(
+        self, current: Pass, counted: list[bool], metric_columns: Sequence[str]
+    ) -> Iterator[Feed]:
+        current.feeding = True
+        for member in self._table.members:
+            member.set_counted(counted)
+        try:
+            for number in range(len(current.loaded.ranges)):
+                if number > 0:
+                    self._end_part(current)
+                if number > 0 or current.open is None:
+                    current.open = self._begin_part(current)
+                yield from self._part_batches(current, current.open, metric_columns)
+        finally:
+            for member in self._table.members:
+                member.set_counted([])
+            current.feeding = False
+
+    def _begin_part(self, current: Pass) -> Staged:
+        assert current.staged is not None
+        with Wait() as wait:
+            staged = current.staged.result()
+        wait.add(current.stats, "stage", BEFORE)
+        current.stats.times.count("stage", AFTER, current.free_ns, time.perf_counter_ns())
+        with Wait() as wait:
+            self._table.begin(staged.pass_table)
+        wait.add(current.stats, "commit", AFTER)
+        self._stager.part_begun(current)
+        return staged
+
+    def _end_part(self, current: Pass) -> None:
+        with Wait() as wait:
+            self._table.end(self._passes_committed + 1)
+            if current.train:
+                self._table.spill()
+        wait.add(current.stats, "commit", AFTER)
+
+    def _part_batches(
+        self, current: Pass, staged: Staged, metric_columns: Sequence[str]
+    ) -> Iterator[Feed]:
+        packer = self._packer(current, staged, metric_columns)
+        spans = self._spans(current, staged.part)
+        stats, threads = current.stats, self._options.pack_threads
+        with InOrder(
+            iter(spans),
+            lambda span: packer.pack(*span),
+            threads,
+            ahead=_BATCHES_AHEAD,
+            times=stats.times,
+            worker="pack",
+            consumer="train",
+        ) as batches:
+            packed = threads.watch(batches)
+            for batch in self._table.feeds(staged.pass_table, len(spans), packed, packer.nobody):
+                with stats.times.time("train"):
+                    yield batch
+        stats.wait_s["batch"] += batches.waited_ns / 1e9
+        stats.pack_threads = threads.now
+        dims = [member.config.embedx_dim for member in self._table.members]
+        stats.add_not_pulled(packer.rows_not_pulled, dims)
+
+    def _packer(self, current: Pass, staged: Staged, metric_columns: Sequence[str]) -> BatchPacker:
+        options = self._options
+        inputs = BatchInputs(
+            use_var=options.use_var,
+            rank_offset=options.rank_offset if current.views is not None else "",
+            metric_columns=metric_columns,
+            tables=tuple(member.name for member in self._table.members),
+            read_slots=options.read_slots,
+            sequences=options.sequences,
+            exchanged=self._table.ranks > 1,
+        )
+        stamps = staged.pass_table.stamps
+        return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs)
+
+    def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
+        """The batches [begin, end) of a part."""
+        size, views = current.loaded.options.batch_size, current.views
+        if views is None:
+            starts = range(part.begin, part.end, size)
+            spans = [(begin, min(begin + size, part.end)) for begin in starts]
+            short = part.end == current.loaded.size and part.end % size > 0
+        else:
+            size, count = self._options.pv_batch_size, len(views) - 1
+            spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
+            short = count % size > 0
+        return spans[:-1] if self._options.drop_last and short and current.train else spans
+
+    # ---- the end
+
+    def end(self) -> Pass | None:
+        """Closes the open pass. Returns it if it is to be committed."""
+        current = self._stager.current
+        if current is None:
+            raise PassError("end_pass: no pass is open: begin_pass is missing")
+        if current.begun < len(current.loaded.ranges):
+            raise PassError(
+                f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
+                "train_from_dataset is missing, or was left early (then abandon_pass)"
+            )
+        with Wait() as wait:
+            if current.begun:
+                self._table.end(self._passes_committed + 1)
+        wait.add(current.stats, "commit", AFTER)
+        if self._committed is not None:
+            current.stats.times.count("commit", WORK, *self._committed)
+            self._committed = None
+        self._stager.end()
+        self._side_tables.end_pass()
+        return current if current.train and current.begun else None
+
+    def commit(
+        self,
+        ended: Pass,
+        dense_state: DenseState | None,
+        cursor: Mapping[str, Any],
+        *,
+        keep: bool,
+        **written: Any,
+    ) -> None:
+        """Begins to commit a pass that has ended.
+
+        Args:
+            dense_state: gives what is committed with the rows; called now.
+            cursor: written beside the files of the pass.
+            keep: leaves the pass to the next commit.
+            written: into the version; config and config_hash.
+        """
+        self._passes_committed += 1
+        times, begin = ended.stats.times, time.perf_counter_ns()
+        take = self._table.keep_in_background if keep else self._table.commit_in_background
+        taken = take(
+            dense=_copies(dense_state) if dense_state is not None else None,
+            day=ended.day,
+            pass_number=self._passes_committed,
+            cursor={"files": ended.loaded.files, **cursor},
+            counted=ended.counted,
+            **written,
+        )
+
+        def committed(_: object) -> None:  # on the thread that commits
+            end = time.perf_counter_ns()
+            self._committed = (begin, end)
+            times.trace("commit", WORK, begin, end)
+
+        taken.add_done_callback(committed)
+
+    def abandon(self, current: Pass) -> None:
+        """Gives up the pass that was open."""
+        self._side_tables.end_pass()
+        if current.begun:
+            self._table.abandon(evaluation=not current.train)
+
+
+def _copies(dense_state: DenseState) -> dict[str, np.ndarray]:
+    """Copies: the next pass may change the arrays before they are written."""
+    return {name: np.array(value) for name, value in dense_state().items()}

@@ -1,0 +1,134 @@
+"""Stager: the pass that is open, the next one, and the rows of their parts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.data.passes import Pass, Staged
+from paddlebox.data.pipeline import AFTER
+from paddlebox.store.group import Tables
+
+log = logging.getLogger(__name__)
+
+
+class Stager:
+    """Stages one part at a time, in a thread of its own, once the part before it has begun.
+
+    `current` is the pass that is open, `next` the one that is loaded; None: there is none.
+    """
+
+    def __init__(self, table: Tables) -> None:
+        self._table = table
+        self._thread = ThreadPoolExecutor(
+            1, "paddlebox-stage", initializer=_native.core.release_thread_affinity
+        )
+        self._lock = threading.Lock()  # guards current, next and their `staged`
+        self.current: Pass | None = None
+        self.next: Pass | None = None
+
+    @property
+    def newest(self) -> Pass | None:
+        """The loaded pass, or else the open one."""
+        return self.next or self.current
+
+    def add(self, loaded: Pass) -> None:
+        """Takes a pass that has been loaded. Any thread may call it."""
+        with self._lock:
+            self.next = loaded
+            self._stage_when_free()
+
+    def open_next(self) -> Pass:
+        """Makes the loaded pass the open one."""
+        assert self.next is not None
+        with self._lock:
+            opened = self.current = self.next
+            self.next = None
+            self._stage_when_free()
+        return opened
+
+    def part_begun(self, current: Pass) -> None:
+        """The staged part of the open pass trains: the next one may be staged."""
+        with self._lock:
+            current.staged = None
+            current.begun += 1
+            current.free_ns = time.perf_counter_ns()
+            self._stage_when_free()
+
+    def end(self) -> None:
+        """Closes the open pass; an evaluation may have waited for this end."""
+        with self._lock:
+            self.current = None
+            self._stage_when_free()
+
+    def forget(self) -> Pass | None:
+        """Closes the open pass, which is given up. Returns it."""
+        forgotten, self.current = self.current, None
+        return forgotten
+
+    @contextmanager
+    def rearranging(self, loaded: Pass) -> Iterator[None]:
+        """While the instances of the loaded pass get another order, and so other parts."""
+        with self._lock:
+            if loaded.staged is not None and len(loaded.loaded.ranges) > 1:
+                self._drop(loaded.staged)
+                loaded.staged = None
+                loaded.stats.hits.update(dict.fromkeys(loaded.stats.hits, 0))
+                loaded.stats.hits_of.clear()
+            elif loaded.staged is not None:
+                wait([loaded.staged])
+            yield
+            self._stage_when_free()
+
+    def close(self) -> None:
+        """Drops what is staged and not begun."""
+        self._thread.shutdown()
+        for chosen in (self.next, self.current):
+            if chosen is not None and chosen.staged is not None:
+                self._drop(chosen.staged)
+                chosen.staged = None
+        if self.next is not None and self.next.counted is not None:
+            self._table.uncount_keys(self.next.counted)
+            self.next.counted = None
+
+    def _stage_when_free(self) -> None:
+        """Begins to stage the next part, of the open pass or else of the loaded one. Holds the
+        lock."""
+        current = self.current
+        for owner in (current, self.next):
+            if owner is None or owner.begun == len(owner.loaded.ranges):
+                continue
+            # An evaluation sees the rows as a training pass leaves them, so it waits for its end.
+            must_wait = current is not None and current.train and not owner.train
+            if owner.staged is None and not must_wait:
+                owner.staged = self._thread.submit(self._stage, owner, owner.begun)
+            return
+
+    def _stage(self, owner: Pass, number: int) -> Staged:
+        started, times = time.perf_counter_ns(), owner.stats.times
+        times.count("key", AFTER, owner.free_ns, started)
+        with times.time("stage"):
+            if owner.to_count is not None:
+                # Not sooner: the parts of the pass before it are staged without these counts.
+                owner.counted = self._table.count_keys(*owner.to_count)
+                owner.to_count = None
+            part = owner.loaded.part(number)
+            staged = self._table.stage(part.keys, part.slots, train=owner.train, day=owner.day)
+            row_of_position = np.full(owner.loaded.instances.unique_keys, -1, np.int32)
+            row_of_position[part.positions] = staged.row_of_key
+        owner.stats.add_staged(staged)
+        owner.free_ns = time.perf_counter_ns()
+        return Staged(part, staged, row_of_position)
+
+    def _drop(self, staged: Future[Staged]) -> None:
+        try:
+            self._table.drop_staged(staged.result().pass_table)
+        except Exception as error:
+            log.debug("a staged pass could not be dropped: %s", error)
