@@ -112,6 +112,16 @@ def test_contributing_says_where_each_layer_stands() -> None:
     assert named - inside - said == set()
 
 
+def test_what_the_reading_tour_names_is_in_its_file() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`([\w.:]+)` in\s+`([\w/]+\.\w+)`", text)
+    assert len(named) >= 9
+    for name, path in named:
+        last = re.split(r"\W+", name)[-1]
+        defined = rf"(def |class |::|> ){last}\b"
+        assert re.search(defined, (ROOT / path).read_text()), f"{path}: {name}"
+
+
 def test_every_tool_that_a_page_names_is_there() -> None:
     theirs = {"trainer", "infer"}  # of PaddleRec, whose names stand beside ours
     for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
