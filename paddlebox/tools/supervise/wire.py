@@ -7,11 +7,11 @@ numbers.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -24,13 +24,16 @@ SILENT_S = 15.0  # a node that says nothing for so long is gone
 _LONGEST_LINE = 1 << 20
 _AGAIN_S = 1.0  # an order is repeated, so that its receiver knows of its sender
 _PARTING_S = 3.0
+_TURN_S = 0.001  # in which what has come is read
+# What a peer that is gone, or is none, raises.
+_GONE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 # What comes from others is of the types that it should have; else a ValueError.
 _REPORT, _ORDER = TypeAdapter(Report), TypeAdapter(Order)
 
 
 class Link(Protocol):
     def exchange(self, report: Report) -> Order:
-        """Tells what this node sees; returns what it does now. Waits for nothing."""
+        """Tells what this node sees; returns what it does now. Waits for no one."""
 
     def close(self) -> None: ...
 
@@ -49,128 +52,97 @@ class Alone:
         """Nobody to tell."""
 
 
-class _Lines:
-    """A connection that sends and receives objects."""
+async def _objects(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
+    """What a peer sends. Raises: OSError where there will be no more, ValueError for no JSON."""
+    try:
+        while line := await asyncio.wait_for(reader.readline(), SILENT_S):
+            yield json.loads(line)
+    except TimeoutError:
+        raise OSError(f"silent for {SILENT_S:g} s") from None
+    raise OSError("the connection was closed")
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._buffer = connection, b""
-        self.heard_at = time.monotonic()
 
-    def send(self, value: dict[str, Any]) -> None:
-        self._connection.settimeout(1.0)
-        self._connection.sendall(json.dumps(value).encode() + b"\n")
-
-    def newest(self) -> dict[str, Any] | None:
-        """The last object that has come, None without a new one. Raises: OSError where there will
-        be no more."""
-        self._connection.setblocking(False)
-        closed = False
-        with contextlib.suppress(BlockingIOError):
-            while found := self._connection.recv(1 << 16):
-                self._buffer += found
-                if len(self._buffer) > _LONGEST_LINE:
-                    raise OSError(f"a line of more than {_LONGEST_LINE} bytes")
-            closed = True
-        whole, newline, self._buffer = self._buffer.rpartition(b"\n")
-        if not newline:
-            if closed:
-                raise OSError("the connection was closed")
-            if time.monotonic() - self.heard_at > SILENT_S:
-                raise OSError(f"silent for {SILENT_S:g} s")
-            return None
-        self.heard_at = time.monotonic()
-        value: dict[str, Any] = json.loads(whole.rpartition(b"\n")[2])
-        return value
-
-    def close(self) -> None:
-        self._connection.close()
+def _send(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:
+    writer.write(json.dumps(value).encode() + b"\n")
 
 
 class Leader:
     """The node that decides, for itself and those that connect."""
 
-    def __init__(self, job: Job, name: str, server: socket.socket) -> None:
-        self._job, self._name, self._server = job, name, server
-        self._server.setblocking(False)
-        self._waiting: list[_Lines] = []  # connected, and not heard of
-        self._nodes: dict[str, _Lines] = {}
+    def __init__(self, job: Job, name: str, server: socket.socket, runner: asyncio.Runner) -> None:
+        self._job, self._name, self._runner = job, name, runner
+        self._nodes: dict[asyncio.StreamWriter, str] = {}  # names; "": connected, not heard of
         self._sent: tuple[Order, float] = (Order(), 0.0)
+        self._server = runner.run(
+            asyncio.start_server(self._hear, sock=server, limit=_LONGEST_LINE)
+        )
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._nodes[writer] = ""
+        try:
+            async for found in _objects(reader):
+                report = _REPORT.validate_python(found["report"])
+                self._nodes[writer] = self._nodes[writer] or str(found["node"])
+                self._job.hear(self._nodes[writer], report)
+        except _GONE as error:
+            writer.close()
+            node = self._nodes.pop(writer, "")
+            if node and node not in self._nodes.values():
+                self._job.lose(node, str(error))
 
     def exchange(self, report: Report) -> Order:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._waiting.append(_Lines(self._server.accept()[0]))
-        for lines in list(self._waiting):
-            self._first(lines)
-        for node, lines in list(self._nodes.items()):
-            try:
-                found = lines.newest()
-                if found is not None:
-                    self._job.hear(node, _REPORT.validate_python(found["report"]))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                self._drop(node, str(error))
         self._job.hear(self._name, report)
         order = self._job.order()
         if order != self._sent[0] or time.monotonic() - self._sent[1] > _AGAIN_S:
             self._sent = (order, time.monotonic())
-            for node, lines in list(self._nodes.items()):
-                try:
-                    lines.send(asdict(order))
-                except OSError as error:
-                    self._drop(node, str(error))
+            for writer, node in self._nodes.items():
+                if node:
+                    _send(writer, asdict(order))
         return order
-
-    def _first(self, lines: _Lines) -> None:
-        try:
-            found = lines.newest()
-            if found is None:
-                return
-            node, report = str(found["node"]), _REPORT.validate_python(found["report"])
-        except (OSError, ValueError, KeyError, TypeError):
-            lines.close()
-        else:
-            self._nodes[node] = lines
-            self._job.hear(node, report)
-        self._waiting.remove(lines)
-
-    def _drop(self, node: str, why: str) -> None:
-        self._nodes.pop(node).close()
-        self._job.lose(node, why)
 
     def close(self) -> None:
         """Once all have heard the last order, and have gone."""
         deadline = time.monotonic() + _PARTING_S
-        while self._nodes and time.monotonic() < deadline:
-            for node, lines in list(self._nodes.items()):
-                try:
-                    lines.newest()
-                except (OSError, ValueError):
-                    self._nodes.pop(node).close()
-            time.sleep(0.05)
-        for lines in [*self._nodes.values(), *self._waiting]:
-            lines.close()
+        while any(self._nodes.values()) and time.monotonic() < deadline:
+            self._runner.run(asyncio.sleep(0.05))
+        for writer in self._nodes:
+            writer.close()
+        self._nodes.clear()
         self._server.close()
 
 
 class Follower:
     """A node that reports to another."""
 
-    def __init__(self, name: str, connection: socket.socket) -> None:
-        self._name, self._lines = name, _Lines(connection)
-        self._order, self._sent_at = Order(), 0.0
+    def __init__(self, name: str, connection: socket.socket, runner: asyncio.Runner) -> None:
+        self._name = name
+        self._order = self._told = Order()
+        self._sent_at = 0.0
+        self._gone: Exception | None = None
+        reader, self._writer = runner.run(
+            asyncio.open_connection(sock=connection, limit=_LONGEST_LINE)
+        )
+        self._hearing = runner.get_loop().create_task(self._hear(reader))
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        try:
+            async for found in _objects(reader):
+                self._order = _ORDER.validate_python(found)
+        except _GONE as error:
+            self._gone = error
 
     def exchange(self, report: Report) -> Order:
         """Raises: OSError where the node that decides is gone."""
+        if self._gone is not None and self._told is self._order:
+            raise OSError(str(self._gone))
         if time.monotonic() - self._sent_at > 0.5 * _AGAIN_S:
-            self._lines.send({"node": self._name, "report": asdict(report)})
+            _send(self._writer, {"node": self._name, "report": asdict(report)})
             self._sent_at = time.monotonic()
-        found = self._lines.newest()
-        if found is not None:
-            self._order = _ORDER.validate_python(found)
+        self._told = self._order
         return self._order
 
     def close(self) -> None:
-        self._lines.close()
+        self._writer.close()
 
 
 class Met:
@@ -190,6 +162,7 @@ class Met:
     ) -> None:
         self._make_job, self._name, self._address = make_job, name, address
         self._wait_s, self._say = wait_s, say
+        self._runner = asyncio.Runner()  # of this thread: no other one is started
         self._link: Leader | Follower | None = None
         self._order = Order()
         self._alone_since = time.monotonic()
@@ -201,10 +174,11 @@ class Met:
             self._tried_at = now
             self._link = self._meet()
         if self._link is not None:
+            self._runner.run(asyncio.sleep(_TURN_S))
             try:
                 self._order = self._link.exchange(report)
                 return self._order
-            except (OSError, ValueError, TypeError) as error:
+            except OSError as error:
                 if self._order.do == "exit":
                     return self._order
                 self._say(f"the node at {_text(self._address)}: {error}; this one ends its ranks")
@@ -224,7 +198,7 @@ class Met:
             server.bind(self._address)  # fails where the address is another host's, or taken
             server.listen()
             self._say(f"decides for all nodes, at {_text(self._address)}")
-            return Leader(self._make_job(self._order), self._name, server)
+            return Leader(self._make_job(self._order), self._name, server, self._runner)
         except OSError:
             server.close()
         try:
@@ -232,11 +206,13 @@ class Met:
         except OSError:
             return None
         self._say(f"follows the node at {_text(self._address)}")
-        return Follower(self._name, connection)
+        return Follower(self._name, connection, self._runner)
 
     def close(self) -> None:
         if self._link is not None:
             self._link.close()
+        self._runner.run(asyncio.sleep(_TURN_S))
+        self._runner.close()
 
 
 def address_of(master: str) -> tuple[str, int]:

@@ -270,7 +270,8 @@ def test_what_is_no_report_is_hung_up_on(address: tuple[str, int]) -> None:
         {"node": "x", "report": {"ranks": [{**dataclasses.asdict(rank(0)), "pid": "a"}]}}
     )
     strange = [b"GET / HTTP/1.1\n\n", b'{"node": 1}\n', b"[]\n", b'{"node":"x","report":7}\n']
-    for sent in (*strange, wrong.encode() + b"\n"):
+    deep = b"[" * 100_000 + b"\n"
+    for sent in (*strange, deep, wrong.encode() + b"\n"):
         with socket.create_connection(address) as stranger:
             stranger.sendall(sent)
             stranger.settimeout(0.01)
