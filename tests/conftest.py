@@ -3,9 +3,7 @@ process."""
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import call, run_python, tool
+
+__all__ = ["call", "run_python", "tool"]
 ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = ["tests.support.limits"]
 PATIENCE_S = 240  # what a test waits for longer does not come; no promise of a time
@@ -49,50 +50,6 @@ def open_table() -> Iterator[Callable[..., Any]]:
         if table._native is not None and table._native.training:
             table._native.abandon()
         table.close()
-
-
-def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """Runs code in a process of its own, from the project's root; returns what it printed last, as
-    JSON.
-
-    For what is read once when Paddle is imported: the kind of static program, above all.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def tool(name: str, *arguments: Any, env: dict[str, str] | None = None) -> Any:
-    """Runs tools/<name>.py as a shell does; returns its exit code and what it printed."""
-    return subprocess.run(
-        [sys.executable, f"tools/{name}.py", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def call(folder: Path, command: str) -> str:
-    """Runs a command of a page, `.venv/bin/python …`, in a folder; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)[1:]],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def make_synthetic(folder: Path, *, passes: int, rows: int, test_rows: int = 10) -> Path:

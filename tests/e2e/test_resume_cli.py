@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE_S, ROOT, make_synthetic, tool
+from tests.conftest import PATIENCE_S, make_synthetic, tool
 from tests.e2e.test_tools import CONFIG
+from tests.support.processes import Forked, start_tool
 
 
 @pytest.fixture(scope="module")
@@ -160,17 +159,11 @@ def test_a_guarded_pass_is_not_committed(data, tmp_path):
     assert passes(tmp_path / "r") == [1, 2, 3, 4]
 
 
-def start(data: Path, run_dir: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "tools/train.py", *arguments(data, run_dir, *more)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(data: Path, run_dir: Path, *more: str) -> Forked:
+    return start_tool("train", *arguments(data, run_dir, *more))
 
 
-def wait_for_versions(trainer: subprocess.Popen[str], run_dir: Path, count: int) -> None:
+def wait_for_versions(trainer: Forked, run_dir: Path, count: int) -> None:
     while len(list(run_dir.glob("store/MANIFEST-*"))) < count and trainer.poll() is None:
         time.sleep(0.01)
 
@@ -219,8 +212,8 @@ def test_killed_at_eight_moments_it_ends_as_unbroken(data, tmp_path):
     while killed < 8:
         trainer = start(data, run_dir, *more)
         try:
-            _, stderr = trainer.communicate(timeout=random_.uniform(0.3, 1.0) * whole)
-            assert trainer.returncode == 0, stderr
+            code = trainer.wait(timeout=random_.uniform(0.3, 1.0) * whole)
+            assert code == 0, trainer.communicate()
         except subprocess.TimeoutExpired:
             trainer.kill()
             trainer.communicate()
