@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S
 from tests.support import processes
 
 PARENT = "import os, json; print(json.dumps(open(f'/proc/{os.getppid()}/cmdline').read()))"
 APPLY = """
-import json, sys
+import json, os, sys
 from paddlebox.config import Program
 from paddlebox.launch import cpu
 cpu.apply(Program.{program}, 1)
-print(json.dumps("paddle" in sys.modules))
+there = "paddle" in sys.modules
+import paddle
+flag = int(paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"])
+named = os.environ.get("FLAGS_enable_pir_api", "1")
+print(json.dumps(dict(there=there, flags=[str(flag), named])))
 """
 
 
@@ -34,7 +39,7 @@ print(json.dumps("paddle" in sys.modules))
 )
 def test_it_prints_and_exits_as_one_that_a_shell_starts(code: str, tmp_path: Path) -> None:
     command = ["-c", code, "one", "two"]
-    found = processes.run(command, tmp_path, None, prepared=False)
+    found = processes.run(command, tmp_path)
     plain = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
@@ -47,13 +52,13 @@ def test_it_prints_and_exits_as_one_that_a_shell_starts(code: str, tmp_path: Pat
 
 
 def test_a_signal_is_its_exit_code(tmp_path: Path) -> None:
-    done = processes.run(["-c", "import os; os.kill(os.getpid(), 9)"], ROOT, None, prepared=False)
+    done = processes.run(["-c", "import os; os.kill(os.getpid(), 9)"])
     assert done.returncode == -9
 
 
 def test_one_that_hangs_is_ended_and_shows_its_stack() -> None:
     code = "import time\ndef waits():\n    time.sleep(600)\nwaits()"
-    child = processes.start(["-c", code], ROOT, {}, prepared=False)
+    child = processes.start(["-c", code])
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         child.communicate(timeout=1)
     assert "line 3 in waits" in "".join(caught.value.__notes__)
@@ -63,6 +68,13 @@ def test_one_that_hangs_is_ended_and_shows_its_stack() -> None:
 def test_other_settings_of_libraries_take_a_process_that_imports_them() -> None:
     assert "fork_server" in processes.run_python(PARENT)
     assert "fork_server" in processes.run_python(PARENT, env={"OMP_NUM_THREADS": "1", "OTHER": "1"})
-    assert "fork_server" not in processes.run_python(PARENT, env={"OMP_NUM_THREADS": "2"})
-    assert processes.run_python(APPLY.format(program="PIR")) is True
-    assert processes.run_python(APPLY.format(program="DYGRAPH")) is False
+    assert "fork_server" not in processes.run_python(PARENT, env={"FLAGS_other": "2"})
+
+
+@pytest.mark.parametrize("program", ["PIR", "OLD_IR", "DYGRAPH"])
+def test_a_program_finds_the_paddle_that_it_has_prepared(program: str) -> None:
+    found = processes.run_python(APPLY.format(program=program))
+    assert found["there"]
+    assert found["flags"] == ["0" if program == "OLD_IR" else "1"] * 2
+    child = processes.start(["-c", APPLY.format(program=program)])
+    assert json.loads(child.communicate(PATIENCE_S)[0]) == {**found, "there": program == "PIR"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.describe import describe
 from tests.conftest import ROOT
+from tests.support import processes
 
 PAGES = sorted(
     path
@@ -23,14 +22,8 @@ PAGES = sorted(
 
 @cache
 def usage(tool: str) -> str:
-    done = subprocess.run(
-        [sys.executable, f"tools/{tool}.py", "--help"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = processes.run([f"tools/{tool}.py", "--help"])
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.support import processes
 
 SLOTS = """\
 slots:
@@ -31,14 +29,7 @@ OVERRIDES = ["-o", "model.hidden=[8]", "data.key_space=per_slot", "seed=7"]
 
 def ran(folder: Path, name: str, *arguments: Any, code: int = 0) -> str:
     """What a tool printed, called from a folder; where it is to fail, its errors."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / f"tools/{name}.py"), *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.run([str(ROOT / f"tools/{name}.py"), *map(str, arguments)], folder)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout

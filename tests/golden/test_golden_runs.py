@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from paddlebox.serving.predictor import Predictor
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import FORMAT, frame
 from tests.golden.make_run import ROOT
+from tests.support import processes
 
 HERE = Path(__file__).parent
 # Format 1 was never released. Its record can be read, but HashBytes was another then: hashed
@@ -47,14 +45,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def tool(folder: Path, name: str, *arguments: str, code: int = 0, output: bool = False) -> str:
     """Its output; where it is to fail, its last line of errors, or with `output` all it said."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / f"tools/{name}.py"), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.run([str(ROOT / f"tools/{name}.py"), *arguments], folder)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     if output:

@@ -23,11 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.launch import cpu
-from tests.support.processes import AT_IMPORT
-
-
-def read_at_import() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k.startswith(AT_IMPORT) and k[:5] != "GLOG_"}
+from tests.support.processes import settings_at_import
 
 
 def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
@@ -48,7 +44,11 @@ def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
         paddle = sys.modules.pop("paddle")
         lines = apply(*wanted)
         sys.modules["paddle"] = paddle
-        if read_at_import() != imported_with:
+        settings = settings_at_import(os.environ)
+        if settings != imported_with and request["wanted"]:
+            Path(request["wanted"]).write_text(json.dumps(settings))
+            os._exit(0)
+        if settings != imported_with:
             os.execve(sys.executable, [sys.executable, *request["command"]], begun)
         return lines
 
@@ -102,7 +102,7 @@ def main() -> None:
     # Paddle configures the root logger unless a program has done so before.
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
-    imported_with = read_at_import()
+    imported_with = settings_at_import(os.environ)
     gc.freeze()
     for line in iter(sys.stdin.buffer.readline, b""):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # How the variables begin that libraries read when they are imported.
 AT_IMPORT = ("CUDA_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # of these there are servers
 
 
 class ForkServer:
@@ -39,11 +40,20 @@ class ForkServer:
         self._answers = b""  # that were read and not looked at
         self._codes: dict[int, int] = {}
 
-    def start(self, command: Sequence[str], folder: Path, env: dict[str, str]) -> Forked:
-        """`command` is Python's arguments."""
+    def start(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        env: dict[str, str],
+        other_server: bool = False,
+    ) -> Forked:
+        """`command` is Python's arguments. A program that finds that it wants other settings than
+        the server has begins again in a new process or, with `other_server`, names them and ends.
+        """
         assert self._process.stdin is not None
         beside = tempfile.mkdtemp()
         outs = {"out": f"{beside}/out", "errors": f"{beside}/errors"}
+        outs["wanted"] = f"{beside}/wanted" if other_server else ""
         request = {"command": list(command), "folder": str(folder), "env": env, **outs}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
@@ -86,6 +96,7 @@ class Forked:
     pid: int
     beside: Path
     returncode: int | None = None
+    wanted: dict[str, str] | None = None  # settings of the server that it has asked for
 
     def poll(self) -> int | None:
         self.returncode = self.server.exit_code(self.pid, 0)
@@ -115,43 +126,63 @@ class Forked:
             error.add_note((self.beside / "errors").read_text())
             raise
         out, errors = ((self.beside / name).read_text() for name in ("out", "errors"))
+        if (self.beside / "wanted").exists():
+            self.wanted = json.loads((self.beside / "wanted").read_text())
         shutil.rmtree(self.beside)
         return out, errors
 
 
 @cache
-def _server(prepared: bool) -> ForkServer:
-    """One that has Paddle as `cpu.apply` prepares it for the usual program, or as it is."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **ONE_THREAD}
-    if prepared:
-        from paddlebox.config import Program
-        from paddlebox.launch import cpu
+def _server(settings: frozenset[tuple[str, str]]) -> ForkServer:
+    """One whose Paddle has read these settings."""
+    env = {k: v for k, v in whole_environment({}).items() if not k.startswith(AT_IMPORT)}
+    return ForkServer({**env, **dict(settings), "GLOG_minloglevel": "2"})
 
-        chosen = cpu.choose(cpu.CpuInfo.read(), {}, Program.PIR, dense_threads=1)
-        env |= {name: setting.value for name, setting in chosen.items()}
-    return ForkServer({**env, "GLOG_minloglevel": "2"})
+
+def _prepared(env: dict[str, str]) -> dict[str, str]:
+    """What `cpu.apply` sets for most programs."""
+    from paddlebox.config import Program
+    from paddlebox.launch import cpu
+
+    chosen = cpu.choose(cpu.CpuInfo.read(), {}, Program.PIR, dense_threads=1)
+    return {**{name: setting.value for name, setting in chosen.items()}, **env}
+
+
+def _first_server(command: Sequence[str], env: dict[str, str]) -> ForkServer:
+    settings = settings_at_import(env)
+    applies = (
+        "cpu.apply" in command[1] if command[0] == "-c" else Path(command[0]).parent.name == "tools"
+    )
+    return _server(frozenset((_prepared(settings) if applies else settings).items()))
+
+
+def settings_at_import(env: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if k.startswith(AT_IMPORT) and k != "GLOG_minloglevel"}
 
 
 def run(
-    command: Sequence[str], folder: Path, env: dict[str, str] | None, prepared: bool
+    command: Sequence[str], folder: Path = ROOT, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs Python with arguments. A variable of `env` that libraries read when they are imported
-    takes a process that imports them itself."""
-    own = {k: v for k, v in (env or {}).items() if ONE_THREAD.get(k) != v}
-    if any(name.startswith(AT_IMPORT) for name in own):
-        whole = whole_environment(own)
+    """Runs Python with arguments. Most of what `env` may have that libraries read when they are
+    imported takes a process that imports them itself."""
+    whole = whole_environment(env or {})
+    if settings_at_import(env or {}).keys() - SHARED:
         return subprocess.run(
             [sys.executable, *command], cwd=folder, env=whole, capture_output=True, text=True
         )
-    child = start(command, folder, own, prepared)
-    out, errors = child.communicate()
-    assert child.returncode is not None
-    return subprocess.CompletedProcess(command, child.returncode, out, errors)
+    server = _first_server(command, whole)
+    while True:
+        child = server.start(command, folder, whole, other_server=True)
+        out, errors = child.communicate()
+        if child.wanted is None:
+            return subprocess.CompletedProcess(command, child.wait(), out, errors)
+        server = _server(frozenset(child.wanted.items()))
 
 
-def start(command: Sequence[str], folder: Path, env: dict[str, str], prepared: bool) -> Forked:
-    """Python with arguments in a child of a server, without waiting for its end."""
-    return _server(prepared).start(command, folder, whole_environment(env))
+def start(command: Sequence[str], folder: Path = ROOT) -> Forked:
+    """Python with arguments, without waiting for its end."""
+    whole = whole_environment({})
+    return _first_server(command, whole).start(command, folder, whole)
 
 
 def whole_environment(env: dict[str, str]) -> dict[str, str]:
@@ -164,7 +195,7 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
 
     For what is read once when Paddle is imported: the kind of static program, above all.
     """
-    done = run(["-c", code, *arguments], ROOT, env, prepared="cpu.apply" in code)
+    done = run(["-c", code, *arguments], env=env)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -173,16 +204,16 @@ def tool(
     name: str, *arguments: Any, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs tools/<name>.py as a shell does; returns its exit code and what it printed."""
-    return run([f"tools/{name}.py", *map(str, arguments)], ROOT, env, prepared=True)
+    return run([f"tools/{name}.py", *map(str, arguments)], env=env)
 
 
 def start_tool(name: str, *arguments: Any) -> Forked:
     """As `tool`, without waiting for its end."""
-    return start([f"tools/{name}.py", *map(str, arguments)], ROOT, {}, prepared=True)
+    return start([f"tools/{name}.py", *map(str, arguments)])
 
 
 def call(folder: Path, command: str) -> str:
     """Runs a command of a page, `.venv/bin/python …`, in a folder; returns what it printed."""
-    done = run(shlex.split(command)[1:], folder, None, prepared=True)
+    done = run(shlex.split(command)[1:], folder)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

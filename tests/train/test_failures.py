@@ -18,6 +18,7 @@ from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, Train
 from paddlebox.train.loop import run_pass
 from tests.data.conftest import multislot_lines, open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones, train
+from tests.support import processes
 
 
 def reopened(open_table, folder):
@@ -108,7 +109,7 @@ from paddlebox.config import TableConfig
 from paddlebox.store.table import Table
 Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "store")!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run(["-c", code])
     assert done.returncode != 0
     assert StoreLockedError.__name__ in done.stderr
     assert str(os.getpid()) in done.stderr

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.train.init_from import carry_dense, find_source, resolve_version
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOTS = ("user", "item", "query")
@@ -100,14 +98,7 @@ def runs(tmp_path: Path) -> Any:
             return [str(self.config), overrides, str(tmp_path / name), source, death]
 
         def train(self, *jobs: list[Any], code: int = 0) -> Any:
-            done = subprocess.run(
-                [sys.executable, "-c", SCRIPT, json.dumps(jobs)],
-                capture_output=True,
-                text=True,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                check=False,
-            )
+            done = processes.run(["-c", SCRIPT, json.dumps(jobs)])
             assert done.returncode == code, done.stderr[-3000:]
             return json.loads(done.stdout.splitlines()[-1]) if code == 0 else done.stderr
 

@@ -17,6 +17,7 @@ from paddlebox.config import Config, Phase, load_config
 from paddlebox.errors import ConfigError
 from tests.conftest import ROOT, tool
 from tests.operators.row_model import Row
+from tests.support import processes
 
 SCRIPT = (Path(__file__).parent / "phases_small.py").read_text()
 SLOTS = """slots:
@@ -45,14 +46,7 @@ def log_key(search: int, rank: int) -> str:
 def run(folder: Path, overrides: list[str], *kill: Any, config: str = "") -> Any:
     """What phases_small.py prints, or the return code where that is not 0."""
     arguments = [config or str(folder / "config.yaml"), str(folder / "run"), json.dumps(overrides)]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments, *map(str, kill)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.run(["-c", SCRIPT, *arguments, *map(str, kill)])
     if done.returncode:
         print(done.stderr)
         return done.returncode
