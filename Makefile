@@ -17,7 +17,7 @@ FUZZ_SECONDS ?= 60
 CONFIG ?= configs/deepfm_synthetic.yaml
 RUN_DIR ?=
 
-NATIVE_SOURCES := $(wildcard ops/*/*.cc ops/*/*.cu ops/*/*.h ops/*/*.inl)
+NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -o -name "*.inl")
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)

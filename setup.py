@@ -18,10 +18,6 @@ from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "paddlebox._ops"
-LAYERS = (
-    *("base", "row", "rule", "store", "table", "serve", "feed", "metric", "dense", "ranks"),
-    "paddle",
-)
 # With --no-build-isolation pip installs no build requirements, and a new environment of Python 3.11
 # has neither of the packages that can write a wheel.
 if {"dist_info", "bdist_wheel", "editable_wheel"} & {*sys.argv} and not any(
@@ -195,14 +191,15 @@ def find_nvcc() -> str:
 
 def device_sources() -> list[str]:
     """ops/cuda, for nvcc; or for a C++ compiler, which goes by the end of a name."""
-    found = sorted((ROOT / "ops" / "cuda").glob("*.cu"))
+    found = sorted((ROOT / "ops").rglob("*.cu"))
     if NVCC:
         return [str(path.relative_to(ROOT)) for path in found]
-    folder = ROOT / "build" / "host_device"
-    folder.mkdir(parents=True, exist_ok=True)
     sources = []
     for path in found:
-        source, text = folder / f"{path.stem}.cc", f'#include "cuda/{path.name}"\n'
+        name = path.relative_to(ROOT / "ops")
+        source = (ROOT / "build" / "host_device" / name).with_suffix(".cc")
+        source.parent.mkdir(parents=True, exist_ok=True)
+        text = f'#include "{name}"\n'
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
         sources.append(str(source.relative_to(ROOT)))
@@ -210,9 +207,7 @@ def device_sources() -> list[str]:
 
 
 NVCC = find_nvcc()
-sources = sorted(
-    str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / "ops" / layer).glob("*.cc")
-)
+sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ops").rglob("*.cc"))
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
 gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
 # Toolkits from 13 on keep Thrust, which Paddle's headers include, in a folder of its own.

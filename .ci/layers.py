@@ -24,10 +24,16 @@ CPP = {
     "dense": {"base"},
     "ranks": {"base"},
     "cuda": {"store", "ranks", "rule", "row", "base"},
+    "device": {"cuda", "table", "store", "rule", "row", "base"},
     "paddle": {
-        *("cuda", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
+        *("device", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
         "base",
     },
+}
+# Layers whose files are in sub-folders, and what each sub-folder may use of its own layer.
+ROOMS = {
+    "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
+    "paddle": {"operators": set[str](), "bindings": {"operators"}},
 }
 # Headers of others that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
@@ -71,32 +77,76 @@ OUTSIDE = {"tools", "tests", "datasets", "benchmarks", "configs"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
+def _circle(uses: dict[str, set[str]]) -> list[str]:
+    """A circle of the graph, its first node also last; empty without one."""
+    try:
+        graphlib.TopologicalSorter(uses).prepare()
+    except graphlib.CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
 def _line(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
-def cpp_violations(root: Path) -> Iterator[str]:
-    """Violations among ops/<layer>/*: 'path:line: what'."""
+def _folders(layer: str) -> list[str]:
+    return [f"{layer}/{room}" for room in ROOMS[layer]] if layer in ROOMS else [layer]
+
+
+def _below(folder: str) -> set[str]:
+    """The folders that `folder` may use besides itself."""
+    layer, _, room = folder.partition("/")
+    beside = ROOMS[layer][room] if room else set()
+    return {f"{layer}/{one}" for one in beside}.union(*map(_folders, CPP[layer]))
+
+
+CPP_FOLDERS = {folder: _below(folder) for layer in CPP for folder in _folders(layer)}
+
+
+def _cpp_folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _cpp_files(root: Path) -> Iterator[str]:
     for path in sorted((root / "ops").rglob("*")):
-        if path.suffix not in {".h", ".inl", ".cc", ".cu", ".cuh"}:
+        if path.suffix in {".h", ".inl", ".cc", ".cu", ".cuh"}:
+            yield path.relative_to(root / "ops").as_posix()
+
+
+def _includes(root: Path, name: str) -> Iterator[tuple[int, str]]:
+    """(line, header) of every include of ops/<name>."""
+    text = (root / "ops" / name).read_text(encoding="utf-8")
+    for match in _INCLUDE.finditer(text):
+        yield _line(text, match.start()), match.group(1)
+
+
+def cpp_violations(root: Path) -> Iterator[str]:
+    """Violations among the files of ops/: 'path:line: what'."""
+    for name in _cpp_files(root):
+        folder = _cpp_folder(name)
+        if folder not in CPP_FOLDERS:
+            yield f"ops/{name}:1: not in one of the folders ops/{{{','.join(CPP_FOLDERS)}}}/"
             continue
-        name = path.relative_to(root)
-        layer = name.parts[1]
-        if layer not in CPP or len(name.parts) != 3:
-            yield f"{name}:1: not in one of the layers ops/{{{','.join(CPP)}}}/"
-            continue
-        text = path.read_text(encoding="utf-8")
-        for match in _INCLUDE.finditer(text):
-            header = match.group(1)
-            target = header.split("/")[0]
-            where = f"{name}:{_line(text, match.start())}"
+        for line, header in _includes(root, name):
+            target, where = _cpp_folder(header), f"ops/{name}:{line}"
             if ".." in header.split("/"):
                 yield f"{where}: includes {header}: include paths start at ops/"
-            elif FRAMEWORK.match(header):
-                if layer != "paddle":
-                    yield f"{where}: includes {header}: only ops/paddle may"
-            elif target in CPP and target != layer and target not in CPP[layer]:
-                yield f"{where}: ops/{layer} includes {header}, which is not below it"
+            elif target in CPP_FOLDERS:
+                if target not in {folder, *CPP_FOLDERS[folder]}:
+                    yield f"{where}: ops/{folder} includes {header}, which is not below it"
+            elif FRAMEWORK.match(header) and not folder.startswith("paddle/"):
+                yield f"{where}: includes {header}: only ops/paddle may"
+
+
+def cpp_circles(root: Path) -> Iterator[str]:
+    """The first circle of includes between folders of ops/, whatever is declared above."""
+    uses: dict[str, set[str]] = {}
+    for name in _cpp_files(root):
+        targets = {_cpp_folder(header) for _, header in _includes(root, name)}
+        uses.setdefault(_cpp_folder(name), set()).update(targets - {_cpp_folder(name)})
+    if circle := _circle(uses):
+        yield f"ops/{circle[0]}:1: circle of includes: {' -> '.join(circle)}"
 
 
 def _imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
@@ -164,10 +214,7 @@ def python_circles(root: Path) -> Iterator[str]:
             parts = module.split(".")
             if parts[0] == "paddlebox" and len(parts) > 1 and _folder(parts) != importer:
                 graph.setdefault(importer, set()).add(_folder(parts))
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        circle = [f"paddlebox.{folder}" for folder in reversed(error.args[1])]
+    if circle := [f"paddlebox.{folder}" for folder in _circle(graph)]:
         yield f"{circle[0].replace('.', '/')}:1: circle of imports: {' -> '.join(circle)}"
 
 
@@ -177,7 +224,8 @@ def _folder(parts: Sequence[str]) -> str:
 
 
 def main(root: Path) -> int:
-    violations = [*cpp_violations(root), *python_violations(root), *python_circles(root)]
+    checks = [cpp_violations, cpp_circles, python_violations, python_circles]
+    violations = [violation for check in checks for violation in check(root)]
     for violation in violations:
         print(violation)
     print(f"layers: {len(violations)} violations")

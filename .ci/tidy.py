@@ -34,7 +34,7 @@ VECTOR = {"_avx2": ["-mavx2"], "_avx512": ["-mavx512f", "-mavx512bw", "-mavx512d
 
 def check(source: Path) -> tuple[Path, int, str]:
     flags = ["-std=c++17", f"-I{ROOT / 'ops'}", "-pthread"]
-    if source.parent.name == "paddle":
+    if source.is_relative_to(ROOT / "ops" / "paddle"):
         flags += [*paddle_includes(), "-w"]
     for suffix, target in VECTOR.items():
         flags += target if source.stem.endswith(suffix) else []
@@ -56,8 +56,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("files", nargs="*", type=Path, help="default: every source of ops/")
     args = parser.parse_args()
-    sources = args.files or sorted(p for p in (ROOT / "ops").glob("*/*.cc"))
-    sources = [source.resolve() for source in sources if source.parent.name != "cuda"]
+    sources = args.files or sorted((ROOT / "ops").rglob("*.cc"))
+    sources = [source.resolve() for source in sources]
     bad = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for source, code, output in pool.map(check, sources):

@@ -165,7 +165,7 @@ class Bound:
 
     def __init__(self, folder: Path) -> None:
         library = folder / "digits.so"
-        feed = ROOT / "ops" / "feed"
+        feed = ROOT / "ops" / "feed" / "text"
         sources = [ROOT / "benchmarks" / "native" / "digits.cc", feed / "tokens.cc"]
         sources += [feed / "tokens_avx2.cc", feed / "tokens_avx512.cc"]
         flags = ["-std=c++17", "-O3", "-shared", "-fPIC", f"-I{ROOT / 'ops'}"]

@@ -35,7 +35,7 @@ GOAL_GAP = -0.002
 
 
 def features(lines: list[str]) -> tuple[Any, np.ndarray]:
-    """The 39 sparse features hashed into 2^20 columns, as ops/feed/criteo.cc makes them, and
+    """The 39 sparse features hashed into 2^20 columns, as ops/feed/text/criteo.cc makes them, and
     labels."""
     import zlib
 

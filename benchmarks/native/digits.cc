@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "feed/tokens.h"
+#include "feed/text/tokens.h"
 
 #pragma GCC target("avx2,bmi,bmi2,lzcnt")
 

@@ -15,7 +15,7 @@ from paddlebox.config.slots import Slot
 
 log = logging.getLogger(__name__)
 
-LARGE_DENSE = 1e4  # kLargeDense of ops/feed/dense_limits.h
+LARGE_DENSE = 1e4  # kLargeDense of ops/feed/text/dense_limits.h
 _NOTABLE_CUT = 0.01  # of a pass's instances: fewer lists that max_length cuts are not logged
 _SAMPLE_ROWS = 4096  # looked at for integers that overlap
 _SMALL = 1 << 24  # ids that somebody counted; above are hashes, which do not meet by chance

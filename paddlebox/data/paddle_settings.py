@@ -234,8 +234,9 @@ class PaddleSettings:
         self._options.set_instances(pipe_timeout_s=float(seconds))
 
     def set_so_parser_name(self, parser: str) -> None:
-        """A parser plugin for text: the path of a .so with the interface of ops/feed/plugin.h, or
-        `module:function`, a Python function from bytes to a dict of columns; "" is none.
+        """A parser plugin for text: the path of a .so with the interface of
+        ops/feed/text/plugin.h, or `module:function`, a Python function from bytes to a dict of
+        columns; "" is none.
 
         Raises: ConfigError where commands are not allowed, or it cannot be loaded.
         """

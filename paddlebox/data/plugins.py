@@ -2,8 +2,8 @@
 
 ``module:function``, or ``path/to/file.py:function``, is a Python function from bytes, whole lines,
 to a dict with a column for each slot: what `pyarrow.array` takes, a value (or list) for each
-instance. ``path.so`` is a shared library with the C interface of ops/feed/plugin.h. Both run code:
-only where `security.allow_commands` says so.
+instance. ``path.so`` is a shared library with the C interface of ops/feed/text/plugin.h. Both run
+code: only where `security.allow_commands` says so.
 """
 
 from __future__ import annotations

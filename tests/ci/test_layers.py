@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -26,16 +27,24 @@ def write(root: Path, name: str, text: str) -> None:
     [
         ("ops/base/a.h", '#include "row/layout.h"', "ops/base includes row/layout.h"),
         ("ops/store/a.cc", '// x\n#include "table/table.h"', "a.cc:2: ops/store includes table/"),
-        ("ops/feed/a.cc", '#include "store/tier.h"', "ops/feed includes store/tier.h"),
+        ("ops/feed/text/a.cc", '#include "store/tier.h"', "ops/feed/text includes store/tier.h"),
         ("ops/metric/a.cc", ' #  include "row/plan.h"', "ops/metric includes row/plan.h"),
-        ("ops/table/a.inl", '#include "feed/parser.h"', "ops/table includes feed/parser.h"),
+        ("ops/table/a.inl", '#include "feed/text/a.h"', "ops/table includes feed/text/a.h"),
+        ("ops/feed/text/a.h", '#include "feed/columns/a.h"', "feed/text includes feed/columns/"),
+        ("ops/feed/columns/a.h", '#include "feed/instances/a.h"', "includes feed/instances/a.h"),
+        ("ops/feed/instances/a.h", '#include "feed/columns/a.h"', "includes feed/columns/a.h"),
+        ("ops/paddle/operators/a.cc", '#include "paddle/bindings/a.h"', "is not below it"),
+        ("ops/device/a.cc", '#include "paddle/operators/a.h"', "is not below it"),
+        ("ops/device/a.cc", '#include "paddle/extension.h"', "only ops/paddle may"),
         ("ops/table/a.cc", "#include <paddle/extension.h>", "only ops/paddle may"),
-        ("ops/feed/a.cc", "#include <pybind11/pybind11.h>", "only ops/paddle may"),
+        ("ops/feed/text/a.cc", "#include <pybind11/pybind11.h>", "only ops/paddle may"),
         ("ops/cuda/a.cu", '#include "paddle/phi/api/all.h"', "only ops/paddle may"),
         ("ops/base/a.cc", "#include <Python.h>", "only ops/paddle may"),
-        ("ops/paddle/a.cc", '#include "../base/status.h"', "include paths start at ops/"),
-        ("ops/misc/a.cc", "", "not in one of the layers"),
-        ("ops/base/deep/a.h", "", "not in one of the layers"),
+        ("ops/table/a.cc", '#include "../base/status.h"', "include paths start at ops/"),
+        ("ops/misc/a.cc", "", "not in one of the folders"),
+        ("ops/base/deep/a.h", "", "not in one of the folders"),
+        ("ops/feed/a.h", "", "not in one of the folders"),
+        ("ops/paddle/misc/a.cc", "", "not in one of the folders"),
     ],
 )
 def test_a_wrong_include_is_reported(tmp_path: Path, name: str, text: str, said: str) -> None:
@@ -47,9 +56,36 @@ def test_a_wrong_include_is_reported(tmp_path: Path, name: str, text: str, said:
 
 def test_includes_of_lower_layers_and_the_standard_library_are_right(tmp_path: Path) -> None:
     write(tmp_path, "ops/table/a.h", '#include "base/status.h"\n#include "store/tier.h"\n')
-    write(tmp_path, "ops/feed/a.cc", '#include <vector>\n#include "feed/a.h"\n#include "row/b.h"\n')
-    write(tmp_path, "ops/paddle/a.cc", '#include "paddle/extension.h"\n#include "feed/a.h"\n')
+    write(
+        tmp_path,
+        "ops/feed/instances/a.cc",
+        '#include <vector>\n#include "feed/instances/a.h"\n#include "feed/text/a.h"\n'
+        '#include "row/b.h"\n',
+    )
+    write(tmp_path, "ops/device/a.cc", '#include "cuda/hbm.h"\n#include "table/table.h"\n')
+    write(
+        tmp_path,
+        "ops/paddle/bindings/a.cc",
+        '#include "paddle/extension.h"\n#include "paddle/operators/a.h"\n'
+        '#include "feed/columns/a.h"\n#include "device/a.h"\n',
+    )
+    assert [*layers.cpp_violations(tmp_path), *layers.cpp_circles(tmp_path)] == []
+
+
+def test_a_circle_of_folders_is_reported_even_where_each_edge_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(layers.CPP_FOLDERS, "feed/text", {"feed/columns"})
+    write(tmp_path, "ops/feed/columns/a.cc", '#include "feed/text/a.h"\n')
+    write(tmp_path, "ops/feed/text/a.h", '#include "feed/columns/a.h"\n')
     assert list(layers.cpp_violations(tmp_path)) == []
+    (circle,) = layers.cpp_circles(tmp_path)
+    assert "circle of includes: feed/" in circle
+    assert "feed/text -> feed/columns" in circle
+
+
+def test_what_is_declared_has_no_circle() -> None:
+    TopologicalSorter(layers.CPP_FOLDERS).prepare()
 
 
 @pytest.mark.parametrize(
@@ -130,5 +166,8 @@ def test_the_script_exits_with_1_on_a_violation_and_with_0_without(tmp_path: Pat
 
 
 def test_the_project_itself_has_no_violation() -> None:
-    found = (layers.cpp_violations, layers.python_violations, layers.python_circles)
-    assert [violation for check in found for violation in check(ROOT)] == []
+    checks = (
+        *(layers.cpp_violations, layers.cpp_circles),
+        *(layers.python_violations, layers.python_circles),
+    )
+    assert [violation for check in checks for violation in check(ROOT)] == []

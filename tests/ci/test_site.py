@@ -21,7 +21,7 @@ _spec.loader.exec_module(site)
         ("README.md", "docs/data.md#formats", "data.md#formats"),
         ("README.md", "CONTRIBUTING.md", "CONTRIBUTING.md"),
         ("docs/data.md", "../README.md", "index.md"),
-        ("docs/data.md", "../ops/feed/plugin.h", "source/ops/feed/plugin.h.txt"),
+        ("docs/data.md", "../ops/feed/text/plugin.h", "source/ops/feed/text/plugin.h.txt"),
         ("docs/formats/row.md", "../life.md", "../life.md"),
         ("datasets/criteo_1tb/README.md", "../criteo/README.md", "../criteo/README.md"),
         ("docs/data.md", "https://ui.perfetto.dev", "https://ui.perfetto.dev"),

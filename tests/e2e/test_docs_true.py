@@ -30,7 +30,7 @@ def source_of(folder: str) -> str:
 
 
 def test_every_operator_that_is_registered_is_described() -> None:
-    sources = (ROOT / "ops" / "paddle").glob("*.cc")
+    sources = (ROOT / "ops" / "paddle").rglob("*.cc")
     registered = {
         name for path in sources for name in re.findall(r"PD_BUILD_OP\((\w+)\)", path.read_text())
     }
@@ -49,7 +49,7 @@ def test_every_folder_of_code_has_its_line_in_the_design() -> None:
         f"{top}/{folder.name}"
         for top in ("ops", "paddlebox")
         for folder in (ROOT / top).iterdir()
-        if folder.is_dir() and any(path.suffix in (".py", ".h") for path in folder.iterdir())
+        if folder.is_dir() and any(path.suffix in (".py", ".h") for path in folder.rglob("*"))
     }
     lines = re.findall(r"^\| `((?:ops|paddlebox)/\w+)` \|", DESIGN, re.MULTILINE)
     assert found == set(lines)

@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "base/hash.h"
-#include "feed/columns.h"
+#include "feed/columns/columns.h"
 #include "require.h"
 #include "seeds.h"
 

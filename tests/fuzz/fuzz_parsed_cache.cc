@@ -11,8 +11,8 @@
 
 #include "../ops/store/scratch.h"
 #include "base/crc32c.h"
-#include "feed/instances.h"
-#include "feed/parsed_file.h"
+#include "feed/instances/instances.h"
+#include "feed/instances/parsed_file.h"
 #include "seeds.h"
 
 namespace {

@@ -12,9 +12,9 @@
 #include <cstring>
 
 #include "base/hash.h"
-#include "feed/instances.h"
-#include "feed/parser.h"
-#include "feed/tokens.h"
+#include "feed/instances/instances.h"
+#include "feed/text/parser.h"
+#include "feed/text/tokens.h"
 #include "require.h"
 #include "row/plan.h"
 #include "seeds.h"

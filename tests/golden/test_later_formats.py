@@ -1,6 +1,7 @@
 """What a later release wrote, of each format that has a page in docs/formats: it is refused with
 the reason, never taken for damage, and left as it is. (A later run dir: test_golden_runs; a
-segment: tests/ops/store/test_segment.cc; a parsed file: tests/ops/feed/test_parsed_file.cc.)"""
+segment: tests/ops/store/test_segment.cc; a parsed file:
+tests/ops/feed/instances/test_parsed_file.cc.)"""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "feed/parser.h"
-#include "feed/tokens.h"
+#include "feed/text/parser.h"
+#include "feed/text/tokens.h"
 
 namespace pbx::test {
 

@@ -1,0 +1,137 @@
+// Sparse slots: integers, checked where they lie or one by one, and strings, hashed.
+#include <cstring>
+#include <limits>
+
+#include "feed/columns/column_block.h"
+#include "feed/text/transform.h"
+#include "row/feasign.h"
+
+namespace pbx::feed {
+
+Status Block::Sparse(const Column& column, size_t slot) {
+  size_t most = 0;
+  if (column.contiguous()) {
+    most += static_cast<size_t>(items_[rows_ - 1].end - items_[0].begin);
+  } else {
+    for (size_t row = 0; row < rows_; ++row) {
+      most += static_cast<size_t>(items_[row].end - items_[row].begin);
+    }
+  }
+  Room(slot, most);
+  switch (column.leaf_kind()) {
+    case 'u':
+    case 'z': return Strings<int32_t>(column, slot);
+    case 'U':
+    case 'Z': return Strings<int64_t>(column, slot);
+    default:
+      WithInteger(column.leaf_kind(), [&](auto* type) {
+        per_slot_ ? Integers<true>(column, slot, type) : Integers<false>(column, slot, type);
+      });
+      return Status::Ok();
+  }
+}
+
+bool Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
+  bool taken = false;
+  WithInteger(column.leaf_kind(), [&](auto* type) {
+    taken = Whole(column, slot, first, static_cast<int64_t>(rows_), type);
+  });
+  return taken;
+}
+
+template <bool per_slot, typename T>
+void Block::Integers(const Column& column, size_t slot, const T* type) {
+  // Mostly there is nothing to leave out.
+  const int64_t first = items_[0].begin, n = items_[rows_ - 1].end - first;
+  if (!column.contiguous() || !Whole(column, slot, first, n, type)) {
+    return Sift<per_slot>(column, slot, type);
+  }
+  uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+  for (size_t row = 0; row < rows_; ++row, length += slots_) {
+    *length = static_cast<uint32_t>(items_[row].end - items_[row].begin);
+  }
+}
+
+template <typename T>
+bool Block::Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*) {
+  if (HasNulls(column.leaf())) return false;
+  const T* const from = Values<T>(column.leaf()) + first;
+  uint64_t wrong = 0;  // its top bit, once a value is 0 or negative; SSE2 compares no 64 bits
+  for (int64_t i = 0; i < n; ++i) {
+    // A negative number keeps its high bits, as an int64 does.
+    const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+    wrong |= (feasign - 1) & ~feasign;
+    if constexpr (sizeof(T) < 8) wrong |= feasign;
+  }
+  if (wrong >> 63 != 0) return false;
+  if constexpr (sizeof(T) == 8) {
+    // Where they are, if what a short list is copied with may be read too.
+    if (!per_slot_ && column.ValuesBehind(first + n) >= static_cast<int64_t>(kShort)) {
+      next_[slot] = reinterpret_cast<const uint64_t*>(from);
+      return true;
+    }
+  }
+  Room(slot, static_cast<size_t>(n));
+  uint64_t* const to = values_[slot].data();
+  const uint32_t key_slot = key_slots_[slot];
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+    to[i] = per_slot_ ? FeasignInSlot(feasign, key_slot) : feasign;
+  }
+  return true;
+}
+
+void Block::Room(size_t slot, size_t n) {
+  if (values_[slot].size() < n + kShort) values_[slot].resize((n + kShort) * 3 / 2);
+  next_[slot] = values_[slot].data();
+}
+
+template <bool per_slot, typename T>
+void Block::Sift(const Column& column, size_t slot, const T*) {
+  const T* const values = Values<T>(column.leaf());
+  const uint32_t key_slot = key_slots_[slot];
+  uint64_t* next = values_[slot].data();
+  uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+  for (size_t row = 0; row < rows_; ++row, length += slots_) {
+    uint64_t* const first = next;
+    for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
+      if (!Valid(column.leaf(), at)) continue;
+      const T value = values[at];
+      if constexpr (sizeof(T) < 8 && std::numeric_limits<T>::is_signed) {
+        if (value < 0) {
+          Bad(row, "slot '%.200s': %lld is not a feasign in [0, 2^64 - 1]",
+              column.slot().name.c_str(), static_cast<long long>(value));
+          continue;
+        }
+      }
+      const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(value));
+      *next = per_slot ? FeasignInSlot(feasign, key_slot) : feasign;
+      next += feasign != 0;
+    }
+    *length = static_cast<uint32_t>(next - first);
+  }
+}
+
+template <typename Offset>
+Status Block::Strings(const Column& column, size_t slot) {
+  const ArrowArray& leaf = column.leaf();
+  const uint32_t key_slot = key_slots_[slot];
+  uint64_t* next = values_[slot].data();
+  uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+  for (size_t row = 0; row < rows_; ++row, length += slots_) {
+    uint64_t* const first = next;
+    for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
+      if (!Valid(leaf, at)) continue;
+      std::string_view text;
+      PBX_RETURN_IF_ERROR(TextOf<Offset>(column, at, &text));
+      uint64_t feasign = FeasignOfString(text.data(), text.size());
+      if (per_slot_) feasign = FeasignInSlot(feasign, key_slot);
+      *next = feasign;
+      next += feasign != 0;
+    }
+    *length = static_cast<uint32_t>(next - first);
+  }
+  return Status::Ok();
+}
+
+}  // namespace pbx::feed

@@ -1,0 +1,193 @@
+// Where the values of a column of an Arrow batch lie, row by row, and how to read them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "base/status.h"
+#include "feed/columns/arrow_abi.h"
+#include "feed/columns/column_types.h"
+#include "feed/text/schema.h"
+
+namespace pbx::feed {
+
+inline bool HasNulls(const ArrowArray& array) {
+  return array.null_count != 0 && array.n_buffers != 0 && array.buffers[0] != nullptr;
+}
+
+inline bool Valid(const ArrowArray& array, int64_t at) {  // at: with the array's offset
+  return !HasNulls(array) ||
+         ((static_cast<const uint8_t*>(array.buffers[0])[at >> 3] >> (at & 7)) & 1);
+}
+
+template <typename T>
+const T* Values(const ArrowArray& array) {
+  return static_cast<const T*>(array.buffers[1]);
+}
+
+// Items [begin, end) of a column's leaf that belong to one row, with the leaf's offset.
+struct Items {
+  int64_t begin;
+  int64_t end;
+};
+
+// One column of one batch: which items each row has. Scalars are lists of one.
+class Column {
+ public:
+  // structure_offset: rows of the batch begin there in each child.
+  Column(const SlotSpec& slot, const ArrowSchema& type, const ArrowArray& array, int64_t offset)
+      : slot_(slot), array_(array), offset_(array.offset + offset), list_(IsList(type)) {
+    leaf_ = list_ ? array.children[0] : &array;
+    leaf_type_ = list_ ? type.children[0] : &type;
+    fixed_ = FixedSize(type);
+    large_ = type.format[1] == 'L';
+  }
+
+  const SlotSpec& slot() const { return slot_; }
+  const ArrowArray& leaf() const { return *leaf_; }
+  bool scalar() const { return !list_; }
+  char leaf_kind() const { return leaf_type_->format[0]; }
+
+  // The buffers that the types ask for are there; rows: of the batch.
+  Status CheckBuffers(int64_t rows) const {
+    const bool strings = IsString(*leaf_type_);
+    const int64_t of_leaf = strings ? 3 : 2, of_list = fixed_ >= 0 ? 1 : 2;
+    const bool counted = leaf_->n_buffers >= of_leaf && (!list_ || array_.n_buffers >= of_list);
+    const bool there = counted && (leaf_->length == 0 || leaf_->buffers[1] != nullptr) &&
+                       (!list_ || fixed_ >= 0 || rows == 0 || array_.buffers[1] != nullptr);
+    const bool long_enough = rows <= array_.length + array_.offset - offset_;
+    if (there && long_enough && leaf_->offset >= 0 && offset_ >= 0) return Status::Ok();
+    return Broken("its buffers are not those of its type");
+  }
+
+  // Items of rows [begin, begin + n), and which rows are null: those have none.
+  Status Rows(int64_t begin, int64_t n, Items* items, uint8_t* is_null) const {
+    const int64_t first = offset_ + begin;
+    bool fits = true;
+    if (!list_) {
+      for (int64_t i = 0; i < n; ++i) items[i] = {first + i, first + i + 1};
+    } else if (fixed_ >= 0) {
+      fits = (first + n) * fixed_ <= leaf_->length;
+      const int64_t from = leaf_->offset + first * fixed_;
+      for (int64_t i = 0; i < n; ++i) items[i] = {from + i * fixed_, from + (i + 1) * fixed_};
+    } else {
+      fits = large_ ? ListRows<int64_t>(first, n, items) : ListRows<int32_t>(first, n, items);
+    }
+    if (!fits) return Broken("the offsets of its lists leave their values");
+    if (n > 0) std::memset(is_null, 0, static_cast<size_t>(n));
+    if (!HasNulls(array_)) return Status::Ok();
+    for (int64_t i = 0; i < n; ++i) {
+      if (Valid(array_, first + i)) continue;
+      is_null[i] = 1;
+      items[i].end = items[i].begin;
+    }
+    return Status::Ok();
+  }
+
+  // Items of rows [0, rows), at most; as the file says it, unchecked. -1 for what cannot be.
+  int64_t ItemsOf(int64_t rows) const {
+    if (!list_ || rows == 0) return rows;
+    if (fixed_ >= 0) return rows * fixed_;
+    const auto at = [this](int64_t row) {
+      return large_ ? Values<int64_t>(array_)[row] : int64_t{Values<int32_t>(array_)[row]};
+    };
+    const int64_t first = at(offset_), last = at(offset_ + rows);
+    return first < 0 || last < first ? -1 : last - first;
+  }
+
+  // The items of one row begin where those of the row before end.
+  bool contiguous() const { return !HasNulls(array_); }
+
+  // Each row has one item, that of row r at place(r).
+  bool one_each() const { return !list_ && contiguous(); }
+  int64_t place(int64_t row) const { return offset_ + row; }
+
+  // Values that lie behind the item `end` in the leaf's buffer.
+  int64_t ValuesBehind(int64_t end) const { return leaf_->offset + leaf_->length - end; }
+
+  Status Broken(const char* why) const {
+    return Error(Code::kCorruption, "column '%.200s': %s; write the file again",
+                 slot_.column_name().c_str(), why);
+  }
+
+ private:
+  template <typename Offset>
+  bool ListRows(int64_t first, int64_t n, Items* items) const {
+    const Offset* const offsets = Values<Offset>(array_) + first;
+    bool ascend = offsets[0] >= 0 && offsets[n] <= leaf_->length;
+    for (int64_t i = 0; i < n; ++i) {
+      ascend &= offsets[i] <= offsets[i + 1];
+      items[i] = {FromLeaf(offsets[i]), FromLeaf(offsets[i + 1])};
+    }
+    return ascend;
+  }
+
+  // Unsigned, as offsets are looked at only when all are known: one that is none may wrap around.
+  int64_t FromLeaf(int64_t offset) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(leaf_->offset) +
+                                static_cast<uint64_t>(offset));
+  }
+
+  const SlotSpec& slot_;
+  const ArrowArray& array_;
+  const int64_t offset_;
+  const bool list_;
+  const ArrowArray* leaf_;
+  const ArrowSchema* leaf_type_;
+  int64_t fixed_;
+  bool large_;
+};
+
+// Calls visit(typed null pointer) with the C++ type of a numeric leaf, but for bool.
+template <typename Visit>
+void WithInteger(char kind, Visit visit) {
+  switch (kind) {
+    case 'c': return visit(static_cast<const int8_t*>(nullptr));
+    case 'C': return visit(static_cast<const uint8_t*>(nullptr));
+    case 's': return visit(static_cast<const int16_t*>(nullptr));
+    case 'S': return visit(static_cast<const uint16_t*>(nullptr));
+    case 'i': return visit(static_cast<const int32_t*>(nullptr));
+    case 'I': return visit(static_cast<const uint32_t*>(nullptr));
+    case 'l': return visit(static_cast<const int64_t*>(nullptr));
+    default: return visit(static_cast<const uint64_t*>(nullptr));
+  }
+}
+
+// Calls visit(number): number(at) is the value of a numeric leaf at a place, as a double.
+template <typename Visit>
+void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
+  const void* const held = leaf.buffers[1];
+  if (kind == 'b') {
+    const uint8_t* const bits = static_cast<const uint8_t*>(held);
+    visit([bits](int64_t at) { return static_cast<double>((bits[at >> 3] >> (at & 7)) & 1); });
+  } else if (kind == 'g') {
+    const double* const values = static_cast<const double*>(held);
+    visit([values](int64_t at) { return values[at]; });
+  } else if (kind == 'f') {
+    const float* const values = static_cast<const float*>(held);
+    visit([values](int64_t at) { return static_cast<double>(values[at]); });
+  } else {
+    WithInteger(kind, [&](auto* type) {
+      const auto* const values = static_cast<decltype(type)>(held);
+      visit([values](int64_t at) { return static_cast<double>(values[at]); });
+    });
+  }
+}
+
+// The text of string `at` of a leaf.
+template <typename Offset>
+Status TextOf(const Column& column, int64_t at, std::string_view* out) {
+  const ArrowArray& leaf = column.leaf();
+  const Offset* const offsets = Values<Offset>(leaf);
+  const char* const text = static_cast<const char*>(leaf.buffers[2]);
+  const Offset from = offsets[at], to = offsets[at + 1];
+  if (from < 0 || from > to || to > offsets[leaf.offset + leaf.length] ||
+      (text == nullptr && to > from)) {
+    return column.Broken("the offsets of its strings leave their bytes");
+  }
+  *out = std::string_view(text + (text == nullptr ? 0 : from), static_cast<size_t>(to - from));
+  return Status::Ok();
+}
+
+}  // namespace pbx::feed

@@ -1,0 +1,75 @@
+#include "feed/columns/columns.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "feed/columns/column_block.h"
+#include "feed/columns/column_types.h"
+#include "feed/columns/column_values.h"
+#include "feed/text/transform.h"
+
+namespace pbx {
+namespace {
+
+// Room for n, on huge pages where the kernel has them: the faults of small ones took more time than
+// all else here.
+template <typename T>
+void ReserveHuge(std::vector<T>* values, size_t n) {
+  constexpr uintptr_t kHugePage = 2u << 20;
+  values->reserve(n);
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(values->data());
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (begin + values->capacity() * sizeof(T)) / kHugePage * kHugePage;
+  if (first >= end) return;
+  madvise(reinterpret_cast<char*>(values->data()) + (first - begin), end - first, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& batches,
+                    ParsedChunk* out) {
+  *out = ParsedChunk();
+  out->nonzero = true;  // each was looked at
+  out->single = true;   // until one is not
+  const FeedSchema read = schema.WithoutMade();
+  feed::Block block(read, out);
+  std::vector<SlotSpec> tag_specs;
+  for (const TagColumn& tag : read.TagColumnsRead()) tag_specs.push_back(feed::SpecOf(tag));
+  for (const ColumnBatch& batch : batches) {
+    PBX_RETURN_IF_ERROR(CheckColumns(read, *batch.type));
+    const int64_t rows = batch.values->length;
+    std::vector<feed::Column> columns, tags;
+    for (const SlotSpec& spec : tag_specs) {
+      const int64_t place = feed::FindColumn(spec, *batch.type).value();
+      tags.emplace_back(spec, *batch.type->children[place], *batch.values->children[place],
+                        batch.values->offset);
+      PBX_RETURN_IF_ERROR(tags.back().CheckBuffers(rows));
+    }
+    int64_t feasigns = 0;
+    for (const SlotSpec& slot : read.slots) {
+      const int64_t place = feed::FindColumn(slot, *batch.type).value();
+      columns.emplace_back(slot, *batch.type->children[place], *batch.values->children[place],
+                           batch.values->offset);
+      PBX_RETURN_IF_ERROR(columns.back().CheckBuffers(rows));
+      const int64_t items = columns.back().ItemsOf(rows);
+      if (slot.kind == SlotKind::kSparse && items >= 0 && items <= columns.back().leaf().length) {
+        feasigns += items;
+      }
+    }
+    const size_t expected = out->instances + static_cast<size_t>(rows);
+    ReserveHuge(&out->feasigns,
+                out->feasigns.size() + static_cast<size_t>(feasigns) + feed::kShort);
+    out->labels.reserve(expected);
+    ReserveHuge(&out->dense, expected * read.dense_width());
+    ReserveHuge(&out->lengths, expected * read.sparse_slots());
+    for (int64_t begin = 0; begin < rows; begin += feed::kBlockRows) {
+      PBX_RETURN_IF_ERROR(
+          block.Add(columns, tags, begin, std::min(feed::kBlockRows, rows - begin)));
+    }
+  }
+  Transform(schema, out);
+  return Status::Ok();
+}
+
+}  // namespace pbx

@@ -1,0 +1,195 @@
+// What instances.cc and arrange.cc share: how Instances hold their columns.
+#pragma once
+
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/sorted_index.h"
+#include "feed/instances/instances.h"
+#include "feed/instances/shared_lists.h"
+#include "row/feasign.h"
+
+namespace pbx {
+
+// splitmix64: Mix is its finaliser.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next() { return Mix(state_ += 0x9e3779b97f4a7c15ULL); }
+
+  // Uniform in [0, bound), bound >= 1: draws of just enough bits, again until one fits.
+  uint64_t Below(uint64_t bound) {
+    uint64_t mask = bound - 1;
+    for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
+    for (;;) {
+      const uint64_t draw = Next() & mask;
+      if (draw < bound) return draw;
+    }
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// Fisher and Yates's shuffle of n items: swap(i, j).
+template <typename Swap>
+void Permute(size_t n, uint64_t seed, Swap swap) {
+  Random random(seed);
+  for (size_t i = n; i > 1; --i) swap(i - 1, random.Below(i));
+}
+
+// Where an instance lies. Shuffling permutes places; the columns stay where they are.
+struct Place {
+  uint32_t chunk;
+  uint32_t row;
+};
+
+// A chunk as it was appended. Index replaces the feasigns by positions.
+struct Chunk {
+  ParsedChunk columns;
+  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
+  feed::SharedLists shared;        // and has some of those before it
+  std::vector<int32_t> positions;  // (nnz), after Index
+  std::vector<Place> donors;       // (n) whose replaced slots an instance is fed; or empty
+};
+
+struct Instances::Impl {
+  enum class State { kAppending, kShuffled, kIndexed };
+
+  size_t slots = 0;  // S
+  size_t width = 0;  // W
+  State state = State::kAppending;
+  std::vector<Chunk> chunks;
+  std::vector<Place> places;           // (N)
+  std::vector<float> labels;           // (N)
+  size_t occurrences = 0;              // nnz
+  std::vector<uint64_t> keys;          // (U)
+  std::vector<uint16_t> lowest_slots;  // (U)
+  feed::Sharing sharing = feed::Sharing::kOff;
+  std::vector<uint8_t> may_share;  // (S)
+  SharedCounts shared_counts;
+  std::vector<uint8_t> table_of_slot;       // (S); empty: one table
+  size_t tables = 1;                        // T
+  std::vector<size_t> key_bounds = {0, 0};  // (T + 1)
+  TagSpec tags;                             // the columns of tags that all chunks have
+  std::vector<uint8_t> replaced;            // (S) slots that donors give; empty: none
+
+  // Of the instances that come; see SetSampling.
+  double sample_rate = 1;
+  uint64_t sample_seed = 0;
+  uint64_t seen = 0;  // instances that were offered
+
+  // Calls visit(slot, begin, end) for each list of the instance at a place.
+  template <typename Visit>
+  void EachList(Place place, Visit visit) const {
+    const Chunk& chunk = chunks[place.chunk];
+    feed::EachList(chunk.shared, place.row, Lengths(place), slots, chunk.starts[place.row], visit);
+  }
+
+  // Calls visit(position) for each occurrence of instance i.
+  template <typename Visit>
+  void EachPosition(size_t i, Visit visit) const {
+    const Chunk& chunk = chunks[places[i].chunk];
+    const size_t row = places[i].row;
+    const auto visit_all = [&](size_t begin, size_t end) {
+      for (size_t at = begin; at < end; ++at) visit(chunk.positions[at]);
+    };
+    if (chunk.shared.slots.empty()) {
+      visit_all(chunk.starts[row], chunk.starts[row + 1]);
+    } else {
+      EachList(places[i], [&](size_t, size_t begin, size_t end) { visit_all(begin, end); });
+    }
+  }
+
+  // The same, but with the replaced slots of its donor: what a batch is fed.
+  template <typename Visit>
+  void EachFed(size_t i, Visit visit) const {
+    if (replaced.empty()) return EachPosition(i, visit);
+    EachFedList(i, [&](size_t, const int32_t* positions, size_t n) {
+      for (size_t k = 0; k < n; ++k) visit(positions[k]);
+    });
+  }
+
+  // Calls visit(slot, positions, n) for each list that a batch is fed.
+  template <typename Visit>
+  void EachFedList(size_t i, Visit visit) const {
+    const Place own = places[i];
+    if (replaced.empty()) {
+      const int32_t* const positions = chunks[own.chunk].positions.data();
+      EachList(own, [&](size_t s, size_t begin, size_t end) {
+        visit(s, positions + begin, end - begin);
+      });
+      return;
+    }
+    const Place donor = DonorOf(own);
+    std::vector<size_t> begins(slots);  // of the donor's lists
+    EachList(donor, [&](size_t s, size_t begin, size_t) { begins[s] = begin; });
+    EachList(own, [&](size_t s, size_t begin, size_t end) {
+      const Place from = replaced[s] != 0 ? donor : own;
+      const size_t first = replaced[s] != 0 ? begins[s] : begin;
+      const size_t length = replaced[s] != 0 ? Lengths(donor)[s] : end - begin;
+      visit(s, chunks[from.chunk].positions.data() + first, length);
+    });
+  }
+
+  size_t FedOccurrences(size_t i) const {
+    const uint32_t* const own = Lengths(places[i]);
+    const uint32_t* const donor = replaced.empty() ? own : Lengths(DonorOf(places[i]));
+    size_t count = 0;
+    for (size_t s = 0; s < slots; ++s) {
+      count += !replaced.empty() && replaced[s] != 0 ? donor[s] : own[s];
+    }
+    return count;
+  }
+
+  Place DonorOf(Place place) const { return chunks[place.chunk].donors[place.row]; }
+
+  const uint32_t* Lengths(Place place) const {
+    return chunks[place.chunk].columns.lengths.data() + place.row * slots;
+  }
+
+  const TagColumns& TagsOf(size_t i) const { return chunks[places[i].chunk].columns.tags; }
+  const LogKey& LogKeyOf(size_t i) const { return TagsOf(i).log_keys[places[i].row]; }
+  std::string_view InsIdOf(size_t i) const { return TagsOf(i).ins_ids[places[i].row]; }
+
+  std::vector<uint64_t> StartsOf(const ParsedChunk& chunk) const;
+  void Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts);
+  // The chunk's instances that the sampling keeps. first: the number of its first one.
+  ParsedChunk Sample(const ParsedChunk& chunk, const std::vector<uint64_t>& starts,
+                     uint64_t first) const;
+  // Appends to *merged what the instances of one id make, in the order given; false when two of
+  // them have feasigns in one slot.
+  bool Merge(const std::vector<uint32_t>& group, const std::vector<size_t>& dense_dims,
+             ParsedChunk* merged) const;
+  std::vector<uint64_t> FirstNumbers() const;
+  uint64_t FirstFeasign(Place place, size_t slot) const;  // 0 without one
+
+  Status CheckIndexed(const char* call) const {
+    if (state == State::kIndexed) return Status::Ok();
+    return Error(Code::kFailedPrecondition, "%s before Index; call Index first", call);
+  }
+
+  Status CheckRange(size_t begin, size_t end) const {
+    if (begin <= end && end <= places.size()) return Status::Ok();
+    return Error(Code::kInvalidArgument, "instances [%zu, %zu) are not within [0, %zu)", begin, end,
+                 places.size());
+  }
+
+  // tables.cc: the keys, and the positions of instances [begin, end) of a chunk among them, where
+  // there are several tables. indexes: (T) over the keys of each.
+  void KeysByTable(ThreadPool* pool);
+  void FindByTable(const std::vector<SortedIndex>& indexes, size_t begin, size_t end,
+                   Chunk* chunk) const;
+
+  // The same for one table.
+  void Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const;
+  void NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk);
+  Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
+  // Leaves the lists of a table's part of a packed batch that repeat those of the instance before
+  // out of its ids.
+  void JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const;
+};
+
+}  // namespace pbx

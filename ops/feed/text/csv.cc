@@ -1,0 +1,217 @@
+// CSV: one cell a column, a column for each slot or for several.
+#include <algorithm>
+#include <cstring>
+
+#include "feed/text/line_parser.h"
+#include "feed/text/parser.h"
+#include "feed/text/scan.h"
+#include "feed/text/transform.h"
+#include "row/feasign.h"
+
+namespace pbx {
+namespace feed {
+namespace {
+
+struct Cell {
+  const char* begin;
+  const char* end;
+};
+
+// Cuts a line into cells. A quoted cell that holds "" is copied into `unquoted`, which a cell then
+// points into: it has room for the line from the start, so it never moves.
+bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
+              std::vector<Cell>* cells, LineError* error) {
+  cells->clear();
+  unquoted->clear();
+  unquoted->reserve(static_cast<size_t>(end - p));
+  for (;;) {
+    if (p == end || *p != '"') {
+      const void* found = std::memchr(p, delimiter, static_cast<size_t>(end - p));
+      const char* const stop = found == nullptr ? end : static_cast<const char*>(found);
+      cells->push_back({p, stop});
+      p = stop;
+    } else {
+      const size_t first = unquoted->size();
+      const char* const begin = ++p;
+      bool doubled = false;
+      for (;; ++p) {
+        if (p == end) return error->Set("the quote of cell %zu does not end", cells->size() + 1);
+        if (*p == '"') {
+          if (p + 1 == end || p[1] != '"') break;
+          doubled = true;
+          ++p;
+        }
+        unquoted->push_back(*p);
+      }
+      const char* const text = unquoted->data();
+      cells->push_back(doubled ? Cell{text + first, text + unquoted->size()} : Cell{begin, p});
+      ++p;
+      if (p < end && *p != delimiter) {
+        return error->Set("cell %zu goes on after its quote", cells->size());
+      }
+    }
+    if (p == end) return true;
+    ++p;  // after a delimiter there is a cell, if only an empty one
+  }
+}
+
+class CsvParser : public LineParser {
+ public:
+  explicit CsvParser(const FeedSchema& schema) : schema_(schema), tags_(schema.TagColumnsRead()) {
+    const std::vector<std::string> columns =
+        schema.csv_columns.empty() ? schema.ColumnNames() : schema.csv_columns;
+    columns_ = columns.size();
+    const auto place = [&columns](const std::string& name) {
+      const auto at = std::find(columns.begin(), columns.end(), name);
+      return static_cast<size_t>(at - columns.begin());
+    };
+    for (const SlotSpec& slot : schema.slots) places_.push_back(place(slot.column_name()));
+    for (const TagColumn& tag : tags_) tag_places_.push_back(place(tag.column));
+  }
+
+  bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
+    if (!CutCells(p, end, schema_.csv_delimiter, &unquoted_, &cells_, error)) return false;
+    if (cells_.size() != columns_) {
+      return error->Set("%zu cells, expected %zu", cells_.size(), columns_);
+    }
+    if (!schema_.csv_nulls.empty()) EmptyNulls();
+    for (size_t i = 0; i < tags_.size(); ++i) {
+      if (!TakeTag(tags_[i], cells_[tag_places_[i]], &out->tags, error)) return false;
+    }
+    uint32_t sparse = 0;
+    size_t dense = 0;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      const SlotSpec& slot = schema_.slots[i];
+      const Cell cell = cells_[places_[i]];
+      switch (slot.kind) {
+        case SlotKind::kLabel:
+          if (!ParseLabel(slot.name, cell.begin, cell.end, &out->label, error)) return false;
+          break;
+        case SlotKind::kDense:
+          if (!ParseDense(slot, cell, &out->dense[dense], error)) return false;
+          dense += static_cast<size_t>(slot.dim);
+          break;
+        case SlotKind::kSparse:
+          if (!ParseSparse(slot, sparse++, cell, out, error)) return false;
+          break;
+      }
+    }
+    return true;
+  }
+
+ private:
+  // Apart from Parse, which it must not slow where there are none.
+  __attribute__((noinline)) void EmptyNulls() {
+    for (Cell& cell : cells_) {
+      const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
+      for (const std::string& null : schema_.csv_nulls) {
+        if (text == null) cell.end = cell.begin;
+      }
+    }
+  }
+
+  const char* ValueEnd(const char* p, const char* end) const {
+    const void* found = std::memchr(p, schema_.csv_list_separator, static_cast<size_t>(end - p));
+    return found == nullptr ? end : static_cast<const char*>(found);
+  }
+
+  static bool Wrong(const SlotSpec& slot, const char* p, const char* end, const char* expected,
+                    LineError* error) {
+    return error->wanted() && error->Set("slot '%.200s': '%s' is not %s", slot.name.c_str(),
+                                         Printable(p, end, 40).c_str(), expected);
+  }
+
+  static bool TakeTag(const TagColumn& tag, Cell cell, LineTags* out, LineError* error) {
+    const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
+    if (tag.tag == Tag::kContent) {
+      out->content = text;
+      return true;
+    }
+    if (tag.tag == Tag::kLogKey) return SetLogKey(text, out, error);
+    out->ins_id = text;
+    return !text.empty() || error->Set("%s: an empty cell, expected an id", tag.name);
+  }
+
+  bool ParseDense(const SlotSpec& slot, Cell cell, float* out, LineError* error) const {
+    if (cell.begin == cell.end && slot.transform.has_default) {
+      std::fill_n(out, slot.dim, slot.transform.default_value);
+      return true;
+    }
+    int n = 0;
+    for (const char* p = cell.begin;; ++p) {
+      const char* const stop = slot.dim == 1 ? cell.end : ValueEnd(p, cell.end);
+      float value = 0;
+      if (ScanFloat(p, stop, &value) != stop) return Wrong(slot, p, stop, kFloatExpected, error);
+      if (n < slot.dim) out[n] = value;
+      ++n;
+      p = stop;
+      if (p == cell.end) break;
+    }
+    if (n == slot.dim) return true;
+    return error->Set("slot '%.200s': %d values, expected %d", slot.name.c_str(), n, slot.dim);
+  }
+
+  bool ParseSparse(const SlotSpec& slot, uint32_t index, Cell cell, LineValues* out,
+                   LineError* error) const {
+    // Two slots may use one column: a line may have more feasigns than LineValues makes room for.
+    const size_t room = out->count + static_cast<size_t>(cell.end - cell.begin) + 1;
+    if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
+    const size_t first = out->count;
+    for (const char* p = cell.begin; cell.begin < cell.end; ++p) {
+      const char* const stop = ValueEnd(p, cell.end);
+      uint64_t feasign = 0;
+      if (slot.transform.hash) {
+        feasign = FeasignOfString(p, static_cast<size_t>(stop - p));
+      } else if (ScanUint64(p, stop, &feasign) != stop) {
+        return Wrong(slot, p, stop, kFeasignExpected, error);
+      }
+      out->feasigns[out->count] = feasign = schema_.Keyed(feasign, index);
+      out->count += feasign != 0;
+      p = stop;
+      if (p == cell.end) break;
+    }
+    out->lengths[index] = static_cast<uint32_t>(out->count - first);
+    return true;
+  }
+
+  const FeedSchema& schema_;
+  size_t columns_ = 0;
+  std::vector<size_t> places_;  // of each slot: its column
+  const std::vector<TagColumn> tags_;
+  std::vector<size_t> tag_places_;
+  std::vector<Cell> cells_;
+  std::string unquoted_;
+};
+
+}  // namespace
+
+std::unique_ptr<LineParser> NewCsvParser(const FeedSchema& schema) {
+  return std::make_unique<CsvParser>(schema);
+}
+
+}  // namespace feed
+
+Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema) {
+  if (size == 0) {
+    std::string expected;
+    for (const std::string& name : schema->ColumnNames()) {
+      expected += (expected.empty() ? "" : ", ") + name;
+    }
+    return Error(
+        Code::kInvalidArgument,
+        "expected a header with the columns %.1000s, found no first line, or an empty one; "
+        "of files without a header slots.yaml says csv: {header: false}",
+        expected.c_str());
+  }
+  std::vector<feed::Cell> cells;
+  std::string unquoted;
+  feed::LineError error(true);
+  if (!feed::CutCells(line, line + size, schema->csv_delimiter, &unquoted, &cells, &error)) {
+    return Error(Code::kInvalidArgument, "the header: %s", error.reason().c_str());
+  }
+  schema->csv_columns.clear();
+  for (const feed::Cell& cell : cells) schema->csv_columns.emplace_back(cell.begin, cell.end);
+  return schema->Check();
+}
+
+}  // namespace pbx

@@ -1,0 +1,63 @@
+#include "feed/text/dense_limits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace pbx::feed {
+
+DenseLimits::DenseLimits(const FeedSchema& schema) {
+  if (schema.format == Format::kCriteoTsv) return;  // its dense values are logarithms already
+  const auto bits_of = [](float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    return bits;
+  };
+  const uint32_t limit = bits_of(kLargeDense), none = bits_of(std::numeric_limits<float>::max());
+  uint32_t number = 0;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.kind != SlotKind::kDense) continue;
+    const SlotTransform& t = slot.transform;
+    const bool clipped = t.clip && t.clip_low >= -kLargeDense && t.clip_high <= kLargeDense;
+    for (int i = 0; i < slot.dim; ++i) {
+      limits_.push_back(t.log1p || clipped ? none : limit);
+      slots_.push_back(&slot);
+      number_of_slot_.push_back(number);
+    }
+    ++number;
+  }
+  const auto none_of = [&](uint32_t of_column) { return of_column == none; };
+  if (std::all_of(limits_.begin(), limits_.end(), none_of)) limits_.clear();
+}
+
+float DenseLimits::Fed(size_t column, float value) const {
+  const SlotTransform& t = slots_[column]->transform;
+  if (t.log1p) return 0;
+  return t.clip ? std::min(std::max(value, t.clip_low), t.clip_high) : value;
+}
+
+bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>* large,
+                       LineError* error) const {
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    const float value = Fed(i, row[i]);
+    if (std::fabs(value) <= kMostDense) continue;
+    return error->Set(
+        "slot '%.200s': %g is beyond %g, too large to be fed to a network; clip: [low, high] or "
+        "log1p: true in slots.yaml bounds it",
+        slots_[i]->name.c_str(), static_cast<double>(value), static_cast<double>(kMostDense));
+  }
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    const float value = Fed(i, row[i]);
+    if (std::fabs(value) <= kLargeDense) continue;
+    const auto of_slot = [&](const LargeValue& one) { return one.slot == number_of_slot_[i]; };
+    const auto found = std::find_if(large->begin(), large->end(), of_slot);
+    if (found == large->end()) {
+      large->push_back({number_of_slot_[i], line, value});
+    } else if (std::fabs(value) > std::fabs(found->value)) {
+      *found = {number_of_slot_[i], line, value};
+    }
+  }
+  return true;
+}
+
+}  // namespace pbx::feed

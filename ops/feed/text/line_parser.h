@@ -1,0 +1,89 @@
+// What ParseChunk and the parser of one format share. A LineParser turns one line into values;
+// cutting lines, counting bad ones and collecting columns is ParseChunk's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "feed/text/schema.h"
+#include "feed/text/tokens.h"
+
+namespace pbx::feed {
+
+// The values of one line, reused from line to line. S = sparse slots, W = dense width.
+struct LineValues {
+  float label = 0;
+  std::vector<float> dense;        // (W)
+  std::vector<uint32_t> lengths;   // (S)
+  std::vector<uint64_t> feasigns;  // in slot order; room for MaxFeasigns of the line, never less
+  size_t count = 0;                // feasigns in use
+  LineTags tags;                   // texts in the line, or held by the parser until the next
+
+  // A feasign takes a byte and a separator, but for Criteo's columns, which make one each even when
+  // empty; a few more, because a 0 is written before it is dropped, and MultiSlot's by four.
+  size_t MaxFeasigns(size_t line_bytes) const { return line_bytes / 2 + 5 + lengths.size(); }
+};
+
+// Bytes as text: unprintable ones as \xNN; at most `limit` bytes of the input.
+std::string Printable(const char* p, const char* end, size_t limit);
+
+// Why a line is bad. Formats nothing unless the reason will be shown: a file of bad lines must not
+// be slower than a file of good ones.
+class LineError {
+ public:
+  explicit LineError(bool wanted) : wanted_(wanted) {}
+
+  // Both return false, so that a parser can `return error->Set(...)`.
+  __attribute__((format(printf, 2, 3))) bool Set(const char* format, ...);
+  // "slot 'C3': 'xyz' is not <expected>", for the token that starts at p.
+  bool Token(const std::string& slot, const char* p, const char* end, const char* expected);
+
+  bool wanted() const { return wanted_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  bool wanted_;
+  std::string reason_;
+};
+
+class LineParser {
+ public:
+  virtual ~LineParser() = default;
+  // [p, end): a line without its line break, not empty, free of NUL. Fills every part of `out`.
+  // False when the line is malformed; then `out` is of no use.
+  virtual bool Parse(const char* p, const char* end, LineValues* out, LineError* error) = 0;
+
+  // The same by token kernels. [line, line + size) is at most TokenKernels::kMaxLine long, readable
+  // for kReach beyond its ends, and may hold NUL. False is no verdict: Parse tells what it is.
+  virtual bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                         const TokenColumns& tokens, LineValues* out) {
+    static_cast<void>(kernels), static_cast<void>(line), static_cast<void>(size);
+    static_cast<void>(tokens), static_cast<void>(out);
+    return false;
+  }
+};
+
+// schema: checked, borrowed for the parser's life.
+std::unique_ptr<LineParser> NewMultiSlotParser(const FeedSchema& schema);
+std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema);  // both orders
+std::unique_ptr<LineParser> NewCriteoParser(const FeedSchema& schema);
+std::unique_ptr<LineParser> NewCsvParser(const FeedSchema& schema);
+std::unique_ptr<LineParser> NewPluginParser(const FeedSchema& schema);
+
+// A label slot's value: a number in [0, 1] that fills the whole token.
+bool ParseLabel(const std::string& slot, const char* p, const char* end, float* label,
+                LineError* error);
+
+// The same of converted token i; false is no verdict.
+inline bool ParseLabel(const char* line, const TokenColumns& tokens, size_t i, float* label) {
+  if (!FloatOf(line, tokens, i, label) || !(*label >= 0 && *label <= 1)) return false;
+  *label += 0.0f;
+  return true;
+}
+
+constexpr char kFeasignExpected[] = "a decimal feasign in [0, 2^64 - 1]";
+constexpr char kFloatExpected[] = "a finite number";
+
+}  // namespace pbx::feed

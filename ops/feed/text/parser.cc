@@ -1,0 +1,236 @@
+#include "feed/text/parser.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstring>
+
+#include "feed/text/dense_limits.h"
+#include "feed/text/line_parser.h"
+#include "feed/text/scan.h"
+#include "feed/text/tokens.h"
+#include "feed/text/transform.h"
+
+namespace pbx {
+namespace feed {
+
+std::string Printable(const char* p, const char* end, size_t limit) {
+  std::string text;
+  const char* const stop = static_cast<size_t>(end - p) > limit ? p + limit : end;
+  for (; p < stop; ++p) {
+    if (*p >= 0x20 && *p < 0x7f) {
+      text.push_back(*p);
+    } else {
+      char escaped[5];
+      std::snprintf(escaped, sizeof(escaped), "\\x%02x", static_cast<unsigned>(*p) & 0xffu);
+      text += escaped;
+    }
+  }
+  return text;
+}
+
+bool LineError::Set(const char* format, ...) {
+  if (!wanted_) return false;
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof(text), format, args);
+  va_end(args);
+  reason_ = text;
+  return false;
+}
+
+bool LineError::Token(const std::string& slot, const char* p, const char* end,
+                      const char* expected) {
+  if (!wanted_) return false;
+  const std::string token = Printable(p, TokenEnd(p, end), 40);
+  return Set("slot '%.200s': '%s' is not %s", slot.c_str(), token.c_str(), expected);
+}
+
+bool ParseLabel(const std::string& slot, const char* p, const char* end, float* label,
+                LineError* error) {
+  float value = -1;
+  if (ScanFloat(p, end, &value) != end || !(value >= 0 && value <= 1)) {
+    return error->Token(slot, p, end, "a label in [0, 1]");
+  }
+  *label = value + 0.0f;  // "-0" is 0
+  return true;
+}
+
+namespace {
+
+constexpr size_t kBadLinesKept = 8;
+constexpr size_t kExcerptBytes = 80;
+
+std::unique_ptr<LineParser> NewParser(const FeedSchema& schema) {
+  switch (schema.format) {
+    case Format::kMultiSlot: return NewMultiSlotParser(schema);
+    case Format::kFeasignSlot:
+    case Format::kSlotValue: return NewSlotTextParser(schema);
+    case Format::kCriteoTsv: return NewCriteoParser(schema);
+    case Format::kCsv: return NewCsvParser(schema);
+    case Format::kPlugin: return NewPluginParser(schema);
+    case Format::kColumns: break;
+  }
+  return nullptr;
+}
+
+// Marks the beginning of a file for some editors; where files were joined, of any line.
+constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
+
+class ChunkParser {
+ public:
+  ChunkParser(const FeedSchema& schema, const char* data, size_t size, ParsedChunk* out)
+      : schema_(schema),
+        begin_(data),
+        end_(data + size),
+        out_(*out),
+        parser_(NewParser(schema)),
+        limits_(schema) {
+    values_.dense.resize(schema.dense_width());
+    values_.lengths.resize(schema.sparse_slots());
+    if (kernels_ != nullptr) tokens_ = std::make_unique<TokenBuffer>();
+  }
+
+  bool known() const { return parser_ != nullptr; }
+
+  void Run() {
+    for (const char* p = begin_; p < end_; ++out_.lines) {
+      const void* found = std::memchr(p, '\n', static_cast<size_t>(end_ - p));
+      const char* const next = found == nullptr ? end_ : static_cast<const char*>(found);
+      const char* const line_end = next > p && next[-1] == '\r' ? next - 1 : next;
+      if (ParseFast(p, line_end)) {
+        Take(p, line_end);
+      } else {
+        ParseSlowly(p, line_end);
+      }
+      p = next == end_ ? end_ : next + 1;
+    }
+  }
+
+ private:
+  bool ParseFast(const char* p, const char* end) {
+    const size_t bytes = static_cast<size_t>(end - p);
+    if (kernels_ == nullptr || bytes == 0 || bytes > schema_.max_line_bytes ||
+        bytes > TokenKernels::kMaxLine || p - begin_ < kReach || end_ - end < kReach) {
+      return false;
+    }
+    MakeRoom(bytes);
+    LineError unsaid(false);
+    p = SkipTags(p, end, &unsaid);
+    if (p == nullptr || p == end) return false;
+    const size_t rest = static_cast<size_t>(end - p);
+    return parser_->ParseFast(*kernels_, p, rest, tokens_->columns(), &values_);
+  }
+
+  void ParseSlowly(const char* p, const char* end) {
+    if (end - p >= 3 && std::memcmp(p, kByteOrderMark, 3) == 0) p += 3;
+    if (p == end) return;
+    LineError error(out_.first_bad.size() < kBadLinesKept);
+    if (ParseLine(p, end, &error)) {
+      Take(p, end);
+    } else {
+      Reject(p, end, error);
+    }
+  }
+
+  // A line that is parsed, unless a dense value of it is too large.
+  void Take(const char* p, const char* end) {
+    if (limits_.Beyond(values_.dense.data())) {
+      LineError error(out_.first_bad.size() < kBadLinesKept);
+      if (!limits_.Take(values_.dense.data(), out_.lines, &out_.large, &error)) {
+        Reject(p, end, error);
+        return;
+      }
+    }
+    Append(p, end);
+  }
+
+  __attribute__((noinline)) void Reject(const char* p, const char* end, const LineError& error) {
+    ++out_.bad_lines;
+    if (out_.first_bad.size() < kBadLinesKept) {
+      out_.first_bad.push_back({out_.lines, error.reason(), Printable(p, end, kExcerptBytes)});
+    }
+  }
+
+  bool ParseLine(const char* p, const char* end, LineError* error) {
+    const size_t bytes = static_cast<size_t>(end - p);
+    if (bytes > schema_.max_line_bytes) {
+      return error->Set("the line has %zu bytes, expected at most %zu", bytes,
+                        schema_.max_line_bytes);
+    }
+    if (const void* nul = std::memchr(p, '\0', bytes)) {
+      return error->Set("a NUL byte at offset %zu",
+                        static_cast<size_t>(static_cast<const char*>(nul) - p));
+    }
+    MakeRoom(bytes);
+    p = SkipTags(p, end, error);
+    return p != nullptr && parser_->Parse(p, end, &values_, error);
+  }
+
+  // Where the slots of the line begin; null when its tags are malformed.
+  const char* SkipTags(const char* p, const char* end, LineError* error) {
+    return leading_tags_ ? TakeTags(schema_.tags, p, end, &values_.tags, error) : p;
+  }
+
+  void MakeRoom(size_t line_bytes) {
+    const size_t room = values_.MaxFeasigns(line_bytes);
+    if (values_.feasigns.size() < room) values_.feasigns.resize(room + room / 4);
+    values_.count = 0;
+  }
+
+  // [p, end) is the line. What is left of the chunk is taken to make as many values a byte.
+  void Append(const char* p, const char* end) {
+    const size_t rest = static_cast<size_t>(end_ - p);
+    const size_t lines = rest / static_cast<size_t>(end - p + 1) + 1;
+    const auto append = [&](const auto* values, size_t n, auto* column) {
+      if (column->capacity() - column->size() < n) {
+        // Slack is at most a quarter, and the whole never more than four times the text.
+        const size_t wanted = n * lines + n * lines / 64;
+        const size_t most = 4 * rest / sizeof(*values);
+        column->reserve(column->size() + std::max({n, column->size() / 4, std::min(wanted, most)}));
+      }
+      column->insert(column->end(), values, values + n);
+    };
+    ++out_.instances;
+    append(&values_.label, 1, &out_.labels);
+    append(values_.dense.data(), values_.dense.size(), &out_.dense);
+    append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
+    append(values_.feasigns.data(), values_.count, &out_.feasigns);
+    if (schema_.tags.any()) out_.tags.Add(schema_.tags, values_.tags);
+  }
+
+  bool HasStrings() const {
+    return std::any_of(schema_.slots.begin(), schema_.slots.end(),
+                       [](const SlotSpec& slot) { return slot.transform.hash; });
+  }
+
+  static constexpr std::ptrdiff_t kReach = TokenKernels::kReach;
+
+  const FeedSchema& schema_;
+  const char* const begin_;
+  const char* const end_;
+  ParsedChunk& out_;
+  const std::unique_ptr<LineParser> parser_;
+  const DenseLimits limits_;
+  // Null on the plain path, and where tokens are strings: they are no numbers.
+  const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
+  std::unique_ptr<TokenBuffer> tokens_;
+  LineValues values_;
+  const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
+};
+
+}  // namespace
+}  // namespace feed
+
+Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, ParsedChunk* out) {
+  PBX_RETURN_IF_ERROR(whole.Check());
+  *out = ParsedChunk();
+  const FeedSchema schema = whole.WithoutMade();
+  feed::ChunkParser parser(schema, data, size, out);
+  if (!parser.known()) return Error(Code::kInvalidArgument, "the schema's format is no text");
+  parser.Run();
+  Transform(whole, out);
+  return Status::Ok();
+}
+
+}  // namespace pbx

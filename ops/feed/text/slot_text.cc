@@ -1,0 +1,295 @@
+// Tokens "value:slot" (feasign_slot) or "slot:value" (slot_value), in any order on the line.
+#include <algorithm>
+#include <cstring>
+
+#include "feed/text/line_parser.h"
+#include "feed/text/scan.h"
+#include "feed/text/transform.h"
+#include "row/feasign.h"
+
+namespace pbx::feed {
+namespace {
+
+// Finds a slot by its name on the line, without making a string of it.
+class NameTable {
+ public:
+  explicit NameTable(const std::vector<SlotSpec>& slots) : slots_(slots) {
+    size_t size = 16;
+    while (size < slots.size() * 2) size *= 2;
+    places_.assign(size, kNone);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      size_t at = Place(slots[i].name.data(), slots[i].name.size());
+      while (places_[at] != kNone) at = (at + 1) & (size - 1);
+      places_[at] = static_cast<uint32_t>(i);
+    }
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  bool Is(uint32_t slot, const char* name, size_t size) const {
+    const std::string& here = slots_[slot].name;
+    return here.size() == size && std::memcmp(here.data(), name, size) == 0;
+  }
+
+  // Index among the schema's slots, or kNone.
+  uint32_t Find(const char* name, size_t size) const {
+    for (size_t at = Place(name, size); places_[at] != kNone;
+         at = (at + 1) & (places_.size() - 1)) {
+      if (Is(places_[at], name, size)) return places_[at];
+    }
+    return kNone;
+  }
+
+ private:
+  size_t Place(const char* name, size_t size) const {
+    return HashBytes(name, size, 0) & (places_.size() - 1);
+  }
+
+  const std::vector<SlotSpec>& slots_;
+  std::vector<uint32_t> places_;
+};
+
+// One token, cut at its colon.
+struct Token {
+  const char* name;
+  const char* name_end;
+  const char* value;
+  const char* value_end;
+};
+
+class SlotTextParser : public LineParser {
+ public:
+  explicit SlotTextParser(const FeedSchema& schema)
+      : schema_(schema),
+        names_(schema.slots),
+        column_(schema.slots.size()),
+        filled_(schema.slots.size()),
+        ends_(schema.sparse_slots()),
+        follower_(schema.slots.size()) {
+    size_t sparse = 0, dense = 0;
+    for (size_t i = 0; i < schema.slots.size(); ++i) {
+      const SlotSpec& slot = schema.slots[i];
+      if (slot.kind == SlotKind::kSparse) column_[i] = sparse++;
+      if (slot.kind == SlotKind::kDense) {
+        column_[i] = dense;
+        dense += static_cast<size_t>(slot.dim);
+      }
+    }
+  }
+
+  // Of lines whose tokens have one ':' each: with blanks in their place, names and values take
+  // turns. Names are converted too, for nothing; it is still twice as fast.
+  bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
+                 const TokenColumns& tokens, LineValues* out) override {
+    char* const blank = blanked_.data() + TokenKernels::kReach;
+    size_t colons = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const bool colon = line[i] == ':';
+      blank[i] = colon ? ' ' : line[i];
+      colons += colon;
+    }
+    const size_t n = kernels.tokens(blank, size, tokens);
+    if (n != 2 * colons) return false;
+    Begin(out);
+    LineError unsaid(false);
+    const bool value_first = schema_.format == Format::kFeasignSlot;
+    for (size_t i = 0; i < n; i += 2) {
+      const size_t after = tokens.size(i + 1);
+      // Sizes of 127 may be more. One byte, a ':', stands between the two.
+      if (tokens.size(i) >= 127 || after >= 127 ||
+          tokens.ends[i + 1] - after != tokens.ends[i] + 1 || line[tokens.ends[i]] != ':') {
+        return false;
+      }
+      const size_t name = value_first ? i + 1 : i;
+      const char* const name_end = blank + tokens.ends[name];
+      const size_t name_size = tokens.size(name);
+      const uint32_t slot = Find(name_end - name_size, name_size);
+      if (slot == NameTable::kNone) {
+        const char* const begin = line + tokens.ends[i] - tokens.size(i);
+        if (!CheckUnknown(begin, line + tokens.ends[i + 1], &unsaid)) return false;
+      } else if (!AddFast(slot, blank, tokens, value_first ? i : i + 1, out)) {
+        return false;
+      }
+    }
+    return Finish(out, &unsaid);
+  }
+
+  bool Parse(const char* p, const char* end, LineValues* out, LineError* error) override {
+    Begin(out);
+    for (p = SkipBlanks(p, end); p < end; p = SkipBlanks(p, end)) {
+      const char* const after = TokenEnd(p, end);
+      Token token;
+      if (!Cut(p, after, &token)) {
+        return error->wanted() && error->Set("'%s' has no ':'", Printable(p, after, 40).c_str());
+      }
+      const size_t name_size = static_cast<size_t>(token.name_end - token.name);
+      const uint32_t slot = Find(token.name, name_size);
+      if (slot == NameTable::kNone ? !CheckUnknown(p, after, error)
+                                   : !Add(slot, token, out, error)) {
+        return false;
+      }
+      p = after;
+    }
+    return Finish(out, error);
+  }
+
+ private:
+  void Begin(LineValues* out) {
+    std::fill(out->lengths.begin(), out->lengths.end(), 0u);
+    std::fill(filled_.begin(), filled_.end(), 0u);
+    found_.clear();
+  }
+
+  bool Finish(LineValues* out, LineError* error) {
+    for (size_t i = 0; i < filled_.size(); ++i) {
+      if (filled_[i] == 0 && schema_.slots[i].kind == SlotKind::kDense &&
+          schema_.slots[i].transform.has_default) {
+        std::fill_n(out->dense.data() + column_[i], schema_.slots[i].dim,
+                    schema_.slots[i].transform.default_value);
+      } else if (!CheckFilled(i, error)) {
+        return false;
+      }
+    }
+    SortBySlot(out);
+    return true;
+  }
+
+  // Lines tend to name slots in one order: what followed the slot before, or the slot itself, is
+  // compared before it is searched.
+  uint32_t Find(const char* name, size_t size) {
+    if (last_ != NameTable::kNone) {
+      if (names_.Is(last_, name, size)) return last_;
+      const uint32_t next = follower_[last_];
+      if (names_.Is(next, name, size)) return last_ = next;
+    }
+    const uint32_t found = names_.Find(name, size);
+    if (found == NameTable::kNone) return found;
+    if (last_ != NameTable::kNone) follower_[last_] = found;
+    return last_ = found;
+  }
+
+  // A name may hold a ':', a value cannot.
+  bool Cut(const char* p, const char* end, Token* token) const {
+    const size_t size = static_cast<size_t>(end - p);
+    const bool value_first = schema_.format == Format::kFeasignSlot;
+    const void* found = value_first ? std::memchr(p, ':', size) : memrchr(p, ':', size);
+    if (found == nullptr) return false;
+    const char* const colon = static_cast<const char*>(found);
+    *token = value_first ? Token{colon + 1, end, p, colon} : Token{p, colon, colon + 1, end};
+    return true;
+  }
+
+  // An unknown slot is ignored, but not one whose name is a known one and a stray control byte: its
+  // value would be lost without a word.
+  static bool CheckUnknown(const char* p, const char* end, LineError* error) {
+    for (const char* at = p; at < end; ++at) {
+      if (static_cast<unsigned char>(*at) >= 0x20) continue;
+      return error->wanted() &&
+             error->Set("'%s' holds a control byte", Printable(p, end, 40).c_str());
+    }
+    return true;
+  }
+
+  bool Add(uint32_t index, const Token& token, LineValues* out, LineError* error) {
+    const SlotSpec& slot = schema_.slots[index];
+    const char* const end = token.value_end;
+    ++filled_[index];
+    switch (slot.kind) {
+      case SlotKind::kLabel: return ParseLabel(slot.name, token.value, end, &out->label, error);
+      case SlotKind::kDense: {
+        float value = 0;
+        if (ScanFloat(token.value, end, &value) != end) {
+          return error->Token(slot.name, token.value, end, kFloatExpected);
+        }
+        // Surplus values are only counted; CheckFilled reports them.
+        if (filled_[index] <= static_cast<uint32_t>(slot.dim)) {
+          out->dense[column_[index] + filled_[index] - 1] = value;
+        }
+        return true;
+      }
+      case SlotKind::kSparse: {
+        uint64_t feasign = 0;
+        if (slot.transform.hash) {
+          feasign = FeasignOfString(token.value, static_cast<size_t>(end - token.value));
+        } else if (ScanUint64(token.value, end, &feasign) != end) {
+          return error->Token(slot.name, token.value, end, kFeasignExpected);
+        }
+        AddFeasign(index, feasign, out);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void AddFeasign(uint32_t index, uint64_t feasign, LineValues* out) {
+    if (feasign == 0) return;
+    const uint32_t column = static_cast<uint32_t>(column_[index]);
+    found_.push_back({schema_.Keyed(feasign, column), column});
+    ++out->lengths[column];
+  }
+
+  // As Add, of token i; false is no verdict.
+  bool AddFast(uint32_t index, const char* line, const TokenColumns& tokens, size_t i,
+               LineValues* out) {
+    const SlotSpec& slot = schema_.slots[index];
+    ++filled_[index];
+    switch (slot.kind) {
+      case SlotKind::kLabel: return ParseLabel(line, tokens, i, &out->label);
+      case SlotKind::kDense: {
+        if (filled_[index] > static_cast<uint32_t>(slot.dim)) return false;
+        return FloatOf(line, tokens, i, &out->dense[column_[index] + filled_[index] - 1]);
+      }
+      case SlotKind::kSparse:
+        if (tokens.bytes_odd(i) != 0) return false;  // no kernel reads strings
+        AddFeasign(index, tokens.values[i], out);
+        return true;
+    }
+    return false;
+  }
+
+  bool CheckFilled(size_t index, LineError* error) const {
+    const SlotSpec& slot = schema_.slots[index];
+    if (slot.kind == SlotKind::kSparse) return true;
+    const uint32_t expected = slot.kind == SlotKind::kLabel ? 1 : static_cast<uint32_t>(slot.dim);
+    if (filled_[index] == expected) return true;
+    return error->Set("%s slot '%.200s': %u values, expected %u",
+                      slot.kind == SlotKind::kLabel ? "label" : "dense", slot.name.c_str(),
+                      filled_[index], expected);
+  }
+
+  // Stable: within a slot the feasigns keep the order of the line.
+  void SortBySlot(LineValues* out) {
+    size_t next = 0;
+    for (size_t s = 0; s < ends_.size(); ++s) {
+      ends_[s] = next;
+      next += out->lengths[s];
+    }
+    for (const Found& found : found_) out->feasigns[ends_[found.slot]++] = found.feasign;
+    out->count = next;
+  }
+
+  struct Found {
+    uint64_t feasign;
+    uint32_t slot;  // among the sparse slots
+  };
+
+  const FeedSchema& schema_;
+  const NameTable names_;
+  std::vector<size_t> column_;    // of each slot: its sparse index, or its first dense column
+  std::vector<uint32_t> filled_;  // values of each slot seen on the line
+  std::vector<size_t> ends_;      // of each sparse slot: where its next feasign goes
+  std::vector<Found> found_;
+  std::vector<uint32_t> follower_;  // of each slot: the one that came after it the last time
+  uint32_t last_ = NameTable::kNone;
+  // A line with blanks for its ':', between bytes that may be read.
+  std::vector<char> blanked_ =
+      std::vector<char>(TokenKernels::kMaxLine + 2 * TokenKernels::kReach, ' ');
+};
+
+}  // namespace
+
+std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema) {
+  return std::make_unique<SlotTextParser>(schema);
+}
+
+}  // namespace pbx::feed

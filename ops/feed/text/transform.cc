@@ -1,0 +1,180 @@
+#include "feed/text/transform.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "row/feasign.h"
+
+namespace pbx {
+namespace {
+
+constexpr size_t kNone = static_cast<size_t>(-1);
+
+// What one sparse slot becomes, with names looked up.
+struct SparsePlan {
+  const SlotTransform* transform = nullptr;
+  uint64_t default_feasign = 0;
+  uint64_t seed = 0;             // made: hash of the name
+  size_t dense = kNone;          // bucket: the dense column
+  size_t first = 0, second = 0;  // cross: among the sparse slots
+  size_t max_length = SIZE_MAX;
+};
+
+struct Plan {
+  std::vector<SparsePlan> sparse;  // (S)
+  size_t read = 0;                 // sparse slots that are read; the first ones
+  bool changes_sparse = false;
+};
+
+size_t IndexOfKind(const FeedSchema& schema, SlotKind kind, const std::string& name) {
+  size_t index = 0;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.name == name) break;
+    if (slot.kind == kind) index += kind == SlotKind::kDense ? static_cast<size_t>(slot.dim) : 1;
+  }
+  return index;
+}
+
+Plan PlanOf(const FeedSchema& schema) {
+  Plan plan;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.kind != SlotKind::kSparse) continue;
+    const SlotTransform& t = slot.transform;
+    SparsePlan one;
+    one.transform = &t;
+    if (t.max_length != 0) one.max_length = t.max_length;
+    if (t.has_default) {
+      one.default_feasign =
+          t.made() ? t.default_feasign : schema.Keyed(t.default_feasign, plan.sparse.size());
+    }
+    if (t.made()) one.seed = HashBytes(slot.name.data(), slot.name.size(), 0);
+    if (!t.bucket_of.empty()) one.dense = IndexOfKind(schema, SlotKind::kDense, t.bucket_of);
+    if (!t.cross.empty()) {
+      one.first = IndexOfKind(schema, SlotKind::kSparse, t.cross[0]);
+      one.second = IndexOfKind(schema, SlotKind::kSparse, t.cross[1]);
+      if (t.max_length == 0) one.max_length = kMaxCrossed;
+    }
+    plan.read += !t.made();
+    plan.changes_sparse |= t.made() || t.max_length != 0 || t.has_default;
+    plan.sparse.push_back(one);
+  }
+  return plan;
+}
+
+// Writes the sparse slots of one instance after another.
+class SparseWriter {
+ public:
+  SparseWriter(const Plan& plan, size_t instances)
+      : cut_lists(plan.sparse.size()),
+        cut_values(plan.sparse.size()),
+        plan_(plan),
+        starts_(plan.sparse.size() + 1) {
+    lengths.reserve(instances * plan.sparse.size());
+  }
+
+  // feasigns: those that were read, of this instance; returns where the next instance's begin.
+  const uint64_t* Add(const uint64_t* read, const uint32_t* read_lengths, const float* dense) {
+    for (size_t s = 0; s < plan_.sparse.size(); ++s) {
+      const SparsePlan& slot = plan_.sparse[s];
+      starts_[s] = feasigns.size();
+      if (s < plan_.read) {
+        const size_t kept = std::min<size_t>(read_lengths[s], slot.max_length);
+        Cut(s, read_lengths[s] - kept);
+        feasigns.insert(feasigns.end(), read, read + kept);
+        read += read_lengths[s];
+      } else if (slot.dense != kNone) {
+        feasigns.push_back(FeasignOfPair(slot.seed, Bucket(slot, dense[slot.dense]), 0));
+      } else {
+        const size_t pairs = (starts_[slot.first + 1] - starts_[slot.first]) *
+                             (starts_[slot.second + 1] - starts_[slot.second]);
+        Cross(slot);
+        Cut(s, pairs - (feasigns.size() - starts_[s]));
+      }
+      if (feasigns.size() == starts_[s] && slot.default_feasign != 0) {
+        feasigns.push_back(slot.default_feasign);
+      }
+      lengths.push_back(static_cast<uint32_t>(feasigns.size() - starts_[s]));
+      starts_[s + 1] = feasigns.size();
+    }
+    return read;
+  }
+
+  std::vector<uint64_t> feasigns;
+  std::vector<uint32_t> lengths;
+  std::vector<uint64_t> cut_lists, cut_values;  // (S)
+
+ private:
+  void Cut(size_t slot, size_t values) {
+    cut_lists[slot] += values != 0;
+    cut_values[slot] += values;
+  }
+
+  static uint64_t Bucket(const SparsePlan& slot, float value) {
+    const std::vector<float>& b = slot.transform->boundaries;
+    return static_cast<uint64_t>(std::upper_bound(b.begin(), b.end(), value) - b.begin());
+  }
+
+  void Cross(const SparsePlan& slot) {
+    size_t room = slot.max_length;
+    for (size_t i = starts_[slot.first]; i < starts_[slot.first + 1]; ++i) {
+      for (size_t j = starts_[slot.second]; j < starts_[slot.second + 1]; ++j) {
+        if (room-- == 0) return;
+        feasigns.push_back(FeasignOfPair(slot.seed, feasigns[i], feasigns[j]));
+      }
+    }
+  }
+
+  const Plan& plan_;
+  std::vector<size_t> starts_;  // of the slots of the instance at hand
+};
+
+void TransformDense(const FeedSchema& schema, ParsedChunk* chunk) {
+  const size_t width = schema.dense_width();
+  size_t column = 0;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.kind != SlotKind::kDense) continue;
+    const SlotTransform& t = slot.transform;
+    for (const size_t end = column + static_cast<size_t>(slot.dim); column < end; ++column) {
+      if (!t.clip && !t.log1p) continue;
+      for (size_t at = column; at < chunk->dense.size(); at += width) {
+        float v = chunk->dense[at];
+        if (t.clip) v = std::min(std::max(v, t.clip_low), t.clip_high);
+        // In long double, whose log glibc computes in one way on every x86-64 processor.
+        if (t.log1p)
+          v = static_cast<float>(std::log(1 + static_cast<long double>(std::max(v, 0.f))));
+        chunk->dense[at] = v;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
+  const Plan plan = PlanOf(schema);
+  if (plan.changes_sparse) {
+    SparseWriter writer(plan, chunk->instances);
+    writer.feasigns.reserve(chunk->feasigns.size() +
+                            chunk->instances * (plan.sparse.size() - plan.read));
+    const size_t width = schema.dense_width();
+    const uint64_t* read = chunk->feasigns.data();
+    for (size_t i = 0; i < chunk->instances; ++i) {
+      read =
+          writer.Add(read, chunk->lengths.data() + i * plan.read, chunk->dense.data() + i * width);
+    }
+    chunk->feasigns = std::move(writer.feasigns);
+    chunk->lengths = std::move(writer.lengths);
+    if (std::any_of(writer.cut_lists.begin(), writer.cut_lists.end(),
+                    [](uint64_t lists) { return lists != 0; })) {
+      chunk->cut_lists = std::move(writer.cut_lists);
+      chunk->cut_values = std::move(writer.cut_values);
+    }
+    chunk->nonzero = false;  // not looked at
+    chunk->single = false;
+  }
+  TransformDense(schema, chunk);
+}
+
+}  // namespace pbx

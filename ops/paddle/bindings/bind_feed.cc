@@ -1,0 +1,490 @@
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "feed/columns/columns.h"
+#include "feed/instances/instances.h"
+#include "feed/text/line_plugin.h"
+#include "feed/text/parser.h"
+#include "feed/text/tokens.h"
+#include "feed/text/transform.h"
+#include "paddle/bindings/arrays.h"
+#include "paddle/bindings/bindings.h"
+#include "row/feasign.h"
+
+namespace pbx {
+namespace {
+
+Format FormatFrom(const std::string& name) {
+  if (name == "multislot") return Format::kMultiSlot;
+  if (name == "feasign_slot") return Format::kFeasignSlot;
+  if (name == "slot_value") return Format::kSlotValue;
+  if (name == "criteo_tsv") return Format::kCriteoTsv;
+  if (name == "csv") return Format::kCsv;
+  if (name == "parquet" || name == "arrow") return Format::kColumns;
+  if (name == "plugin") return Format::kPlugin;
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "format '%s': expected multislot, feasign_slot, slot_value, criteo_tsv, "
+                          "csv, parquet or arrow",
+                          name.c_str()));
+}
+
+SlotKind KindFrom(const std::string& name) {
+  if (name == "label") return SlotKind::kLabel;
+  if (name == "dense") return SlotKind::kDense;
+  if (name == "sparse") return SlotKind::kSparse;
+  throw StatusError(Error(Code::kInvalidArgument, "slot type '%s': expected label, dense or sparse",
+                          name.c_str()));
+}
+
+// fields: as SlotTransform, but for what is absent or None.
+SlotTransform TransformFrom(const py::dict& fields) {
+  const auto has = [&](const char* key) { return fields.contains(key) && !fields[key].is_none(); };
+  SlotTransform t;
+  t.hash = has("hash") && fields["hash"].cast<bool>();
+  if (has("max_length")) t.max_length = fields["max_length"].cast<uint32_t>();
+  t.has_default = has("default");
+  if (t.has_default) {
+    const py::object value = fields["default"];
+    if (py::isinstance<py::str>(value)) {
+      const std::string text = value.cast<std::string>();
+      t.default_feasign = FeasignOfString(text.data(), text.size());
+    } else if (fields["type"].cast<std::string>() == "sparse") {
+      t.default_feasign = value.cast<uint64_t>();
+    } else {
+      t.default_value = value.cast<float>();
+    }
+  }
+  t.clip = has("clip");
+  if (t.clip) std::tie(t.clip_low, t.clip_high) = fields["clip"].cast<std::pair<float, float>>();
+  t.log1p = has("log1p") && fields["log1p"].cast<bool>();
+  if (has("bucket_of")) t.bucket_of = fields["bucket_of"].cast<std::string>();
+  if (has("boundaries")) t.boundaries = fields["boundaries"].cast<std::vector<float>>();
+  if (has("cross")) t.cross = fields["cross"].cast<std::vector<std::string>>();
+  return t;
+}
+
+// The sparse slot whose number each one's feasigns are keyed with; empty if it is always its own.
+std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
+  std::map<std::string, uint32_t> places;
+  std::vector<std::optional<std::string>> shares;
+  for (const py::dict& fields : slots) {
+    if (fields["type"].cast<std::string>() != "sparse") continue;
+    places[fields["name"].cast<std::string>()] = static_cast<uint32_t>(shares.size());
+    const bool has = fields.contains("shares") && !fields["shares"].is_none();
+    shares.push_back(has ? std::optional(fields["shares"].cast<std::string>()) : std::nullopt);
+  }
+  std::vector<uint32_t> key_slots(shares.size());
+  bool any = false;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    key_slots[i] = static_cast<uint32_t>(i);
+    const std::optional<std::string>& shared = shares[i];
+    if (!shared.has_value()) continue;
+    const auto found = places.find(*shared);
+    if (found == places.end()) {
+      ThrowIfError(
+          Error(Code::kInvalidArgument, "shares '%s', expected a sparse slot", shared->c_str()));
+    }
+    key_slots[i] = found->second;
+    any = true;
+  }
+  return any ? key_slots : std::vector<uint32_t>();
+}
+
+// slots: dicts of name, type, dim, column, shares (the name of the slot whose feasigns this one
+// has, or None) and the fields of TransformFrom. csv: the delimiter and
+// the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
+// the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as FeedSchema's.
+FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
+                      bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
+                      const std::map<std::string, std::string>& tags, const std::string& plugin,
+                      const std::vector<std::string>& csv_columns,
+                      const std::vector<std::string>& csv_nulls) {
+  if (csv.size() != 2) {
+    ThrowIfError(Error(Code::kInvalidArgument, "csv: '%s', expected two characters", csv.c_str()));
+  }
+  FeedSchema schema;
+  schema.format = FormatFrom(format);
+  schema.per_slot_keys = per_slot_keys;
+  schema.max_line_bytes = max_line_bytes;
+  schema.csv_delimiter = csv[0];
+  schema.csv_list_separator = csv[1];
+  schema.csv_columns = csv_columns;
+  schema.csv_nulls = csv_nulls;
+  const auto take = [&tags](const char* name, std::string* column) {
+    const auto found = tags.find(name);
+    if (found != tags.end()) *column = found->second;
+    return found != tags.end();
+  };
+  schema.tags.ins_id = take("ins_id", &schema.ins_id_column);
+  schema.tags.content = take("content", &schema.content_column);
+  schema.tags.log_key = take("logkey", &schema.log_key_column);
+  if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
+  for (const py::dict& fields : slots) {
+    SlotSpec slot;
+    slot.name = fields["name"].cast<std::string>();
+    slot.kind = KindFrom(fields["type"].cast<std::string>());
+    slot.dim = fields["dim"].cast<int>();
+    slot.column = fields["column"].cast<std::string>();
+    slot.transform = TransformFrom(fields);
+    schema.slots.push_back(slot);
+  }
+  if (per_slot_keys) schema.key_slots = KeySlotsFrom(slots);
+  ThrowIfError(schema.Check());  // a schema that makes no sense is said here
+  return schema;
+}
+
+FeedSchema WithCsvHeader(const FeedSchema& schema, const std::string& line) {
+  FeedSchema with = schema;
+  ThrowIfError(SetCsvHeader(line.data(), line.size(), &with));
+  return with;
+}
+
+// What the capsules of the Arrow PyCapsule interface hold.
+template <typename T>
+const T* FromCapsule(const py::handle& capsule, const char* name) {
+  const void* held = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (held == nullptr) throw py::error_already_set();
+  return static_cast<const T*>(held);
+}
+
+void CheckColumnsOf(const FeedSchema& schema, const py::object& type) {
+  const py::object capsule = type.attr("__arrow_c_schema__")();
+  ThrowIfError(CheckColumns(schema, *FromCapsule<ArrowSchema>(capsule, "arrow_schema")));
+}
+
+std::unique_ptr<ParsedChunk> ParseBatches(const FeedSchema& schema,
+                                          const std::vector<py::object>& batches) {
+  std::vector<py::tuple> capsules;  // they own what the pointers point to
+  std::vector<ColumnBatch> columns;
+  for (const py::object& batch : batches) {
+    capsules.push_back(batch.attr("__arrow_c_array__")());
+    columns.push_back({FromCapsule<ArrowSchema>(capsules.back()[0], "arrow_schema"),
+                       FromCapsule<ArrowArray>(capsules.back()[1], "arrow_array")});
+  }
+  auto chunk = std::make_unique<ParsedChunk>();
+  const py::gil_scoped_release release;
+  ThrowIfError(ParseColumns(schema, columns, chunk.get()));
+  return chunk;
+}
+
+std::unique_ptr<ParsedChunk> Parse(const FeedSchema& schema, const py::buffer& buffer) {
+  const py::buffer_info bytes = buffer.request();
+  const char* data = static_cast<const char*>(bytes.ptr);
+  const size_t size = static_cast<size_t>(bytes.size * bytes.itemsize);
+  auto chunk = std::make_unique<ParsedChunk>();
+  const py::gil_scoped_release release;
+  ThrowIfError(ParseChunk(schema, data, size, chunk.get()));
+  return chunk;
+}
+
+std::vector<py::tuple> FirstBad(const ParsedChunk& chunk) {
+  std::vector<py::tuple> bad;
+  bad.reserve(chunk.first_bad.size());
+  for (const BadLine& line : chunk.first_bad) {
+    bad.push_back(py::make_tuple(line.line, line.reason, line.excerpt));
+  }
+  return bad;
+}
+
+std::vector<py::tuple> Large(const ParsedChunk& chunk) {
+  std::vector<py::tuple> large;
+  large.reserve(chunk.large.size());
+  for (const LargeValue& one : chunk.large) {
+    large.push_back(py::make_tuple(one.slot, one.line, one.value));
+  }
+  return large;
+}
+
+// The first rows of a chunk: lengths (rows * S), and their feasigns.
+py::tuple Sample(const ParsedChunk& chunk, size_t most_rows) {
+  const size_t slots = chunk.instances == 0 ? 0 : chunk.lengths.size() / chunk.instances;
+  const size_t lengths = std::min(most_rows, chunk.instances) * slots;
+  size_t values = 0;
+  for (size_t i = 0; i < lengths; ++i) values += chunk.lengths[i];
+  values = std::min(values, chunk.feasigns.size());
+  const auto first = [](const auto& from, size_t n) {
+    return ToArray(
+        std::decay_t<decltype(from)>(from.begin(), from.begin() + static_cast<ptrdiff_t>(n)));
+  };
+  return py::make_tuple(first(chunk.lengths, lengths), first(chunk.feasigns, values));
+}
+
+Order OrderFrom(const std::string& name) {
+  if (name == "file") return Order::kFile;
+  if (name == "instance") return Order::kShuffled;
+  if (name == "ins_id") return Order::kInsId;
+  if (name == "search_id") return Order::kSearchId;
+  if (name == "slot") return Order::kSlot;
+  if (name == "page_views") return Order::kPageViews;
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "order '%s': expected file, instance, ins_id, search_id, slot or "
+                          "page_views",
+                          name.c_str()));
+}
+
+void CheckTagged(const Instances& instances, size_t begin, size_t end, bool there,
+                 const char* tag) {
+  if (begin <= end && end <= instances.size() && (there || begin == end)) return;
+  ThrowIfError(Error(Code::kInvalidArgument, "%s of instances [%zu, %zu): there are %zu %s", tag,
+                     begin, end, instances.size(), there ? "instances" : "without it"));
+}
+
+// Texts as they are in the file: bytes that are no UTF-8 as \xNN.
+template <typename Get>
+py::list Texts(size_t begin, size_t end, Get get) {
+  py::list texts;
+  for (size_t i = begin; i < end; ++i) {
+    const std::string_view text = get(i);
+    texts.append(py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+        text.data(), static_cast<py::ssize_t>(text.size()), "backslashreplace")));
+  }
+  return texts;
+}
+
+py::list InsIds(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().ins_id, "ins_id");
+  return Texts(begin, end, [&](size_t i) { return instances.ins_id(i); });
+}
+
+py::list Contents(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().content, "content");
+  return Texts(begin, end, [&](size_t i) { return instances.content(i); });
+}
+
+// Search ids (B) uint64, and cmatch << 32 | rank (B) int64, as the metrics by cmatch and rank take
+// them.
+py::tuple LogKeys(const Instances& instances, size_t begin, size_t end) {
+  CheckTagged(instances, begin, end, instances.tags().log_key, "logkey");
+  std::vector<uint64_t> search_ids;
+  std::vector<int64_t> cmatch_ranks;
+  for (size_t i = begin; i < end; ++i) {
+    const LogKey& key = instances.log_key(i);
+    search_ids.push_back(key.search_id);
+    cmatch_ranks.push_back(static_cast<int64_t>(key.cmatch) << 32 | key.rank);
+  }
+  return py::make_tuple(ToArray(std::move(search_ids)), ToArray(std::move(cmatch_ranks)));
+}
+
+py::array RankOffsets(const Instances& instances, size_t begin, size_t end, size_t max_rank) {
+  std::vector<int32_t> offsets;
+  ThrowIfError(instances.RankOffsets(begin, end, max_rank, &offsets));
+  return ToArray(std::move(offsets), {static_cast<py::ssize_t>(end - begin),
+                                      static_cast<py::ssize_t>(2 * max_rank + 1)});
+}
+
+// Sampling, merging and order, apart from the rest of a load.
+void BindArrange(py::class_<Instances>* instances) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  instances
+      ->def("set_sampling", [](Instances& self, double rate,
+                               uint64_t seed) { ThrowIfError(self.SetSampling(rate, seed)); })
+      .def(
+          "merge_by_ins_id",
+          [](Instances& self, size_t merge_size, const std::vector<size_t>& dense_dims) {
+            return ValueOrThrow(self.MergeByInsId(merge_size, dense_dims));
+          },
+          release)
+      .def(
+          "arrange_by",
+          [](Instances& self, const std::string& order, uint64_t seed, size_t slot) {
+            ThrowIfError(self.ArrangeBy(OrderFrom(order), seed, slot));
+          },
+          py::arg("order"), py::arg("seed"), py::arg("slot") = 0, release)
+      .def(
+          "replace_slots",
+          [](Instances& self, const std::vector<size_t>& slots, size_t pool_size, uint64_t seed) {
+            ThrowIfError(self.ReplaceSlots(slots, pool_size, seed));
+          },
+          release)
+      .def("numbers", [](const Instances& self) { return ToArray(self.Numbers()); })
+      .def("feed_from",
+           [](Instances& self, const std::vector<size_t>& slots, const Array<uint32_t>& donors) {
+             ThrowIfError(self.FeedFrom(slots, donors.data(), SizeOf(donors)));
+           })
+      .def(
+          "page_view_starts",
+          [](const Instances& self) { return ValueOrThrow(self.PageViewStarts()); }, release)
+      .def("rank_offsets", &RankOffsets, py::arg("begin"), py::arg("end"), py::arg("max_rank") = 3)
+      .def("ins_ids", &InsIds)
+      .def("contents", &Contents)
+      .def("log_keys", &LogKeys);
+}
+
+void CheckRowOfEach(const Instances& instances, const Array<int32_t>& row_of_position) {
+  if (SizeOf(row_of_position) == instances.unique_keys()) return;
+  ThrowIfError(Error(Code::kInvalidArgument, "row_of_position has %zu entries, expected %zu",
+                     SizeOf(row_of_position), instances.unique_keys()));
+}
+
+void PutSparse(SparseBatch* batch, py::dict* out) {
+  (*out)["ids"] = ToArray(std::move(batch->ids));
+  (*out)["offsets"] = ToArray(std::move(batch->offsets));
+  (*out)["plan"] = ToArray(std::move(batch->plan));
+}
+
+py::dict PackTable(const Instances& instances, size_t table, size_t begin, size_t end,
+                   const Array<int32_t>& row_of_position, int32_t stamp) {
+  CheckRowOfEach(instances, row_of_position);
+  SparseBatch batch;
+  {
+    const int32_t* rows = row_of_position.data();
+    const py::gil_scoped_release release;
+    ThrowIfError(instances.PackTable(table, begin, end, rows, stamp, &batch));
+  }
+  py::dict out;
+  PutSparse(&batch, &out);
+  return out;
+}
+
+py::dict PackBatch(const Instances& instances, size_t begin, size_t end,
+                   const Array<int32_t>& row_of_position, int32_t stamp, size_t dense_width) {
+  CheckRowOfEach(instances, row_of_position);
+  Batch batch;
+  {
+    const int32_t* rows = row_of_position.data();
+    const py::gil_scoped_release release;
+    ThrowIfError(instances.PackBatch(begin, end, rows, stamp, &batch));
+  }
+  const auto size = static_cast<py::ssize_t>(batch.size);
+  py::dict out;
+  PutSparse(&batch, &out);
+  out["dense"] = ToArray(std::move(batch.dense), {size, static_cast<py::ssize_t>(dense_width)});
+  out["label"] = ToArray(std::move(batch.labels), {size, 1});
+  out["show_click"] = ToArray(std::move(batch.show_click), {size, 2});
+  return out;
+}
+
+}  // namespace
+
+void BindFeed(py::module_& module) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<FeedSchema>(module, "FeedSchema")
+      .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
+           py::arg("max_line_bytes"), py::arg("csv") = ",|",
+           py::arg("tags") = std::map<std::string, std::string>(), py::arg("plugin") = "",
+           py::arg("csv_columns") = std::vector<std::string>(),
+           py::arg("csv_nulls") = std::vector<std::string>())
+      .def("with_csv_header", &WithCsvHeader, py::arg("line"))
+      .def("check_columns", &CheckColumnsOf, py::arg("type"))
+      .def_property_readonly("column_names", &FeedSchema::ColumnNames)
+      .def_property_readonly("sparse_slots", &FeedSchema::sparse_slots)
+      .def_property_readonly("dense_width", &FeedSchema::dense_width);
+  py::class_<ParsedChunk>(module, "ParsedChunk")
+      .def_readonly("instances", &ParsedChunk::instances)
+      .def_readonly("lines", &ParsedChunk::lines)
+      .def_readonly("bad_lines", &ParsedChunk::bad_lines)
+      .def_property_readonly("first_bad", &FirstBad)
+      .def_property_readonly("large", &Large)
+      .def_property_readonly("cut",
+                             [](const ParsedChunk& c) {
+                               return py::make_tuple(ToArray(std::vector<uint64_t>(c.cut_lists)),
+                                                     ToArray(std::vector<uint64_t>(c.cut_values)));
+                             })
+      .def("sample", &Sample, py::arg("most_rows"))
+      .def_property_readonly("occurrences", [](const ParsedChunk& c) { return c.feasigns.size(); });
+  module.def("select_parser_path",
+             [](const std::string& name) { ThrowIfError(feed::SelectTokenKernels(name.c_str())); });
+  module.def("parse_chunk", &Parse, py::arg("schema"), py::arg("data"));
+  module.def("parse_columns", &ParseBatches, py::arg("schema"), py::arg("batches"));
+
+  py::class_<InstanceRange>(module, "InstanceRange")
+      .def(py::init([](size_t begin, size_t end) { return InstanceRange{begin, end}; }))
+      .def_readonly("begin", &InstanceRange::begin)
+      .def_readonly("end", &InstanceRange::end);
+  py::class_<ThreadPool>(module, "ThreadPool").def(py::init<int>(), py::arg("threads"));
+  py::class_<Instances> instances(module, "Instances");
+  BindArrange(&instances);
+  instances.def(py::init<size_t, size_t>(), py::arg("sparse_slots"), py::arg("dense_width"))
+      .def("share_lists",
+           [](Instances& self, const std::optional<std::vector<size_t>>& slots) {
+             ThrowIfError(self.ShareLists(slots.has_value() ? &*slots : nullptr));
+           })
+      .def("set_tables",
+           [](Instances& self, const std::vector<uint8_t>& tables) {
+             ThrowIfError(self.SetTables(tables));
+           })
+      .def_property_readonly("key_bounds", &Instances::key_bounds)
+      .def_property_readonly("shared",
+                             [](const Instances& self) {
+                               const SharedCounts counts = self.shared_counts();
+                               return py::make_tuple(counts.lists, counts.values,
+                                                     counts.index_bytes);
+                             })
+      .def(
+          "append",
+          [](Instances& self, ParsedChunk& chunk) { ThrowIfError(self.Append(std::move(chunk))); },
+          release)
+      .def(
+          "shuffle", [](Instances& self, uint64_t seed) { ThrowIfError(self.Shuffle(seed)); },
+          release)
+      .def("arrange",
+           [](Instances& self, const Array<uint32_t>& order) {
+             ThrowIfError(self.Arrange(order.data(), SizeOf(order)));
+           })
+      .def(
+          "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
+          release)
+      .def_property_readonly("size", &Instances::size)
+      .def("key_counts",
+           [](const Instances& instances) {
+             std::vector<uint32_t> counts;
+             {
+               const py::gil_scoped_release released;
+               counts = ValueOrThrow(instances.KeyCounts());
+             }
+             return ToArray(std::move(counts));
+           })
+      .def_property_readonly("unique_keys", &Instances::unique_keys)
+      .def_property_readonly("occurrences", &Instances::occurrences)
+      .def_property_readonly("bytes", &Instances::bytes)
+      .def(
+          "split",
+          [](const Instances& self, size_t max_rows, size_t batch_size) {
+            return ValueOrThrow(self.Split(max_rows, batch_size));
+          },
+          release)
+      .def(
+          "split",
+          [](const Instances& self, const std::vector<size_t>& max_rows, size_t batch_size) {
+            return ValueOrThrow(self.Split(max_rows, batch_size));
+          },
+          release)
+      .def("select",
+           [](const Instances& self, InstanceRange range) {
+             RangeKeys keys;
+             {
+               const py::gil_scoped_release released;
+               keys = ValueOrThrow(self.SelectRange(range));
+             }
+             return py::make_tuple(ToArray(std::move(keys.keys)), ToArray(std::move(keys.slots)),
+                                   ToArray(std::move(keys.positions)));
+           })
+      .def("pack_batch", &PackBatch, py::arg("begin"), py::arg("end"), py::arg("row_of_position"),
+           py::arg("stamp"), py::arg("dense_width"))
+      .def("pack_table", &PackTable, py::arg("table"), py::arg("begin"), py::arg("end"),
+           py::arg("row_of_position"), py::arg("stamp"))
+      .def("pack_feasigns", [](const Instances& self, size_t begin, size_t end) {
+        std::vector<uint64_t> feasigns;
+        std::vector<int32_t> offsets;
+        {
+          const py::gil_scoped_release released;
+          ThrowIfError(self.PackFeasigns(begin, end, &feasigns, &offsets));
+        }
+        return py::make_tuple(ToArray(std::move(feasigns)), ToArray(std::move(offsets)));
+      });
+  module.def("sorted_unique_keys", [](const Array<uint64_t>& feasigns) {
+    std::vector<uint64_t> keys;
+    for (size_t i = 0; i < SizeOf(feasigns); ++i) {
+      if (feasigns.data()[i] != 0) keys.push_back(KeyOf(feasigns.data()[i]));
+    }
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    return ToArray(std::move(keys));
+  });
+}
+
+}  // namespace pbx

@@ -1,0 +1,233 @@
+// Export files: their layers, and lookups in them.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "feed/text/parser.h"
+#include "paddle/bindings/arrays.h"
+#include "paddle/bindings/bindings.h"
+#include "serve/layer_writer.h"
+#include "serve/serve_table.h"
+#include "serve/serve_tables.h"
+#include "table/kernels.h"
+
+namespace pbx {
+namespace {
+
+ServeCodec CodecFrom(int embedx_dim, bool counts, const std::string& precision) {
+  if (embedx_dim < 1 || embedx_dim > 253) {
+    ThrowIfError(Error(Code::kInvalidArgument, "embedx_dim %d, expected 1 to 253", embedx_dim));
+  }
+  if (precision == "float32") return {embedx_dim, counts, ServePrecision::kFloat32};
+  if (precision == "float16") return {embedx_dim, counts, ServePrecision::kFloat16};
+  if (precision == "int8") return {embedx_dim, counts, ServePrecision::kInt8};
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "precision '%s': expected float32, float16 or int8", precision.c_str()));
+}
+
+Bytes BytesOf(const py::buffer& buffer) {
+  const py::buffer_info info = buffer.request();
+  return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
+}
+
+// The blocks and the filter's table stay the caller's: of LMDB, as long as its read transaction.
+void AddLayer(ServeTable& table, uint64_t number, int bits, const std::vector<py::buffer>& blocks,
+              const py::dict& filter, const py::buffer& filter_table) {
+  LayerParts parts;
+  parts.number = number;
+  parts.bits = bits;
+  for (const py::buffer& block : blocks) parts.blocks.push_back(BytesOf(block));
+  parts.filter.bits = filter["bits"].cast<uint32_t>();
+  parts.filter.window_log2 = filter["window_log2"].cast<uint32_t>();
+  parts.filter.windows = filter["windows"].cast<uint32_t>();
+  parts.filter.seed = filter["seed"].cast<uint32_t>();
+  parts.filter.by_hash = filter["by_hash"].cast<uint32_t>();
+  parts.min_key = filter["min_key"].cast<uint64_t>();
+  parts.max_key = filter["max_key"].cast<uint64_t>();
+  parts.filter_table = BytesOf(filter_table);
+  ThrowIfError(table.AddLayer(std::move(parts)));
+}
+
+py::dict About(const LayerWriter& writer) {
+  py::dict filter;
+  filter["bits"] = writer.filter().bits;
+  filter["window_log2"] = writer.filter().window_log2;
+  filter["windows"] = writer.filter().windows;
+  filter["seed"] = writer.filter().seed;
+  filter["by_hash"] = writer.filter().by_hash;
+  filter["min_key"] = writer.min_key();
+  filter["max_key"] = writer.max_key();
+  py::dict about;
+  about["rows"] = writer.rows();
+  about["deleted"] = writer.deleted();
+  about["bits"] = writer.bits();
+  about["filter"] = filter;
+  return about;
+}
+
+py::list TakeBlocks(LayerWriter& writer) {
+  py::list blocks;
+  for (const auto& [number, bytes] : writer.TakeBlocks()) {
+    blocks.append(py::make_tuple(number, py::bytes(bytes)));
+  }
+  return blocks;
+}
+
+void CheckOffsets(const int32_t* offsets, size_t n, size_t feasigns) {
+  bool fits = n != 0 && offsets[0] == 0 && static_cast<size_t>(offsets[n - 1]) == feasigns;
+  fits = fits && ActiveKernels().check_offsets(offsets, n - 1);
+  if (!fits) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "offsets: expected them to ascend from 0 to the %zu feasigns", feasigns));
+  }
+}
+
+// Where out, (B, width), lets the rows of n instances be written. Never a copy of it, as Array may
+// be.
+float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width) {
+  if (SizeOf(out) != n * width) {
+    ThrowIfError(Error(Code::kInvalidArgument, "out has room for %zu floats, expected %zu * %zu",
+                       SizeOf(out), n, width));
+  }
+  return out.mutable_data();
+}
+
+// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W); out (B, S * width + W) of one's
+// own, to be used again: pages of fresh memory cost more than the lookups of a small batch.
+template <typename Rows>  // ServeTable or ServeTables
+void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
+          const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
+  const size_t instances = table.slots() == 0 ? 0 : (SizeOf(offsets) - 1) / table.slots();
+  if (SizeOf(offsets) == 0 || instances * table.slots() + 1 != SizeOf(offsets) ||
+      SizeOf(dense) != instances * table.dense_width()) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "%zu offsets and %zu dense floats: expected B * %zu + 1 and B * %zu",
+                       SizeOf(offsets), SizeOf(dense), table.slots(), table.dense_width()));
+  }
+  CheckOffsets(offsets.data(), SizeOf(offsets), SizeOf(feasigns));
+  float* const to = Room(out, instances, table.output_width());
+  const py::gil_scoped_release release;
+  ThrowIfError(table.Pull(feasigns.data(), offsets.data(), instances, dense.data(), to));
+}
+
+// The same of what was parsed.
+template <typename Rows>
+void PullParsed(const Rows& table, const ParsedChunk& chunk,
+                py::array_t<float, py::array::c_style>& out) {
+  const size_t n = chunk.instances;
+  if (chunk.lengths.size() != n * table.slots() || chunk.dense.size() != n * table.dense_width()) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "%zu instances of %zu lists and %zu dense floats: expected %zu and %zu", n,
+                       chunk.lengths.size(), chunk.dense.size(), n * table.slots(),
+                       n * table.dense_width()));
+  }
+  float* const to = Room(out, n, table.output_width());
+  const py::gil_scoped_release release;
+  std::vector<int32_t> offsets(1, 0);
+  offsets.reserve(chunk.lengths.size() + 1);
+  for (const uint32_t length : chunk.lengths) {
+    offsets.push_back(offsets.back() + static_cast<int32_t>(length));
+  }
+  ThrowIfError(table.Pull(chunk.feasigns.data(), offsets.data(), n, chunk.dense.data(), to));
+}
+
+void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float>& rows) {
+  if (rows.ndim() != 2 || rows.shape(0) != feasigns.size()) {
+    ThrowIfError(Error(Code::kInvalidArgument, "%zu feasigns: expected (n, words) rows of them",
+                       SizeOf(feasigns)));
+  }
+  const auto words = static_cast<size_t>(rows.shape(1));
+  const py::gil_scoped_release release;
+  ThrowIfError(writer.Add(feasigns.data(), rows.data(), SizeOf(feasigns), words));
+}
+
+}  // namespace
+
+void BindServe(py::module_& module) {
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<ServeTable> table(module, "ServeTable");
+  table
+      .def(py::init([](const std::string& name, int embedx_dim, bool counts,
+                       const std::string& precision, size_t slots, size_t dense_width,
+                       size_t resident_bytes) {
+             return std::make_unique<ServeTable>(name, CodecFrom(embedx_dim, counts, precision),
+                                                 slots, dense_width, resident_bytes);
+           }),
+           py::arg("name"), py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"),
+           py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"))
+      .def("add_layer", &AddLayer)
+      .def("adopt_tests", &ServeTable::AdoptTests)
+      .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+           py::arg("out").noconvert())
+      .def("pull_parsed", &PullParsed<ServeTable>, py::arg("chunk"), py::arg("out").noconvert())
+      .def("contains",
+           [](const ServeTable& self, const Array<uint64_t>& feasigns) {
+             std::vector<uint8_t> found(SizeOf(feasigns));
+             ThrowIfError(self.Contains(feasigns.data(), SizeOf(feasigns), found.data()));
+             return ToArray(std::move(found));
+           })
+      .def(
+          "test_all", [](const ServeTable& self) { ThrowIfError(self.TestAll()); }, release)
+      .def_property_readonly("index_bytes", &ServeTable::IndexBytes)
+      .def_property_readonly("resident_bytes", &ServeTable::ResidentBytes)
+      .def_property_readonly("output_width", &ServeTable::output_width);
+  py::class_<ServeTables>(module, "ServeTables")
+      .def(py::init([](std::vector<const ServeTable*> tables, std::vector<uint8_t> table_of_slot,
+                       size_t dense_width) {
+             return ValueOrThrow(
+                 ServeTables::Of(std::move(tables), std::move(table_of_slot), dense_width));
+           }),
+           py::keep_alive<1, 2>(), py::arg("tables"), py::arg("table_of_slot"),
+           py::arg("dense_width"))
+      .def("pull", &Pull<ServeTables>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
+           py::arg("out").noconvert())
+      .def("pull_parsed", &PullParsed<ServeTables>, py::arg("chunk"), py::arg("out").noconvert())
+      .def_property_readonly("output_width", &ServeTables::output_width);
+  py::class_<ServeTable::Cursor>(module, "ServeCursor")
+      .def(py::init([](const ServeTable& self, size_t first, size_t last) {
+             if (first >= last || last > self.layers()) {
+               ThrowIfError(Error(Code::kInvalidArgument, "layers [%zu, %zu) of %zu", first, last,
+                                  self.layers()));
+             }
+             auto cursor = std::make_unique<ServeTable::Cursor>(self, first, last);
+             ThrowIfError(cursor->Start());
+             return cursor;
+           }),
+           py::keep_alive<1, 2>())
+      .def_property_readonly("done", &ServeTable::Cursor::done);
+  py::class_<LayerWriter>(module, "LayerWriter")
+      .def(py::init([](int embedx_dim, bool counts, const std::string& precision, int embed_state,
+                       bool filtered) {
+             return std::make_unique<LayerWriter>(CodecFrom(embedx_dim, counts, precision),
+                                                  embed_state, filtered);
+           }),
+           py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"), py::arg("embed_state"),
+           py::arg("filtered"))
+      .def("delete",
+           [](LayerWriter& self, const Array<uint64_t>& feasigns) {
+             self.Delete(feasigns.data(), SizeOf(feasigns));
+           })
+      .def(
+          "against",
+          [](LayerWriter& self, const ServeTable& old) { ThrowIfError(self.Against(old)); },
+          py::keep_alive<1, 2>())
+      .def("add", &Add)
+      .def(
+          "merge",
+          [](LayerWriter& self, ServeTable::Cursor& cursor, bool base, size_t bytes) {
+            ThrowIfError(self.Merge(&cursor, base, bytes));
+          },
+          release)
+      .def(
+          "finish", [](LayerWriter& self) { ThrowIfError(self.Finish()); }, release)
+      .def("take_blocks", &TakeBlocks)
+      .def_property_readonly("about", &About)
+      .def_property_readonly("filter_table", [](const LayerWriter& self) {
+        return py::bytes(self.filter_table().data(), self.filter_table().size());
+      });
+  module.def("labels_of",
+             [](const ParsedChunk& chunk) { return ToArray(std::vector<float>(chunk.labels)); });
+}
+
+}  // namespace pbx

@@ -1,0 +1,76 @@
+// The control plane: paddlebox._ops as a Python module. The GIL is released in every call that
+// works.
+#include "paddle/bindings/bindings.h"
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "paddle/bindings/arrays.h"
+#include "paddle/operators/host_groups.h"
+#include "paddle/operators/operator_error.h"
+#include "row/feasign.h"
+#include "table/kernels.h"
+
+namespace pbx {
+namespace {
+
+// A Status becomes the exception a Python user expects: ValueError for a wrong argument, else a
+// class of paddlebox.errors.
+void Translate(const std::exception_ptr& thrown) {
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const StatusError& error) {
+    if (error.code() == Code::kInvalidArgument) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+      return;
+    }
+    const char* name = "StoreError";
+    if (error.code() == Code::kFailedPrecondition) name = "PassError";
+    if (error.code() == Code::kNotFinite) name = "TrainingError";
+    if (error.code() == Code::kCorruption) name = "CorruptionError";
+    if (error.code() == Code::kOutOfSpace) name = "OutOfSpaceError";
+    if (error.code() == Code::kPeerGone) name = "RankError";
+    const py::object type = py::module_::import("paddlebox.errors").attr(name);
+    PyErr_SetString(type.ptr(), error.what());
+  }
+}
+
+}  // namespace
+}  // namespace pbx
+
+PYBIND11_MODULE(_ops, module) {
+  namespace py = pybind11;
+  module.doc() = "Native core of paddlebox; use it through paddlebox's own modules.";
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is pybind's
+  py::register_exception_translator([](std::exception_ptr thrown) { pbx::Translate(thrown); });
+  module.def("crc32c", [](const py::bytes& data) {
+    char* bytes = nullptr;
+    py::ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(data.ptr(), &bytes, &size) != 0) throw py::error_already_set();
+    return pbx::Crc32c(bytes, static_cast<size_t>(size));
+  });
+  module.def("mix", &pbx::Mix);
+  module.def("unmix", &pbx::Unmix);
+  module.def("feasign_in_slot", &pbx::FeasignInSlot);
+  module.def("vector_path", [] { return pbx::ActiveKernels().name; });
+  module.def("set_vector_path",
+             [](const char* name) { pbx::ThrowIfError(pbx::SelectKernels(name)); });
+  module.def("take_operator_error", &pbx::TakeOperatorError);
+  module.def("release_thread_affinity", &pbx::ReleaseThreadAffinity);
+  module.def("inject_write_fault", &pbx::InjectWriteFault);
+  pbx::BindMetric(module);
+  pbx::BindTable(module);
+  pbx::BindRanks(module);
+  pbx::BindDevice(module);
+  pbx::BindNarrow(module);
+  pbx::BindHostGroup(module);
+  pbx::BindImport(module);
+  pbx::BindMem(module);
+  pbx::BindSsd(module);
+  pbx::BindSegment(module);
+  pbx::BindParity(module);
+  pbx::BindFeed(module);
+  pbx::BindParsed(module);
+  pbx::BindSide(module);
+  pbx::BindServe(module);
+}

@@ -1,0 +1,80 @@
+#include "paddle/bindings/table_pooled.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "row/lists.h"
+#include "row/plan.h"
+
+namespace pbx {
+namespace {
+
+size_t PooledWidth(const Table& table, bool use_cvm) {
+  return static_cast<size_t>(table.config().accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
+}
+
+}  // namespace
+
+void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                size_t slots, bool use_cvm, Array<float>& out) {
+  const size_t width = std::max<size_t>(1, slots) * PooledWidth(table, use_cvm);
+  const size_t instances = SizeOf(out) / width;
+  if (SizeOf(out) != instances * width) {
+    ThrowIfError(Error(Code::kInvalidArgument, "out: found %zu values, expected B * %zu",
+                       SizeOf(out), width));
+  }
+  const SharedCells shared =
+      ValueOrThrow(FindShared(instances * slots, offsets.data(), SizeOf(offsets)));
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  float* out_data = out.mutable_data();
+  const size_t nnz = SizeOf(ids);
+  const py::gil_scoped_release release;
+  ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data,
+                                nullptr, 0, shared));
+}
+
+void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                size_t slots, bool use_cvm, const Array<float>& show_click,
+                const Array<int32_t>& plan, const Array<float>& grad) {
+  const size_t instances = SizeOf(show_click) / 2;
+  CheckSize("show_click", SizeOf(show_click), instances * 2);
+  const SharedCells shared =
+      ValueOrThrow(FindShared(instances * slots, offsets.data(), SizeOf(offsets)));
+  CheckSize("grad", SizeOf(grad), instances * slots * PooledWidth(table, use_cvm));
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  const float* show_click_data = show_click.data();
+  const int32_t* plan_data = plan.data();
+  const float* grad_data = grad.data();
+  const size_t nnz = SizeOf(ids);
+  const size_t plan_size = SizeOf(plan);
+  const py::gil_scoped_release release;
+  ThrowIfError(table.PushPooled(id_data, nnz, offset_data, instances, slots, use_cvm,
+                                show_click_data, plan_data, plan_size, grad_data, 0, shared));
+}
+
+py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
+                              int32_t stamp) {
+  const size_t nnz = SizeOf(ids);
+  const size_t segments = SizeOf(offsets) - 1;
+  const int32_t* id_data = ids.data();
+  const int32_t* offset_data = offsets.data();
+  std::vector<int32_t> plan;
+  {
+    const py::gil_scoped_release release;
+    bool valid = SizeOf(offsets) != 0 && offset_data[0] == 0 &&
+                 static_cast<size_t>(offset_data[segments]) == nnz;
+    for (size_t i = 0; valid && i < segments; ++i) valid = offset_data[i] <= offset_data[i + 1];
+    if (!valid) {
+      ThrowIfError(Error(Code::kInvalidArgument,
+                         "offsets: expected ascending values from 0 to %zu, the number of ids",
+                         nnz));
+    }
+    BuildPlan(id_data, offset_data, segments, stamp, &plan);
+  }
+  return ToArray(std::move(plan));
+}
+
+}  // namespace pbx

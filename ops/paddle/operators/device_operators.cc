@@ -1,0 +1,162 @@
+#include "paddle/operators/device_operators.h"
+
+#include "paddle/operators/outputs.h"
+
+namespace pbx {
+namespace {
+
+#ifdef PADDLE_WITH_CUDA
+void* StreamOf(const Tensor& tensor) { return tensor.stream(); }
+bool IsOnGpu(const Tensor& tensor) { return tensor.is_gpu(); }
+#else
+void* StreamOf(const Tensor& /*tensor*/) { return nullptr; }
+bool IsOnGpu(const Tensor& /*tensor*/) { return false; }
+#endif
+
+Status ExpectThere(const DeviceRows& device, const Tensor& tensor, const char* name,
+                   DataType dtype) {
+  if (device.on_cpu() ? !tensor.is_cpu() : !IsOnGpu(tensor)) {
+    return Error(Code::kInvalidArgument,
+                 "%s is not on the GPU, where the table's rows are (hbm.place: gpu): place the "
+                 "program there, or set hbm.place to host",
+                 name);
+  }
+  if (tensor.dtype() == dtype) return Status::Ok();
+  return Error(Code::kInvalidArgument, "%s has dtype %s, expected %s", name,
+               phi::DataTypeToString(tensor.dtype()).c_str(), phi::DataTypeToString(dtype).c_str());
+}
+
+Tensor NewInts(size_t count, const Tensor& like) {
+  return paddle::empty({static_cast<int64_t>(count)}, DataType::INT32, like.place());
+}
+
+// Row ids of feasigns.
+Status Found(DeviceRows* device, const Tensor& feasigns, Tensor* ids) {
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, feasigns, "Ids", DataType::INT64));
+  *ids = NewInts(Count(feasigns), feasigns);
+  return device->Find(feasigns.data<int64_t>(), Count(feasigns), ids->data<int32_t>(),
+                      StreamOf(feasigns));
+}
+
+// The batch of the fused operators after their checks. held: row ids, where Ids holds feasigns.
+Status BatchOf(DeviceRows* device, const RowAccess& table, const PooledInputs& inputs,
+               DeviceBatch* batch, Tensor* held) {
+  const int dim = table.layout().embedx_dim;
+  if (inputs.embedx_dim != dim || inputs.slots < 1) {
+    return Error(Code::kInvalidArgument,
+                 "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "
+                 "embedx_dim = %d",
+                 inputs.slots, inputs.embedx_dim, dim);
+  }
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.offsets, "Offsets", DataType::INT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.show_click, "ShowClick", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.plan, "Plan", DataType::INT32));
+  if (inputs.show_click.shape().empty()) {
+    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
+  }
+  const int64_t instances = inputs.show_click.shape()[0];
+  PBX_RETURN_IF_ERROR(ExpectShape(inputs.show_click, "ShowClick", {instances, 2}));
+  if (inputs.offsets.shape().size() != 1) {  // its size is FindShared's
+    PBX_RETURN_IF_ERROR(ExpectShape(inputs.offsets, "Offsets", {instances * inputs.slots + 1}));
+  }
+  batch->instances = static_cast<size_t>(instances);
+  batch->slots = static_cast<size_t>(inputs.slots);
+  batch->use_cvm = inputs.use_cvm;
+  batch->offsets = inputs.offsets.data<int32_t>();
+  Result<SharedCells> shared =
+      FindShared(batch->instances * batch->slots, batch->offsets, Count(inputs.offsets));
+  if (!shared.ok()) return shared.status();
+  batch->shared = shared.value();
+  if (inputs.dense != nullptr) {
+    PBX_RETURN_IF_ERROR(ExpectThere(*device, *inputs.dense, "Dense", DataType::FLOAT32));
+    if (inputs.dense->shape().size() != 2 || inputs.dense->shape()[0] != instances) {
+      return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
+                   Describe(inputs.dense->shape()).c_str(), static_cast<long long>(instances));
+    }
+    batch->dense_width = static_cast<size_t>(inputs.dense->shape()[1]);
+  }
+  batch->nnz = Count(inputs.ids);
+  if (inputs.ids.dtype() == DataType::INT64) {
+    PBX_RETURN_IF_ERROR(Found(device, inputs.ids, held));
+    batch->ids = held->data<int32_t>();
+    return Status::Ok();
+  }
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.ids, "Ids", DataType::INT32));
+  batch->ids = inputs.ids.data<int32_t>();
+  return Status::Ok();
+}
+
+Shape PooledShape(const RowAccess& table, const DeviceBatch& batch) {
+  const size_t width =
+      static_cast<size_t>(table.layout().embedx_dim) + (batch.use_cvm ? size_t{3} : size_t{1});
+  return {static_cast<int64_t>(batch.instances),
+          static_cast<int64_t>(batch.slots * width + batch.dense_width)};
+}
+
+}  // namespace
+
+Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
+                    const Shape& out_shape, bool extended, Tensor* out) {
+  DeviceRows* const device = table.device();
+  if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("pull_box_extended_sparse"));
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, anchor, "W", DataType::FLOAT32));
+  Tensor rows;
+  PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
+  *out = NewOutput(out_shape, ids.place());
+  const auto pull = extended ? &DeviceRows::PullExtended : &DeviceRows::Pull;
+  return (device->*pull)(rows.data<int32_t>(), Count(ids), out->data<float>(), StreamOf(ids));
+}
+
+Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,
+                    const Shape& grad_shape, bool extended) {
+  DeviceRows* const device = table.device();
+  if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("push_box_extended_sparse"));
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, grad, "Out@GRAD", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", grad_shape));
+  Tensor rows;
+  PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
+  DeviceBatch batch;
+  batch.ids = rows.data<int32_t>();
+  batch.nnz = Count(ids);
+  const size_t room = device->PlanRoom(batch.nnz);
+  Tensor plan = NewInts(room, ids);
+  PBX_RETURN_IF_ERROR(device->Plan(batch, plan.data<int32_t>(), StreamOf(ids)));
+  const float scale = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
+  const auto push = extended ? &DeviceRows::PushExtended : &DeviceRows::Push;
+  return (device->*push)(plan.data<int32_t>(), room, batch.nnz, grad.data<float>(), scale,
+                         StreamOf(ids));
+}
+
+Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Tensor* out) {
+  DeviceRows* const device = table.device();
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.anchor, "W", DataType::FLOAT32));
+  DeviceBatch batch;
+  Tensor held;
+  PBX_RETURN_IF_ERROR(BatchOf(device, table, inputs, &batch, &held));
+  *out = NewOutput(PooledShape(table, batch), inputs.ids.place());
+  return device->PullPooled(batch, out->data<float>(),
+                            inputs.dense == nullptr ? nullptr : inputs.dense->data<float>(),
+                            StreamOf(inputs.ids));
+}
+
+Status PushPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, const Tensor& grad) {
+  DeviceRows* const device = table.device();
+  DeviceBatch batch;
+  Tensor held, made;
+  PBX_RETURN_IF_ERROR(BatchOf(device, table, inputs, &batch, &held));
+  PBX_RETURN_IF_ERROR(ExpectThere(*device, grad, "Out@GRAD", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(table, batch)));
+  // A plan of fewer words than its header stands for none: programs cannot feed an empty tensor.
+  const int32_t* plan = inputs.plan.data<int32_t>();
+  size_t plan_size = Count(inputs.plan);
+  if (plan_size < 4 || inputs.ids.dtype() == DataType::INT64) {
+    plan_size = device->PlanRoom(batch.nnz);
+    made = NewInts(plan_size, inputs.ids);
+    PBX_RETURN_IF_ERROR(device->Plan(batch, made.data<int32_t>(), StreamOf(inputs.ids)));
+    plan = made.data<int32_t>();
+  }
+  return device->PushPooled(batch, plan, plan_size, inputs.show_click.data<float>(),
+                            grad.data<float>(), StreamOf(inputs.ids));
+}
+
+}  // namespace pbx

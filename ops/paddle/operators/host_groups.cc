@@ -1,0 +1,78 @@
+#include "paddle/operators/host_groups.h"
+
+#include <pybind11/pybind11.h>
+
+#include <mutex>
+#include <optional>
+
+#include "paddle/operators/kernel_guard.h"
+
+namespace pbx {
+namespace {
+
+std::mutex mutex;
+SummingGroup summing;
+
+// Gradients (n values in all) and Share (1) -> Sum (n) over the members of the group of what each
+// has, times its share: the same bits on each.
+std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Tensor& share) {
+  size_t n = 0;
+  for (const Tensor& gradient : gradients) n += Count(gradient);
+  Tensor sum = paddle::empty({static_cast<int64_t>(n)}, DataType::FLOAT32, share.place());
+  Guard("box_sum_over_ranks", [&] {
+    PBX_RETURN_IF_ERROR(Expect(share, "Share", DataType::FLOAT32));
+    if (Count(share) != 1) {
+      return Error(Code::kInvalidArgument, "Share has %zu values, expected 1", Count(share));
+    }
+    std::vector<HostSum::Part> parts;
+    for (const Tensor& gradient : gradients) {
+      PBX_RETURN_IF_ERROR(Expect(gradient, "Gradients", DataType::FLOAT32));
+      parts.emplace_back(gradient.data<float>(), Count(gradient));
+    }
+    const SummingGroup found = FindSummingGroup();
+    const std::shared_ptr<HostGroup> group = found.group.lock();
+    if (group == nullptr) {
+      return Error(Code::kFailedPrecondition,
+                   "no ranks have joined on this host: World.join comes before the program runs");
+    }
+    // Dygraph holds it, and a thread of this process may have to answer the others meanwhile.
+    std::optional<pybind11::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) release.emplace();
+    return found.sum->Add(parts, *share.data<float>(), sum.data<float>());
+  });
+  return {sum};
+}
+
+std::vector<Shape> InferShape(const std::vector<Shape>& gradients, const Shape&) {
+  int64_t n = 0;
+  for (const Shape& shape : gradients) {
+    int64_t size = 1;
+    for (const int64_t side : shape) size *= side;
+    n += size;
+  }
+  return {{n}};
+}
+std::vector<DataType> InferDtype(const std::vector<DataType>&, const DataType& share) {
+  return {share};
+}
+
+}  // namespace
+
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int lane) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  summing = {group, group != nullptr ? std::make_shared<HostSum>(group.get(), lane) : nullptr};
+}
+
+SummingGroup FindSummingGroup() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return summing;
+}
+
+}  // namespace pbx
+
+PD_BUILD_OP(box_sum_over_ranks)
+    .Inputs({paddle::Vec("Gradients"), "Share"})
+    .Outputs({"Sum"})
+    .SetKernelFn(PD_KERNEL(pbx::SumOverRanks))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::InferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::InferDtype));

@@ -1,0 +1,404 @@
+// The operators. Each kernel checks place, dtype and shape, then calls one function of the core.
+// Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
+// body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
+// into.
+#include <string>
+#include <vector>
+
+#include "paddle/operators/device_operators.h"
+#include "paddle/operators/kernel_guard.h"
+#include "paddle/operators/outputs.h"
+#include "table/registry.h"
+
+namespace pbx {
+namespace {
+
+// ---- pull_box_sparse, push_box_sparse: feasigns, the table that is open
+
+// PaddleBox drops a last dimension of 1: (B, 1) gives (B, size); any other (...) gives (..., size).
+Shape PullShape(Shape ids, int size) {
+  if (ids.size() > 1 && ids.back() == 1) ids.pop_back();
+  ids.push_back(size);
+  return ids;
+}
+
+// Which columns a pull has: with the expand part behind those of embedx, or without.
+enum class Part { kPlain, kExtended };
+
+// The one open table, whose rows shall have so many columns.
+Status TableOf(int64_t size, Part part, std::shared_ptr<RowAccess>* table) {
+  Result<std::shared_ptr<RowAccess>> found = FindTable("");
+  if (!found.ok()) return found.status();
+  *table = found.value();
+  const RowLayout& layout = (*table)->layout();
+  const bool extended = part == Part::kExtended;
+  const int columns = 3 + layout.embedx_dim + (extended ? layout.expand_dim : 0);
+  if (size != columns) {
+    return Error(Code::kInvalidArgument,
+                 "size is %lld, table '%s' has 3 + embedx_dim%s = %d columns",
+                 static_cast<long long>(size), (*table)->name().c_str(),
+                 extended ? " + expand_dim" : "", columns);
+  }
+  return Status::Ok();
+}
+
+Status TranslateIds(const Tensor& ids, RowAccess* table, std::vector<int32_t>* rows) {
+  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
+  rows->resize(Count(ids));
+  // A feasign travels as the bits of an int64.
+  return table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()), rows->size(),
+                          rows->data());
+}
+
+Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int size, Part part) {
+  Tensor out;
+  Guard(op, [&]() -> Status {
+    std::shared_ptr<RowAccess> table;
+    PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+    if (table->device() != nullptr) {
+      return PullOnDevice(*table, ids, anchor, PullShape(ids.shape(), size),
+                          part == Part::kExtended, &out);
+    }
+    PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
+    std::vector<int32_t> rows;
+    PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
+    out = NewOutput(PullShape(ids.shape(), size), ids.place());
+    return part == Part::kExtended
+               ? table->PullExtended(rows.data(), rows.size(), out.data<float>())
+               : table->Pull(rows.data(), rows.size(), out.data<float>());
+  });
+  return out;
+}
+
+Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
+  const Shape shape = grad.shape();
+  const int64_t size = shape.empty() ? 0 : shape.back();
+  const Shape expected = PullShape(ids.shape(), static_cast<int>(size));
+  std::shared_ptr<RowAccess> table;
+  PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+  if (table->device() != nullptr) {
+    return PushOnDevice(*table, ids, grad, expected, part == Part::kExtended);
+  }
+  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+  std::vector<int32_t> rows;
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
+  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", expected));
+  const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
+  return part == Part::kExtended
+             ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
+             : table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
+}
+
+Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                Part part) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    zeros = ZerosLike(anchor);
+    return PushRows(ids, grad, part);
+  });
+  return zeros;
+}
+
+std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
+                                bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PullRows("pull_box_sparse", ids, anchor, size, Part::kPlain)};
+}
+std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                                 int /*size*/, bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PushBack("push_box_sparse", ids, anchor, grad, Part::kPlain)};
+}
+
+std::vector<Tensor> ExtendedForward(const Tensor& ids, const Tensor& anchor, int size) {
+  return {PullRows("pull_box_extended_sparse", ids, anchor, size, Part::kExtended)};
+}
+std::vector<Tensor> ExtendedBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+                                     int /*size*/) {
+  return {PushBack("push_box_extended_sparse", ids, anchor, grad, Part::kExtended)};
+}
+std::vector<Shape> ExtendedInferShape(const Shape& ids, const Shape& /*anchor*/, int size) {
+  return {PullShape(ids, size)};
+}
+
+std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/, int size,
+                                  bool /*is_distributed*/, bool /*is_sparse*/) {
+  return {PullShape(ids, size)};
+}
+std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& anchor) {
+  return {anchor};
+}
+
+std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
+  Tensor count;
+  Guard("push_box_sparse", [&]() -> Status {
+    PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
+    count = paddle::full({1}, ids.numel(), DataType::INT64, ids.place());
+    return Status::Ok();
+  });
+  return {count};
+}
+std::vector<Shape> PushInferShape(const Shape& /*ids*/, const Shape& /*grad*/) { return {{1}}; }
+std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*grad*/) {
+  return {DataType::INT64};
+}
+
+// ---- fused_pull_seqpool_cvm
+
+// Inputs and attributes of the fused operator after their checks. B = instances.
+struct Pooled {
+  std::shared_ptr<RowAccess> table;
+  std::vector<int32_t> translated;  // where Ids holds feasigns
+  const int32_t* ids = nullptr;     // (nnz)
+  size_t nnz = 0;
+  size_t instances = 0;  // B
+  int64_t width = 0;
+  const int32_t* plan = nullptr;
+  size_t plan_size = 0;  // 0: no plan was fed
+  SharedCells shared;    // of offsets
+};
+
+Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
+                   const Tensor& plan, const Tensor& anchor,
+                   const std::shared_ptr<RowAccess>& table, int slots, int embedx_dim, bool use_cvm,
+                   Pooled* pooled) {
+  pooled->table = table;
+  const int dim = pooled->table->layout().embedx_dim;
+  if (embedx_dim != dim || slots < 1) {
+    return Error(Code::kInvalidArgument,
+                 "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "
+                 "embedx_dim = %d",
+                 slots, embedx_dim, dim);
+  }
+  PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(Expect(offsets, "Offsets", DataType::INT32));
+  PBX_RETURN_IF_ERROR(Expect(show_click, "ShowClick", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(Expect(plan, "Plan", DataType::INT32));
+  if (show_click.shape().empty()) {
+    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
+  }
+  const int64_t instances = show_click.shape()[0];
+  PBX_RETURN_IF_ERROR(ExpectShape(show_click, "ShowClick", {instances, 2}));
+  if (offsets.shape().size() != 1) {  // its size is FindShared's
+    PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * slots + 1}));
+  }
+  Result<SharedCells> shared =
+      FindShared(static_cast<size_t>(instances * slots), offsets.data<int32_t>(), Count(offsets));
+  if (!shared.ok()) return shared.status();
+  pooled->shared = shared.value();
+  pooled->instances = static_cast<size_t>(instances);
+  pooled->width = (use_cvm ? 3 : 1) + dim;
+  pooled->nnz = Count(ids);
+  if (ids.dtype() == DataType::INT64) {
+    PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
+    pooled->translated.resize(pooled->nnz);
+    pooled->ids = pooled->translated.data();
+    return pooled->table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()),
+                                    pooled->nnz, pooled->translated.data());
+  }
+  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT32));
+  pooled->ids = ids.data<int32_t>();
+  // A plan of fewer words than its header stands for none: programs cannot feed an empty tensor.
+  if (Count(plan) >= 4) {
+    pooled->plan = plan.data<int32_t>();
+    pooled->plan_size = Count(plan);
+    return pooled->table->CheckStamp(pooled->plan[0]);
+  }
+  return Status::Ok();
+}
+
+// dense: null, or (B, W) of the operator that joins them.
+Status CheckDense(const Tensor* dense, int64_t instances, int64_t* width) {
+  *width = 0;
+  if (dense == nullptr) return Status::Ok();
+  PBX_RETURN_IF_ERROR(Expect(*dense, "Dense", DataType::FLOAT32));
+  if (dense->shape().size() != 2 || dense->shape()[0] != instances) {
+    return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
+                 Describe(dense->shape()).c_str(), static_cast<long long>(instances));
+  }
+  *width = dense->shape()[1];
+  return Status::Ok();
+}
+
+Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const std::string& table, int slots, int embedx_dim,
+                  bool use_cvm) {
+  Tensor out;
+  Guard(op, [&]() -> Status {
+    Result<std::shared_ptr<RowAccess>> found = FindTable(table);
+    if (!found.ok()) return found.status();
+    if (found.value()->device() != nullptr) {
+      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
+                                anchor, slots,   embedx_dim, use_cvm};
+      return PullPooledOnDevice(*found.value(), inputs, &out);
+    }
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    out = NewOutput({instances, slots * pooled.width + dense_width}, ids.place());
+    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
+                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
+                                    out.data<float>(),
+                                    dense == nullptr ? nullptr : dense->data<float>(),
+                                    static_cast<size_t>(dense_width), pooled.shared);
+  });
+  return out;
+}
+
+Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
+                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
+                  const Tensor& anchor, const Tensor& grad, const std::string& table, int slots,
+                  int embedx_dim, bool use_cvm) {
+  Tensor zeros;
+  Guard(op, [&]() -> Status {
+    Result<std::shared_ptr<RowAccess>> found = FindTable(table);
+    if (!found.ok()) return found.status();
+    if (found.value()->device() != nullptr) {
+      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
+                                anchor, slots,   embedx_dim, use_cvm};
+      zeros = ZerosLike(anchor);
+      return PushPooledOnDevice(*found.value(), inputs, grad);
+    }
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
+                                    embedx_dim, use_cvm, &pooled));
+    const int64_t instances = show_click.shape()[0];
+    int64_t dense_width = 0;
+    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(
+        ExpectShape(grad, "Out@GRAD", {instances, slots * pooled.width + dense_width}));
+    zeros = ZerosLike(anchor);
+    return pooled.table->PushPooled(
+        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
+        static_cast<size_t>(slots), use_cvm, show_click.data<float>(), pooled.plan,
+        pooled.plan_size, grad.data<float>(), static_cast<size_t>(dense_width), pooled.shared);
+  });
+  return zeros;
+}
+
+std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
+                                  const Tensor& show_click, const Tensor& plan,
+                                  const Tensor& anchor, const std::string& table, int slots,
+                                  int embedx_dim, bool use_cvm) {
+  return {PullPooled("fused_pull_seqpool_cvm", ids, offsets, show_click, plan, nullptr, anchor,
+                     table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
+                                   const Tensor& show_click, const Tensor& plan,
+                                   const Tensor& anchor, const Tensor& grad,
+                                   const std::string& table, int slots, int embedx_dim,
+                                   bool use_cvm) {
+  return {PushPooled("fused_pull_seqpool_cvm_grad", ids, offsets, show_click, plan, nullptr, anchor,
+                     grad, table, slots, embedx_dim, use_cvm)};
+}
+
+std::vector<Tensor> JoinedForward(const Tensor& ids, const Tensor& offsets,
+                                  const Tensor& show_click, const Tensor& plan, const Tensor& dense,
+                                  const Tensor& anchor, const std::string& table, int slots,
+                                  int embedx_dim, bool use_cvm) {
+  return {PullPooled("fused_pull_seqpool_cvm_concat", ids, offsets, show_click, plan, &dense,
+                     anchor, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
+                                   const Tensor& show_click, const Tensor& plan,
+                                   const Tensor& dense, const Tensor& anchor, const Tensor& grad,
+                                   const std::string& table, int slots, int embedx_dim,
+                                   bool use_cvm) {
+  return {PushPooled("fused_pull_seqpool_cvm_concat_grad", ids, offsets, show_click, plan, &dense,
+                     anchor, grad, table, slots, embedx_dim, use_cvm)};
+}
+std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
+                                    const Shape& show_click, const Shape& /*plan*/,
+                                    const Shape& dense, const Shape& /*anchor*/,
+                                    const std::string& /*table*/, int slots, int embedx_dim,
+                                    bool use_cvm) {
+  const int64_t width = dense.size() == 2 ? dense[1] : 0;
+  return {
+      {show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim) + width}};
+}
+std::vector<DataType> JoinedInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
+                                       const DataType& /*show_click*/, const DataType& /*plan*/,
+                                       const DataType& /*dense*/, const DataType& anchor) {
+  return {anchor};
+}
+
+std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
+                                    const Shape& show_click, const Shape& /*plan*/,
+                                    const Shape& /*anchor*/, const std::string& /*table*/,
+                                    int slots, int embedx_dim, bool use_cvm) {
+  return {{show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim)}};
+}
+std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
+                                       const DataType& /*show_click*/, const DataType& /*plan*/,
+                                       const DataType& anchor) {
+  return {anchor};
+}
+
+}  // namespace
+}  // namespace pbx
+
+PD_BUILD_OP(pull_box_sparse)
+    .Inputs({"Ids", "W"})
+    .Outputs({"Out"})
+    .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PullForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PullInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
+
+PD_BUILD_GRAD_OP(pull_box_sparse)
+    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PullBackward));
+
+PD_BUILD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W"})
+    .Outputs({"Out"})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::ExtendedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
+
+PD_BUILD_GRAD_OP(pull_box_extended_sparse)
+    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"size: int"})
+    .SetKernelFn(PD_KERNEL(pbx::ExtendedBackward));
+
+PD_BUILD_OP(push_box_sparse)
+    .Inputs({"Ids", "Grad"})
+    .Outputs({"Count"})
+    .SetKernelFn(PD_KERNEL(pbx::PushForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PushInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PushInferDtype));
+
+PD_BUILD_OP(fused_pull_seqpool_cvm)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W"})
+    .Outputs({"Out"})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PooledForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::PooledInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PooledInferDtype));
+
+PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::PooledBackward));
+
+PD_BUILD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W"})
+    .Outputs({"Out"})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedForward))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::JoinedInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::JoinedInferDtype));
+
+PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm_concat)
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Grad("Out")})
+    .Outputs({paddle::Grad("W")})
+    .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::JoinedBackward));
