@@ -1,0 +1,78 @@
+"""Every native source is in the builds it belongs to, however deep its folder is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADERS = {".h", ".inl", ".cuh"}
+EXTENSION_SOURCES = (
+    "import setuptools; from distutils.core import run_setup; "
+    "extension, = run_setup('setup.py', stop_after='init').ext_modules; "
+    "print(' '.join(extension.sources))"
+)
+
+
+def files(folder: str) -> set[str]:
+    return {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()
+    }
+
+
+def sources(folder: str) -> set[str]:
+    return {name for name in files(folder) if Path(name).suffix not in HEADERS}
+
+
+def printed(command: list[str]) -> list[str]:
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout.splitlines()[-1].split()
+
+
+def listed(makefile: str, variable: str) -> set[str]:
+    """The paths in a variable of a Makefile."""
+    rule = f"print-it: ; @echo $({variable})"
+    paths = printed(
+        ["make", "-s", "--no-print-directory", "-C", makefile, f"--eval={rule}", "print-it"]
+    )
+    return {(ROOT / path).resolve().relative_to(ROOT).as_posix() for path in paths}
+
+
+def of_extension(name: str) -> str:
+    """ops/x.cu is compiled for the host as build/host_device/x.cc."""
+    made = "build/host_device/"
+    return f"ops/{Path(name[len(made) :]).with_suffix('.cu')}" if name.startswith(made) else name
+
+
+def test_the_extension_is_built_of_every_source() -> None:
+    built = printed([sys.executable, "-W", "ignore", "-c", EXTENSION_SOURCES])
+    assert set(map(of_extension, built)) == sources("ops")
+
+
+def test_make_rebuilds_the_extension_for_every_file() -> None:
+    assert listed(".", "NATIVE_SOURCES") == files("ops")
+
+
+def test_the_core_is_built_of_every_source_that_needs_neither_paddle_nor_nvcc() -> None:
+    apart = {name for name in sources("ops") if name.startswith("ops/paddle/")}
+    apart |= {name for name in sources("ops") if name.endswith(".cu")}
+    assert listed("tests/ops", "CORE") == sources("ops") - apart
+
+
+def test_the_library_for_gpus_is_built_of_every_device_source() -> None:
+    assert listed("tests/cuda", "SOURCES") == {n for n in sources("ops") if n.endswith(".cu")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "variable", "common"),
+    [("ops", "EVERY_TEST", "check_main"), ("fuzz", "FUZZ", "driver")],
+)
+def test_every_source_of_a_test_is_a_program_or_common_to_all(
+    folder: str, variable: str, common: str
+) -> None:
+    found = {name for name in files(f"tests/{folder}") if name.endswith(".cc")}
+    assert listed("tests/ops", variable) == found - {f"tests/{folder}/{common}.cc"}
