@@ -32,11 +32,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "paddlebox").mkdir()
     for name in ("__init__.py", "_native.py", "_paddle_version.py", "py.typed"):
         shutil.copy(ROOT / "paddlebox" / name, root / "paddlebox")
-    for layer in ("base", "row", "paddle"):
+    for layer in ("base", "row", "paddle/operators"):
         (root / "ops" / layer).mkdir(parents=True)
     (root / "ops/base/number.h").write_text("namespace pbx { inline int Number() { return 1; } }\n")
     (root / "ops/row/other.cc").write_text("namespace pbx { int Other() { return 2; } }\n")
-    (root / "ops/paddle/operator.cc").write_text(OPERATOR)
+    (root / "ops/paddle/operators/operator.cc").write_text(OPERATOR)
     run = build(root)
     assert run.returncode == 0, run.stdout + run.stderr
     return root
