@@ -172,7 +172,8 @@ def take_up(path: Path) -> int:
     config = load_config(path)
     cpu.apply(config.trainer.program, config.trainer.dense_threads)
     imported = time.time()
-    from paddlebox.train import phases, session
+    from paddlebox.train import phases
+    from paddlebox.train.run import train
 
     imported = time.time() - imported
 
@@ -183,7 +184,7 @@ def take_up(path: Path) -> int:
 
     module: Any = phases
     module.run_pass = first_batch
-    session.train(config, path.parent)
+    train(config, path.parent)
     raise AssertionError("there was no pass to train")
 
 

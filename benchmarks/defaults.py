@@ -124,12 +124,12 @@ _QUIET = (  # one thread a run, and no second version: neither changes what is l
 def train_and_predict(job: Job, at: Path, out: Path) -> None:
     """Writes logits (n) and labels (n) of the judging rows."""
     from paddlebox.store import run_config
-    from paddlebox.train import opening, session
-    from paddlebox.train.program import build_runner
+    from paddlebox.train import opening, run
+    from paddlebox.train.runner import build_runner
 
     run_dir = Path(tempfile.mkdtemp(dir=out.parent)) / "run"
     config = load(job, at)
-    session.train(config, run_dir)
+    run.train(config, run_dir)
     config, slots = run_config.of_newest(run_dir)
     found = []
     with opening.open_table(config, run_dir / "store", slots=slots, read_only=True) as table:

@@ -184,7 +184,7 @@ class Trainer:
         """Gives every wide feasign a row that a gradient has reached, pass by pass."""
         from paddlebox import ops
         from paddlebox.store.table import sorted_unique_keys
-        from paddlebox.train.program import build_runner
+        from paddlebox.train.runner import build_runner
 
         started = time.perf_counter()
         vocabulary = self.work.rows // WIDE_SLOTS

@@ -56,9 +56,9 @@ config = load_config(path, [
     f"seed={seed}", f"data.train_files=[{train}]", "trainer.dense_threads=1",
     "checkpoint.every=never", "checkpoint.keep_versions=1"])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
-from paddlebox.train import opening, session
-from paddlebox.train.program import build_runner
-session.train(config, Path(run_dir))
+from paddlebox.train import opening, run
+from paddlebox.train.runner import build_runner
+run.train(config, Path(run_dir))
 slots = load_slots(config.data.slots)
 with opening.open_table(config, Path(run_dir, "store"), read_only=True) as table:
     runner = build_runner(config, slots)

@@ -125,15 +125,16 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         )
         begun = config if arguments.fresh else run_config.continuing(config, run_dir)
         _prepare(begun, arguments.verbose)
-        from paddlebox.train import interrupt, on_ranks, session
+        from paddlebox.train import coordination, interrupt
+        from paddlebox.train.run import train
 
         with (
             _joined() as world,
             interrupt.remembered(),
-            on_ranks.stopped_with_others(world),
+            coordination.stopped_with_others(world),
         ):
             named = world.gather("run dir", str(run_dir).encode())[0].decode()
-            summary = session.train(
+            summary = train(
                 config,
                 Path(named),
                 source=arguments.init_from,

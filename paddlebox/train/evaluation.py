@@ -22,14 +22,14 @@ from paddlebox.ranks import World
 from paddlebox.store.frozen import Frozen, FrozenTable
 from paddlebox.store.group import Tables
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
-from paddlebox.train import on_ranks, resume
+from paddlebox.train import coordination, resume
 from paddlebox.train.dump import PredictionDump
 from paddlebox.train.loop import run_pass
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
 from paddlebox.train.phases import enter
-from paddlebox.train.program import Runner, build_runner
 from paddlebox.train.run_dir import write_json
+from paddlebox.train.runner import Runner, build_runner
 
 log = logging.getLogger("paddlebox")
 
@@ -82,13 +82,13 @@ def evaluate(
     tests = expand(config.data.test_files, config.data.retries)
     if dump is not None and not world.alone:
         raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
-    run_dir = on_ranks.own_dir(run_dir, world)
+    run_dir = coordination.own_dir(run_dir, world)
     with (
         opened(config, run_dir, slots, world, phase) as (table, runner, version),
         _seen(table, as_served, threshold) as filters,
     ):
         with _dumping(dump, dump_slots) as dumped:
-            own = on_ranks.share_files(tests, world)
+            own = coordination.share_files(tests, world)
             measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id, phase)
         result = {
             **measured,
@@ -148,12 +148,12 @@ def opened(
             f"{run_dir}: holds no store; expected the --run-dir of a training run: correct it"
         )
     store = run_dir / "store"
-    common = on_ranks.common_version(store, world)
+    common = coordination.common_version(store, world)
     with open_table(
         config, store, slots=slots, read_only=True, version=common, world=world
     ) as table:
         assert table.head is not None
-        on_ranks.check_same_ranks(run_dir, table.head, world)
+        coordination.check_same_ranks(run_dir, table.head, world)
         resume.check_evaluated(run_dir, table.head, config, slots)
         runner = build_runner(config.of_phase(phase), slots, world)
         runner.load_dense_state(state_of(phase, table.load_dense()))

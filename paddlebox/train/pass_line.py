@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -12,10 +12,12 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from paddlebox.config import Config
+from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
 from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
+from paddlebox.train.loop import PassResult
 from paddlebox.train.metrics import (
     PassMetrics,
     format_auc,
@@ -23,6 +25,7 @@ from paddlebox.train.metrics import (
     short_metrics,
     warn_of_one_class,
 )
+from paddlebox.train.observe import sizes
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
@@ -68,7 +71,7 @@ def exchanged(
     table: Tables,
     begin: Started,
     after: dict[str, Any],
-    line: dict[str, Any],
+    line: Mapping[str, Any],
     dense_bytes: int,
     instances: int,
 ) -> dict[str, Any]:
@@ -132,6 +135,92 @@ def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         },
         "bad_grads": {str(slot): count for slot, count in bad.items() if count},
     }
+
+
+def outcome(
+    planned: PlannedPass, result: PassResult, stats: PassStats, of_phases: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a commit keeps of a pass, and its line begins with."""
+    return {
+        "pass": planned.number,
+        "epoch": planned.epoch,
+        "date": planned.date,
+        **_of_hour(planned),
+        "files": list(planned.files),
+        "samples": result.samples,
+        "batches": result.batches,
+        "loss": result.mean_loss,
+        "metrics": result.metrics,
+        "calibration": result.calibration,
+        "lines": stats.lines,
+        "bad_lines": stats.bad_lines,
+        "truncated": stats.truncated,
+        "unique_feasigns": stats.unique_feasigns,
+        "refused": stats.refused,
+        **({"phases": dict(of_phases)} if of_phases else {}),
+    }
+
+
+def _of_hour(planned: PlannedPass) -> dict[str, Any]:
+    if not planned.hour:
+        return {}
+    return {
+        "hour": planned.hour,
+        "missing_hours": list(planned.missing),
+        "written_at": round(planned.written_at, 3),
+    }
+
+
+def ended(
+    table: Tables,
+    begin: Started,
+    outcome: Mapping[str, Any],
+    stats: PassStats,
+    dense_sent_bytes: int,
+) -> dict[str, Any]:
+    """The line of a pass that has just ended. Every rank calls it.
+
+    Args:
+        dense_sent_bytes: for the dense parameters, by this rank since it was started.
+    """
+    seconds = time.perf_counter() - begin.at
+    before, after = begin.counters, table.counters()
+    return {
+        **outcome,
+        "ended_at": round(time.time(), 3),
+        "seconds": seconds,
+        "cpu_s": time.process_time() - begin.cpu_s,
+        "samples_per_s": outcome["samples"] / seconds if seconds else 0.0,
+        "parts": stats.parts,
+        "spilled_bytes": stats.spilled_bytes,
+        "files_from_cache": stats.files_from_cache,
+        "dedup": stats.dedup,
+        "hits": stats.hits,
+        "work_s": stats.work_s,
+        "wait_s": stats.wait_s,
+        "stages": stats.times.as_dict(),
+        "spans": stats.times.spans(),
+        "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
+        "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
+        "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
+        **hot_path(before, after),
+        **by_table(table, begin.counters_of, stats.hits_of),
+        **exchanged(table, begin, after, outcome, dense_sent_bytes, stats.samples),
+        "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
+        "life": _difference(before, after, "life_", _LIFE),
+        "ssd": _difference(before, after, "ssd_", _SSD),
+        "sizes": sizes(table),
+    }
+
+
+_LIFE = ("events", "dead_staged", "dead_merged", "dead_swept")
+_SSD = ("rows_found", "blocks_read", "bytes_read", "bytes_written")
+
+
+def _difference(
+    before: Mapping[str, Any], after: Mapping[str, Any], prefix: str, names: Sequence[str]
+) -> dict[str, Any]:
+    return {name: after[prefix + name] - before[prefix + name] for name in names}
 
 
 def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:

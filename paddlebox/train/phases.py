@@ -18,7 +18,8 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.ranks import World
 from paddlebox.train.loop import PassResult, Watcher, run_pass
-from paddlebox.train.program import RANK_OFFSET, Runner, build_runner
+from paddlebox.train.program import RANK_OFFSET
+from paddlebox.train.runner import Runner, build_runner
 
 State = Mapping[str, np.ndarray]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from paddlebox.train.plan import PlannedPass
 
@@ -25,12 +25,13 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
     return found
 
 
-def warn(passes: Sequence[PlannedPass], repeated: Mapping[int, int], done: int) -> None:
+def warn(passes: Sequence[PlannedPass], done: int) -> None:
     """One line of the log for what is still to be trained a second time.
 
     Args:
         done: passes that were trained before this start, which has nothing to say of them.
     """
+    repeated = repeats(passes)
     left = [number for number in repeated if number > done]
     if not left:
         return

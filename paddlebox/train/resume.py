@@ -26,7 +26,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.versions import find_version
-from paddlebox.train.lines import Lines
+from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
@@ -36,7 +36,7 @@ _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
 @dataclass
-class Begun:
+class ResumePoint:
     """What a run dir holds, and what it shall hold."""
 
     plan: list[PlannedPass]  # without the files that are left out
@@ -97,7 +97,7 @@ def cursor(
     }
 
 
-def take_up(
+def resume(
     run_dir: Path,
     config: Config,
     slots: Slots,
@@ -105,7 +105,7 @@ def take_up(
     back_to: str = "",
     skip: Sequence[str] = (),
     known: Mapping[str, int] | None = None,
-) -> Begun:
+) -> ResumePoint:
     """Looks at what a run dir holds, and goes back to a version where that is asked for.
 
     Args:
@@ -123,14 +123,14 @@ def take_up(
         plan = leave_out(passes, skipped)
         return plan, hashes_of(plan)
 
-    return take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
+    return resume_at(run_dir, config, slots, known_from, back_to, skip, known)
 
 
 # Passes, and the `chain` at each that is trained.
 Known = tuple[list[PlannedPass], Sequence[str]]
 
 
-def take_up_at(
+def resume_at(
     run_dir: Path,
     config: Config,
     slots: Slots,
@@ -138,8 +138,8 @@ def take_up_at(
     back_to: str = "",
     skip: Sequence[str] = (),
     known: Mapping[str, int] | None = None,
-) -> Begun:
-    """`take_up` of passes that depend on the version.
+) -> ResumePoint:
+    """`resume` of passes that depend on the version.
 
     Args:
         known_from: what is known of the passes, from the first on, given the version and the files
@@ -152,7 +152,7 @@ def take_up_at(
         plan, _ = known_from(None, {})
         skipped = choose_skipped(plan, 0, {}, skip)
         _log_skipped(skipped)
-        return Begun(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0, config))
+        return ResumePoint(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0, config))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
@@ -171,12 +171,12 @@ def take_up_at(
                 manifest.commit(record)
     _log_skipped(skipped)
     plan = leave_out(plan, skipped)
-    begun = Begun(plan, skipped, record, done, _keep_lines(run_dir, done, config))
+    point = ResumePoint(plan, skipped, record, done, _keep_lines(run_dir, done, config))
     if record is None or done == 0:
-        return begun
-    if begun.lines.last.get("pass") != done:
-        begun.lines.add(json.loads(record.cursor["line"]))
-        begun.line_missing = True
+        return point
+    if point.lines.last.get("pass") != done:
+        point.lines.add(json.loads(record.cursor["line"]))
+        point.line_missing = True
     log.info(
         "%s: goes on after pass %d, version %d of %s",
         run_dir,
@@ -184,7 +184,7 @@ def take_up_at(
         record.version,
         record.created_at,
     )
-    return begun
+    return point
 
 
 def move_aside(run_dir: Path) -> None:

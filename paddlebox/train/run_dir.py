@@ -1,4 +1,4 @@
-"""The files of a run dir that tell of the run (session.py lists them)."""
+"""The files of a run dir that tell of the run (run.py lists them)."""
 
 from __future__ import annotations
 

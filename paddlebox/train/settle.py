@@ -21,7 +21,7 @@ from paddlebox.config.zoo import AnyModelConfig
 from paddlebox.data.rows import count_rows, dense_scales
 from paddlebox.ranks import World
 from paddlebox.store.run_config import stored_config
-from paddlebox.train.lines import Lines
+from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")

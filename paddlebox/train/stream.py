@@ -37,7 +37,7 @@ class Passes(Protocol):
     told: Callable[[str], None]  # what is waited for, at each look
     listed: Sequence[PlannedPass]  # all of them, from the first; none of a stream
 
-    def take_up(
+    def resume(
         self,
         run_dir: Path,
         config: Config,
@@ -45,8 +45,8 @@ class Passes(Protocol):
         back_to: str = "",
         skip: Sequence[str] = (),
         known: Mapping[str, int] | None = None,
-    ) -> resume.Begun:
-        """`resume.take_up`."""
+    ) -> resume.ResumePoint:
+        """`resume.resume`."""
 
     def are_done(self) -> bool:
         """Whether all of them are committed."""
@@ -69,7 +69,7 @@ class Listed:
         self._left: deque[PlannedPass] = deque()
         self.told: Callable[[str], None] = lambda _: None
 
-    def take_up(
+    def resume(
         self,
         run_dir: Path,
         config: Config,
@@ -77,11 +77,11 @@ class Listed:
         back_to: str = "",
         skip: Sequence[str] = (),
         known: Mapping[str, int] | None = None,
-    ) -> resume.Begun:
-        begun = resume.take_up(run_dir, config, slots, self.listed, back_to, skip, known)
-        self._hashes = resume.hashes_of(begun.plan)
-        self._left = deque(begun.plan[begun.passes :])
-        return begun
+    ) -> resume.ResumePoint:
+        point = resume.resume(run_dir, config, slots, self.listed, back_to, skip, known)
+        self._hashes = resume.hashes_of(point.plan)
+        self._left = deque(point.plan[point.passes :])
+        return point
 
     def are_done(self) -> bool:
         return not self._left
@@ -136,7 +136,7 @@ class Hourly:
 
     # ---- where it stands
 
-    def take_up(
+    def resume(
         self,
         run_dir: Path,
         config: Config,
@@ -144,7 +144,7 @@ class Hourly:
         back_to: str = "",
         skip: Sequence[str] = (),
         known: Mapping[str, int] | None = None,
-    ) -> resume.Begun:
+    ) -> resume.ResumePoint:
         def known_from(
             record: VersionRecord | None, skipped: Mapping[str, int]
         ) -> tuple[list[PlannedPass], list[str]]:
@@ -154,9 +154,9 @@ class Hourly:
             there = [PlannedPass(0, 1, files) for files in self._there()] if skip else []
             return trained + there, [self._plan] * done
 
-        begun = resume.take_up_at(run_dir, config, slots, known_from, back_to, skip, known)
-        self._skipped, begun.plan = begun.skipped, []
-        return begun
+        point = resume.resume_at(run_dir, config, slots, known_from, back_to, skip, known)
+        self._skipped, point.plan = point.skipped, []
+        return point
 
     def _go_to(self, run_dir: Path, record: VersionRecord | None) -> int:
         """Goes to the hour after a version's pass. Returns its number."""

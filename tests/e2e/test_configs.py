@@ -32,7 +32,7 @@ done = {}
 for path, (overrides, run_dir) in jobs.items():
     try:
         config = load_config(path, overrides)
-        summary = session.train(config, Path(run_dir))
+        summary = run.train(config, Path(run_dir))
         done[path] = [summary, evaluation.evaluate(config, Path(run_dir))]
     except Exception:
         done[path] = traceback.format_exc()

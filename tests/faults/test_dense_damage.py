@@ -19,7 +19,7 @@ from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
 from paddlebox.store.frozen import Frozen
 from paddlebox.tools.upkeep import cli
-from paddlebox.train import session
+from paddlebox.train import run
 from paddlebox.train.evaluation import evaluate
 from paddlebox.train.opening import open_table
 from tests.golden.test_golden_runs import unpack
@@ -76,8 +76,8 @@ def _load_save(config: Config) -> None:
 _READERS: dict[str, Callable[[Config], Any]] = {
     "load_dense": _load,
     "load_dense of what saves beside training": _load_beside_training,
-    "resume": lambda config: session.train(config, RUN),
-    "init_from": lambda config: session.train(config, Path("new"), source=str(RUN)),
+    "resume": lambda config: run.train(config, RUN),
+    "init_from": lambda config: run.train(config, Path("new"), source=str(RUN)),
     "evaluate": lambda config: evaluate(config, RUN),
     "export of a run": _serve_run,
     "export of a save": lambda _: SaveSource(SAVE).dense(),

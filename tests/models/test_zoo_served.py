@@ -104,7 +104,7 @@ def test_labels_that_a_model_cannot_learn_are_refused(tmp_path: Path) -> None:
     from paddlebox.config import Config, Slots
     from paddlebox.config.yaml_io import read_yaml
     from paddlebox.errors import ConfigError
-    from paddlebox.train.program import build_runner
+    from paddlebox.train.runner import build_runner
 
     (tmp_path / "slots.yaml").write_text(SLOTS + BUY)
     slots = Slots.model_validate(read_yaml(tmp_path / "slots.yaml"))

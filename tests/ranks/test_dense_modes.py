@@ -18,11 +18,12 @@ from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.world import World
-from paddlebox.train import session
+from paddlebox.train import pass_loop
 from paddlebox.train.phases import Runners
 from paddlebox.train.ranked import RATE, RankedRunner
+from paddlebox.train.training import Training
 from tests.conftest import ROOT
-from tests.ranks.threads import on_ranks
+from tests.ranks.threads import coordination
 
 _N = 20  # values of the gradient
 _LOSS = np.zeros(1, np.float32)
@@ -106,7 +107,7 @@ def _top_k(steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
         runner.finish_pass()
         return before, -runner.state["w"]
 
-    return on_ranks(2, train)
+    return coordination(2, train)
 
 
 def _sent_by_hand(steps: int, feedback: bool) -> np.ndarray:
@@ -155,7 +156,7 @@ def test_top_k_of_a_pass_keeps_nothing_of_the_pass_before() -> None:
             runner.finish_pass()
         return found
 
-    for first, second in on_ranks(2, train):
+    for first, second in coordination(2, train):
         assert np.count_nonzero(first) == np.count_nonzero(second)
         np.testing.assert_allclose(second, first, atol=1e-5)
 
@@ -177,7 +178,7 @@ def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[fl
         runner.finish_pass()
         return [*found, float(runner.state["w"][0])]
 
-    return on_ranks(len(shares), train)
+    return coordination(len(shares), train)
 
 
 def test_parameters_are_averaged_after_just_so_many_steps_and_when_the_pass_ends() -> None:
@@ -209,7 +210,7 @@ def test_the_end_of_a_pass_averages_the_optimizers_state_and_begins_to_count_ane
             found.append({name: array.tolist() for name, array in runner.state.items()})
         return found
 
-    ends, seconds, thirds = zip(*on_ranks(2, train), strict=True)
+    ends, seconds, thirds = zip(*coordination(2, train), strict=True)
     for rank, state in enumerate(ends):  # a learning rate is the config's
         assert state == {"w": [3], "w_moment": [-1.5], f"{RATE}_0": [rank]}
     assert [state["w"] for state in seconds] == [[5], [7]]  # the third step since the run began
@@ -284,7 +285,7 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
         finish_pass()
         return [*found, _flat(runner.parameters())]
 
-    first, _ = on_ranks(2, train)
+    first, _ = coordination(2, train)
     return first
 
 
@@ -328,10 +329,11 @@ def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
         def dense_state(self) -> None:
             raise EnoughError
 
-    monkeypatch.setattr(session, "train_pass", lambda *_: (None, {}))
-    monkeypatch.setattr(session.pass_line, "progress", lambda *_: nullcontext())
-    monkeypatch.setattr(session, "seed_pass", lambda *_: None)
+    monkeypatch.setattr(pass_loop, "train_pass", lambda *_: (None, {}))
+    monkeypatch.setattr(pass_loop.pass_line, "progress", lambda *_: nullcontext())
+    monkeypatch.setattr(pass_loop, "seed_pass", lambda *_: None)
     some: Any = MagicMock()
     with pytest.raises(EnoughError):
-        session._train_pass(_config(), some, some, Ended(), (some, None), *[some] * 4)  # type: ignore[arg-type]
+        training = Training(_config(), some, some, some, some, Ended(), some)  # type: ignore[arg-type]
+        pass_loop.PassLoop(training, some, some, [])._train(some, None, some, {})
     assert done == ["finish_pass"]

@@ -16,7 +16,7 @@ from paddlebox.ranks.plans import ShardedPass, Step
 from paddlebox.ranks.world import World
 from paddlebox.train.opening import open_table
 from tests.conftest import ROOT
-from tests.ranks.threads import on_ranks
+from tests.ranks.threads import coordination
 
 _KEYS = (np.arange(24, dtype=np.uint64) + np.uint64(1)) * np.uint64(2**64 // 25)
 _RATE = 2.0**-5
@@ -120,7 +120,7 @@ def _after_steps(
             ids = one.staged.own.row_of_key
             return ids, applied, kept, one.end()
 
-    found = on_ranks(ranks, train)
+    found = coordination(ranks, train)
     kept = []
     for owner, (ids, *_) in enumerate(found):
         of_owner = np.zeros((int(ids.max()) + 1, _COLUMNS - 2))
@@ -192,4 +192,4 @@ def test_each_of_several_tables_exchanges_as_the_config_says(tmp_path: Path) -> 
             with open_table(config, folder, world=world) as tables:
                 return [member.exchange._feedback for member in tables.members]
 
-        assert on_ranks(2, found) == [[feedback, feedback], []]
+        assert coordination(2, found) == [[feedback, feedback], []]

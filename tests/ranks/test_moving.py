@@ -24,8 +24,8 @@ from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
-from paddlebox.train.on_ranks import agreed_passes
-from paddlebox.train.other_ranks import take_over
+from paddlebox.train.adopt_stores import take_over
+from paddlebox.train.coordination import agreed_passes
 from tests.conftest import ROOT
 
 ROWS = 3000

@@ -11,7 +11,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.ranks.lane import rounds
 from paddlebox.ranks.sharded import range_starts
 from paddlebox.ranks.world import World
-from paddlebox.train.on_ranks import share_files, warn_of_idle
+from paddlebox.train.coordination import share_files, warn_of_idle
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])

@@ -87,7 +87,7 @@ class _Thread(World):
         return self._meeting.take(what, self.rank, mine, list)
 
 
-def on_ranks(size: int, call: Callable[[World], _T]) -> list[_T]:
+def coordination(size: int, call: Callable[[World], _T]) -> list[_T]:
     """(size) what `call` gives on each rank; an error of one of them is raised. The first rank is
     the calling thread: Paddle's static mode is a thread's own."""
     meeting = _Meeting(size)

@@ -57,7 +57,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.train.loop import run_pass
     from paddlebox.train.opening import open_table
-    from paddlebox.train.program import build_runner
+    from paddlebox.train.runner import build_runner
     from tests.ranks.expand_loop import VARIABLES, expand_step
 
     folder, sent_before = Path(settings["folder"]), world.counters()

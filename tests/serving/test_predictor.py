@@ -44,7 +44,7 @@ config = validate(Config, json.loads(Path(sys.argv[1], "config.json").read_text(
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
 from paddlebox.train import opening
 from paddlebox.train.metrics import sigmoid
-from paddlebox.train.program import build_runner
+from paddlebox.train.runner import build_runner
 slots = load_slots(config.data.slots)
 with opening.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
     runner = build_runner(config, slots)

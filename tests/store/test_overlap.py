@@ -18,7 +18,7 @@ from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
 from paddlebox.train.interrupt import Stopped
-from paddlebox.train.session import _ended_passes_committed
+from paddlebox.train.run import _ended_passes_committed
 from tests.data.conftest import SLOTS, multislot_lines
 from tests.store.commit_held import POINTS, Held
 from tests.store.test_group import opened

@@ -22,7 +22,7 @@ config = Config.model_validate(
 cpu.apply(config.trainer.program)
 
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402  # after the settings
-from paddlebox.train.program import build_runner, seed_pass  # noqa: E402
+from paddlebox.train.runner import build_runner, seed_pass  # noqa: E402
 
 slots = Slots.model_validate(
     {

@@ -15,17 +15,18 @@ path, run_dir, overrides, *kill = sys.argv[1:]
 config = load_config(path, json.loads(overrides))
 cpu.apply(config.trainer.program, 1)
 
-from paddlebox.train import session  # noqa: E402  # Paddle comes after the settings
+from paddlebox.train import run  # noqa: E402  # Paddle comes after the settings
 from paddlebox.train.evaluation import evaluate  # noqa: E402
 from paddlebox.train.opening import open_table, read_slots  # noqa: E402
+from paddlebox.train.pass_loop import PassLoop  # noqa: E402
 from paddlebox.train.phases import Runners  # noqa: E402
 
-train_pass = session._train_pass
+train_pass = PassLoop._train
 
 
-def killed(config, table, dataset, runners, passes, *rest):
-    if kill and passes[0].number == int(kill[0]):
-        runner, steps = runners.of(Phase(kill[1])), []
+def killed(loop, planned, *rest):
+    if kill and planned.number == int(kill[0]):
+        runner, steps = loop._training.runners.of(Phase(kill[1])), []
         step = runner.train_step
 
         def counted(feed):
@@ -35,17 +36,17 @@ def killed(config, table, dataset, runners, passes, *rest):
             return step(feed)
 
         runner.train_step = counted
-    return train_pass(config, table, dataset, runners, passes, *rest)
+    return train_pass(loop, planned, *rest)
 
 
 def numbers(state):
     return {name: [list(a.shape), a.reshape(-1).tolist()] for name, a in state.items()}
 
 
-session._train_pass = killed
+PassLoop._train = killed
 slots = read_slots(config)
 before = numbers(Runners(config, slots).dense_state())
-summary = session.train(config, Path(run_dir))
+summary = run.train(config, Path(run_dir))
 lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
 tested = {}
 if config.data.test_files:

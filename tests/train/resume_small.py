@@ -2,7 +2,7 @@
 python resume_small.py OPTIONS
 
 OPTIONS is JSON: folder, overrides (of the config), fail_in (the pass whose third batch raises),
-keyword arguments of session.train as "train".
+keyword arguments of run.train as "train".
 """
 
 import json
@@ -17,19 +17,20 @@ options = json.loads(sys.argv[1])
 config = load_config("configs/deepfm_synthetic.yaml", options["overrides"])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
 
-from paddlebox.train import session  # noqa: E402  # Paddle comes after the settings
+from paddlebox.train import run  # noqa: E402  # Paddle comes after the settings
+from paddlebox.train.pass_loop import PassLoop  # noqa: E402
 
 run_dir = Path(options["folder"])
-train_pass = session._train_pass
+train_pass = PassLoop._train
 
 
 class BrokenOffError(Exception):
     pass
 
 
-def failing(config, table, dataset, runners, passes, *rest):
-    if passes[0].number == options.get("fail_in"):
-        runner = runners.of(Phase.UPDATE)  # the only one
+def failing(loop, planned, *rest):
+    if planned.number == options.get("fail_in"):
+        runner = loop._training.runners.of(Phase.UPDATE)  # the only one
         step, feeds = runner.train_step, []
 
         def broken(feed):
@@ -39,13 +40,13 @@ def failing(config, table, dataset, runners, passes, *rest):
             return step(feed)
 
         runner.train_step = broken
-    return train_pass(config, table, dataset, runners, passes, *rest)
+    return train_pass(loop, planned, *rest)
 
 
-session._train_pass = failing
+PassLoop._train = failing
 error = ""
 try:
-    session.train(config, run_dir, **options.get("train", {}))
+    run.train(config, run_dir, **options.get("train", {}))
 except (BrokenOffError, PaddleBoxError) as raised:
     error = f"{type(raised).__name__}: {raised}"
 lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

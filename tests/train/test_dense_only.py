@@ -88,13 +88,13 @@ from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
 file, models, folder = sys.argv[1], json.loads(sys.argv[2]), pathlib.Path(sys.argv[3])
 cpu.apply(load_config(file).trainer.program, 1)
-from paddlebox.train import session
+from paddlebox.train import run
 found = {}
 for name, rest in models.items():
     hidden = "" if name in ("lr", "fm") else ", hidden: [16, 16]"
     config = load_config(file, [f"model={{type: {name}{hidden}{rest}}}", "data.test_files=[]"])
     try:
-        session.train(config, folder / name)
+        run.train(config, folder / name)
         line = json.loads((folder / name / "metrics.jsonl").read_text().splitlines()[-1])
         found[name] = line["metrics"]["auc"] if "metrics" in line else line["auc"]
     except PaddleBoxError as error:

@@ -29,7 +29,7 @@ from paddlebox.launch import cpu
 jobs = json.loads(sys.argv[1])
 cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
 from paddlebox.store.table import Table
-from paddlebox.train import init_from, session
+from paddlebox.train import init_from, run
 answers = []
 for file, overrides, run_dir, source, death in jobs:
     if death == "before the commit":
@@ -42,7 +42,7 @@ for file, overrides, run_dir, source, death in jobs:
     if death == "after the commit":
         init_from.format_report = lambda report: os._exit(9)
     try:
-        done = session.train(load_config(file, overrides), pathlib.Path(run_dir), source=source)
+        done = run.train(load_config(file, overrides), pathlib.Path(run_dir), source=source)
         answers.append({k: done[k] for k in ("sparse_digest", "dense_digest", "version")})
     except PaddleBoxError as error:
         answers.append({"error": type(error).__name__, "text": str(error)})

@@ -11,9 +11,10 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import load_config
 from paddlebox.errors import ConfigError
+from paddlebox.train.hooks.scalars import Scalars, scalars_of
 from paddlebox.train.metrics import PassMetrics
 from paddlebox.train.observe import calibration, write_environment
-from paddlebox.train.scalars import ScalarWriter, scalars_of
+from paddlebox.train.plan import PlannedPass
 from tests.conftest import ROOT
 
 
@@ -80,15 +81,15 @@ def test_scalars_of_a_line_are_its_numbers():
 def test_visualdl_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "visualdl", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"trainer\.visualdl.*pip install visualdl"):
-        ScalarWriter(tmp_path / "scalars")
+        Scalars(tmp_path / "scalars")
 
 
 def test_visualdl_reads_the_scalars_back(tmp_path):
     reason = "VisualDL is not installed"
     visualdl = pytest.importorskip("visualdl", reason=reason)
-    with ScalarWriter(tmp_path) as writer:
-        writer.add({"pass": 1, "loss": 0.5})
-        writer.add({"pass": 2, "loss": 0.25})
+    with Scalars(tmp_path) as writer:
+        writer.catch_up({"pass": 1, "loss": 0.5}, 1, True)
+        writer.after_pass({"pass": 2, "loss": 0.25}, PlannedPass(2, 1, []))
     reader = visualdl.LogReader(file_path=str(next(tmp_path.iterdir())))
     assert [(d.id, d.value) for d in reader.get_data("scalar", "train/loss")] == [
         (1, 0.5), (2, 0.25),

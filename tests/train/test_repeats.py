@@ -25,8 +25,8 @@ def test_a_pass_repeats_the_first_that_has_one_of_its_files() -> None:
 def test_a_start_warns_once_of_what_is_still_to_come(caplog: pytest.LogCaptureFixture) -> None:
     planned = passes("a", "a", "a", date="20240131")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        warn(planned, repeats(planned), 0)
-        warn(planned, repeats(planned), 3)
+        warn(planned, 0)
+        warn(planned, 3)
     assert len(caplog.messages) == 1
     said = caplog.messages[0]
     assert "pass 2 (20240131) trains files again that pass 1 has, and so do 1 more passes" in said

@@ -22,7 +22,7 @@ from paddlebox.ranks import World
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
-from paddlebox.train.lines import Lines
+from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, plan_passes
 from paddlebox.train.settle import batch_size_for, chosen, settled, warn_of_few_steps
 from tests.conftest import PATIENCE_S, ROOT, run_python
@@ -150,7 +150,7 @@ class Rank(World):
         return found
 
 
-def on_ranks(size: int, work: Callable[[Rank], Config]) -> list[Config]:
+def coordination(size: int, work: Callable[[Rank], Config]) -> list[Config]:
     all_here, board = threading.Barrier(size), dict[Any, bytes]()
     ranks = [Rank(rank, size, board, all_here) for rank in range(size)]
     with ThreadPoolExecutor(size) as threads:
@@ -161,7 +161,7 @@ def test_all_ranks_choose_alike_from_what_the_first_has_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = rows_found(monkeypatch, 25_000)
-    made = on_ranks(2, lambda rank: settle(config(folder), folder / str(rank.rank), rank))
+    made = coordination(2, lambda rank: settle(config(folder), folder / str(rank.rank), rank))
     assert [one.data.batch_size for one in made] == [batch_size_for(25_000)] * 2  # of a rank
     assert len(counted) == 1
 
@@ -170,7 +170,7 @@ def test_a_rank_whose_store_is_lost_continues_with_the_values_of_the_others(fold
     own = config(folder)
     old = config(folder, data={"batch_size": 7}, table={"embed": {"initial_g2sum": 9.0}}, seed=5)
     commit(folder / "1", old)
-    made = on_ranks(2, lambda rank: settle(own, folder / str(rank.rank), rank))
+    made = coordination(2, lambda rank: settle(own, folder / str(rank.rank), rank))
     assert made == [old, old]
 
 
@@ -372,7 +372,7 @@ from paddlebox.launch import cpu
 folder = Path(sys.argv[1])
 cpu.apply(load_config(folder / "config.json").trainer.program, 1)
 from paddlebox.store import run_config
-from paddlebox.train import session
+from paddlebox.train import run
 said, found = [], []
 class Kept(logging.Handler):
     def emit(self, record):
@@ -381,7 +381,7 @@ logging.getLogger("paddlebox").addHandler(Kept(logging.WARNING))
 for overrides in json.loads(sys.argv[2]):
     said.clear()
     try:
-        session.train(load_config(folder / "config.json", overrides), folder / "run")
+        run.train(load_config(folder / "config.json", overrides), folder / "run")
     except ConfigError as error:
         said.append(str(error))
     written = json.loads((folder / "run/config.json").read_text())

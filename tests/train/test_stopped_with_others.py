@@ -11,7 +11,7 @@ import pytest
 from paddlebox.errors import RankError, StoreError
 from paddlebox.ranks import World
 from paddlebox.train import interrupt
-from paddlebox.train.on_ranks import stopped_with_others
+from paddlebox.train.coordination import stopped_with_others
 
 STOPPED = "rank 1 has left the job: Stopped: SIGTERM"
 FAILED = "rank 1 has left the job: ValueError: the step of this rank fails"

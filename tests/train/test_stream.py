@@ -272,14 +272,14 @@ class TestTakenUp:
             planned = hourly.ready()
             world.commit(planned, hourly.hash_of(planned))
 
-    def take_up(self, world: World, *skip: str, back_to: str = "", **fields: Any) -> Hourly:
+    def resume(self, world: World, *skip: str, back_to: str = "", **fields: Any) -> Hourly:
         hourly = world.hourly(**fields)
-        self.begun = hourly.take_up(world.run_dir, world.config(**fields), SLOTS, back_to, skip)
+        self.begun = hourly.resume(world.run_dir, world.config(**fields), SLOTS, back_to, skip)
         return hourly
 
     def test_a_run_goes_on_with_the_hour_after_its_newest_commit(self, world):
         self.trained(world, 2)
-        hourly = self.take_up(world)
+        hourly = self.resume(world)
         assert self.begun.passes == 2
         planned = hourly.ready()
         assert (planned.number, files(planned)) == (3, ["20240101/02"])
@@ -288,39 +288,39 @@ class TestTakenUp:
         self.trained(world, 3)
         for hour in range(3):
             (world.logs / f"20240101/{hour:02}/part-0.txt").unlink()
-        assert files(self.take_up(world).ready()) == ["20240101/03"]
+        assert files(self.resume(world).ready()) == ["20240101/03"]
 
     def test_the_hashes_are_those_of_one_run(self, world):
         self.trained(world, 4)
         with Manifest.open_reader(world.run_dir / "store") as manifest:
             plans = [manifest.version(number).cursor["plan"] for number in manifest.versions()]
-        hourly = self.take_up(world, back_to="2")
+        hourly = self.resume(world, back_to="2")
         assert [hourly.hash_of(hourly.ready()) for _ in range(2)] == plans[-2:]
 
     def test_a_skipped_hour_is_no_pass_and_those_after_it_get_its_number(self, world):
         self.trained(world, 3)
-        hourly = self.take_up(world, "20240101/01/*", back_to="1")
+        hourly = self.resume(world, "20240101/01/*", back_to="1")
         planned = hourly.ready()
         assert (planned.number, files(planned)) == (2, ["20240101/02"])
-        again = self.take_up(world)  # without saying it again
+        again = self.resume(world)  # without saying it again
         assert files(again.ready()) == ["20240101/02"]
 
     def test_of_an_hour_single_files_may_be_skipped(self, world):
         world.write("20240101/02", name="part-1.txt")
         self.trained(world, 2)
-        planned = self.take_up(world, "20240101/02/part-0.txt").ready()
+        planned = self.resume(world, "20240101/02/part-0.txt").ready()
         assert [Path(file).name for file in planned.files] == ["part-1.txt"]
 
     def test_files_that_are_trained_or_not_there_cannot_be_skipped(self, world):
         self.trained(world, 2)
         with pytest.raises(ConfigError, match=r"matches none of the 2 files that are left"):
-            self.take_up(world, "20240101/00/*")
+            self.resume(world, "20240101/00/*")
 
     def test_hours_in_between_are_not_left_out_unnoticed(self, world):
         self.trained(world, 2)
         with pytest.raises(ConfigError, match=r"to go on with 2024-01-01T02.*at 2024-01-01T03"):
-            self.take_up(world, from_hour="2024010103")
-        assert files(self.take_up(world, from_hour="2024010102").ready()) == ["20240101/02"]
+            self.resume(world, from_hour="2024010103")
+        assert files(self.resume(world, from_hour="2024010102").ready()) == ["20240101/02"]
 
     def test_a_run_over_a_list_of_files_does_not_go_on_by_hours(self, world):
         self.trained(world, 1)
@@ -329,19 +329,19 @@ class TestTakenUp:
             line = {"pass": 1, "epoch": 1, "date": "", "files": []}
             manifest.commit(record.following("pass", cursor=resume.cursor("", line)))
         with pytest.raises(ConfigError, match=r"trained on data.train_files, expected hours"):
-            self.take_up(world)
+            self.resume(world)
 
     def test_the_template_may_change_and_the_zone_too(self, world):
         self.trained(world, 2)
         world.logs.rename(world.logs.with_name("moved"))
         world.logs = world.logs.with_name("moved")
-        assert files(self.take_up(world).ready()) == ["20240101/02"]
-        hourly = self.take_up(world, time_zone="Asia/Shanghai", missing_hour="skip")
+        assert files(self.resume(world).ready()) == ["20240101/02"]
+        hourly = self.resume(world, time_zone="Asia/Shanghai", missing_hour="skip")
         assert hourly.ready() is None  # the third hour is 10 o'clock there
 
     def test_a_run_is_taken_up_twice_where_other_ranks_have_committed_less(self, world):
         self.trained(world, 3)
-        hourly = self.take_up(world)
-        hourly.take_up(world.run_dir, world.config(), SLOTS, back_to="1")
+        hourly = self.resume(world)
+        hourly.resume(world.run_dir, world.config(), SLOTS, back_to="1")
         planned = hourly.ready()
         assert (planned.number, files(planned)) == (2, ["20240101/01"])

@@ -13,7 +13,7 @@ import pytest
 
 from paddlebox.config.hours import moment, zone_of
 from paddlebox.ranks import World
-from paddlebox.train.on_ranks import share_files
+from paddlebox.train.coordination import share_files
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.stream_of_ranks import HourlyOfRanks
 from tests.conftest import PATIENCE_S
@@ -127,7 +127,7 @@ def test_skipped_files_are_those_that_the_first_rank_sees(logs, tmp_path):
 
     def skip(hourly: HourlyOfRanks) -> dict[str, int]:
         run_dir = tmp_path / str(hourly._world.rank)
-        return hourly.take_up(run_dir, logs.config(), SLOTS, skip=["20240101/01/*"]).skipped
+        return hourly.resume(run_dir, logs.config(), SLOTS, skip=["20240101/01/*"]).skipped
 
     first, *others = on_all(logs, skip)
     assert list(first) == [f"{logs.logs}/20240101/01/part-0.txt"]

@@ -14,7 +14,7 @@ from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table
 from paddlebox.train import resume
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.session import train
+from paddlebox.train.run import train
 
 SLOTS = "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
 

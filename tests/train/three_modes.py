@@ -25,7 +25,7 @@ cpu.apply(config.trainer.program)
 
 from paddlebox.config import Slots  # noqa: E402  # Paddle comes after the settings
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402
-from paddlebox.train.program import build_runner  # noqa: E402
+from paddlebox.train.runner import build_runner  # noqa: E402
 
 SLOTS, DENSE, BATCH = 5, 3, 64
 slots = Slots.model_validate(

@@ -15,12 +15,12 @@ config = load_config("configs/deepfm_synthetic.yaml", options["overrides"])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
 
 from paddlebox._native import core  # noqa: E402  # Paddle comes after the settings
-from paddlebox.train import session  # noqa: E402
+from paddlebox.train import run  # noqa: E402
 
 if "vector_path" in options:
     core.set_vector_path(options["vector_path"])
 run_dir = Path(options["folder"])
-summary = session.train(config, run_dir)
+summary = run.train(config, run_dir)
 lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 print(
     json.dumps(

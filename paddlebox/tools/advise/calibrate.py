@@ -25,7 +25,7 @@ from paddlebox.tools.advise.rates import Rates
 from paddlebox.tools.advise.workload import Sample
 from paddlebox.train.metrics import TaskMetrics, sigmoid
 from paddlebox.train.opening import create_dataset, feeding, open_table
-from paddlebox.train.program import Runner, build_runner
+from paddlebox.train.runner import Runner, build_runner
 
 paddle = ops.paddle
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paddlebox.config import Config
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.group import Tables
@@ -54,6 +55,25 @@ def copies_of(config: Config, rank: int) -> str:
     """Where the copies of a rank's commits are; empty: there are none."""
     uri = config.checkpoint.copy_to.rstrip("/")
     return f"{uri}/ranks/{rank}" if uri and rank > 0 else uri
+
+
+def copies_every_one(world: World) -> bool:
+    """Whether a version may not be left out of the copies when the next one is there already: ranks
+    copy the same passes, so that there is one of which all have a copy."""
+    return not world.alone
+
+
+def finish_staging(dataset: InMemoryDataset, world: World) -> None:
+    """Before an evaluation within a run. The next pass may be fetching rows from other ranks, which
+    an evaluation does as well; one rank alone can do both at once."""
+    if not world.alone:
+        dataset.wait_staged()
+
+
+def commits_alone(world: World) -> bool:
+    """Whether a rank that ends by an error commits the passes that had ended: the others, who may
+    know nothing of the error, do not. `stop_together` commits for all of them."""
+    return world.alone
 
 
 def own_dir(run_dir: Path, world: World) -> Path:

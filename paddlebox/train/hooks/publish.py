@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from paddlebox.config import Config
 from paddlebox.config.save import PublishConfig
 from paddlebox.errors import StoreError
 from paddlebox.saves.meta import BASE
+from paddlebox.train.hooks.hook import Hook
 from paddlebox.train.run_dir import append_json
 from paddlebox.watch.watch import Watch
 
@@ -38,7 +39,7 @@ class Publisher:
         self._start()  # also for what a run that was killed had not brought in
 
     def _start(self) -> None:
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "paddlebox.launch.follow", *self._arguments],
@@ -80,28 +81,29 @@ class Publisher:
             self._told(json.loads(line))
 
 
-@contextmanager
-def publishing(
-    config: Config | None, run_dir: Path, watch: Watch
-) -> Iterator[Callable[[str], None]]:
-    """Gives what is to be called with the kind of each save that is done. RUN_DIR/served.jsonl
-    says when which save was served, and how old the log of its pass was. config: None on ranks
-    other than the first."""
-    if config is None or not config.publish.file:
-        yield lambda _: None
-        return
-    publish = config.publish
+class Publish(Hook):
+    """Brings each save of a run into the served file. RUN_DIR/served.jsonl says which save was
+    served when, and how old the log of its pass was."""
 
-    def told(served: Mapping[str, Any]) -> None:
+    on_every_rank = False
+
+    def __init__(self, config: Config, run_dir: Path, watch: Watch) -> None:
+        self._run_dir, self._watch = run_dir, watch
+        self._every_save = config.publish.every == "pass"
+        self._publisher = Publisher(config.save.out, config.publish, self._served)
+
+    def saved(self, kind: str) -> None:
+        """A save of this kind is done. Any thread may call it."""
+        if self._every_save or kind == BASE:
+            self._publisher.offer()
+
+    def _served(self, served: Mapping[str, Any]) -> None:
         number, at = served["pass_number"], served["at"]
-        lag = watch.served(number, served["name"], at, served["refused"])
+        lag = self._watch.served(number, served["name"], at, served["refused"])
         try:
-            append_json(run_dir / "served.jsonl", {**served, "lag_s": lag})
+            append_json(self._run_dir / "served.jsonl", {**served, "lag_s": lag})
         except StoreError as error:
             log.error("%s", error)
 
-    publisher = Publisher(config.save.out, publish, told)
-    try:
-        yield lambda kind: publisher.offer() if kind == BASE or publish.every == "pass" else None
-    finally:
-        publisher.close()
+    def close(self, error: BaseException | None) -> None:
+        self._publisher.close()

@@ -87,10 +87,10 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def take_up(
+def resume_point(
     run_dir: Path, *skip: str, back_to: str = "", to: Slots | None = None, **changes: Any
 ) -> Any:
-    return resume.take_up(run_dir, config(**changes), to or slots(), passes(), back_to, skip)
+    return resume.resume(run_dir, config(**changes), to or slots(), passes(), back_to, skip)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def take_up(
 )
 def test_what_changes_no_result_is_not_spoken_of(run_dir, caplog, changes):
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        assert take_up(run_dir, **changes).passes == 2
+        assert resume_point(run_dir, **changes).passes == 2
     assert not caplog.records
 
 
@@ -120,7 +120,7 @@ def test_what_changes_no_result_is_not_spoken_of(run_dir, caplog, changes):
 )
 def test_what_is_tuned_goes_on_and_is_said(run_dir, caplog, changes, said):
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        assert take_up(run_dir, **changes).passes == 2
+        assert resume_point(run_dir, **changes).passes == 2
     assert [said in record.message for record in caplog.records] == [True]
 
 
@@ -141,7 +141,7 @@ def test_what_is_tuned_goes_on_and_is_said(run_dir, caplog, changes, said):
 )
 def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
     with pytest.raises(ConfigError) as raised:
-        take_up(run_dir, **changes)
+        resume_point(run_dir, **changes)
     text = str(raised.value)
     assert f"\n  {said}\n" in text
     assert "--fresh" in text
@@ -151,7 +151,7 @@ def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
 
 def test_every_differing_value_is_in_one_error(run_dir):
     with pytest.raises(ConfigError) as raised:
-        take_up(run_dir, seed=2, table__embedx_dim=4, model__type="deepfm")
+        resume_point(run_dir, seed=2, table__embedx_dim=4, model__type="deepfm")
     assert [key in str(raised.value) for key in ("seed:", "embedx_dim:", "model.type:")] == [
         True
     ] * 3
@@ -167,27 +167,27 @@ def test_every_differing_value_is_in_one_error(run_dir):
 )
 def test_other_slots_are_refused_by_name(run_dir, listed, said):
     with pytest.raises(ConfigError, match=said):
-        take_up(run_dir, to=slots(*listed))
+        resume_point(run_dir, to=slots(*listed))
 
 
 def test_shares_counts_where_keys_are_per_slot(run_dir):
     shared = slots(*SLOTS[:2], {**SLOTS[2], "shares": "user"})
-    assert take_up(run_dir, to=shared).passes == 2  # key_space shared: the word means nothing
+    assert resume_point(run_dir, to=shared).passes == 2  # key_space shared: the word means nothing
     with Manifest.open_writer(run_dir / "store") as manifest:
         record = manifest.head()
         stored = resume.description(config(data__key_space="per_slot"), slots())
         for slot in stored["slots"]["slots"]:
             del slot["shares"]  # as a version before the word has it
         manifest.commit(record.following("pass", cursor=record.cursor, config=stored))
-    assert take_up(run_dir, data__key_space="per_slot").passes == 2
+    assert resume_point(run_dir, data__key_space="per_slot").passes == 2
     with pytest.raises(ConfigError, match=r"slots\.yaml item"):
-        take_up(run_dir, to=shared, data__key_space="per_slot")
+        resume_point(run_dir, to=shared, data__key_space="per_slot")
 
 
 def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(run_dir):
     listed = [{**SLOTS[0], "name": "clicked"}, *({"name": n, "type": "sparse"} for n in "xy")]
     with pytest.raises(ConfigError) as raised:
-        take_up(run_dir, to=slots(*listed))
+        resume_point(run_dir, to=slots(*listed))
     lines = str(raised.value).splitlines()
     there = ", ".join(slot["name"] for slot in SLOTS)
     assert f"  slots.yaml {there}: no longer there" in lines
@@ -211,10 +211,10 @@ def test_files_may_be_added_after_those_that_were_trained(run_dir, files, change
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")  # the record has pass 2
     arguments = run_dir, config(data__train_files=list(files)), slots(), passes(*files)
     if not changed:
-        assert resume.take_up(*arguments).passes == 2
+        assert resume.resume(*arguments).passes == 2
         return
     with pytest.raises(ConfigError, match=r"(?s)data.train_files: was .* the 2 passes") as raised:
-        resume.take_up(*arguments)
+        resume.resume(*arguments)
     assert changed in str(raised.value)
     assert "--init-from" not in str(raised.value)
 
@@ -226,7 +226,7 @@ def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(
         (PlannedPass(1, 1, ["a"], "20240101"), "pass 1, a, had the date none, and has 20240101"),
     ):
         with pytest.raises(ConfigError, match=changed):
-            resume.take_up(run_dir, config(), slots(), [first, *passes()[1:]])
+            resume.resume(run_dir, config(), slots(), [first, *passes()[1:]])
 
 
 def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
@@ -242,7 +242,7 @@ def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
     with file.open("a") as more:
         more.write("67")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        take_up(tmp_path)
+        resume_point(tmp_path)
     assert "had 5 bytes when it was trained, and has 7 now" in caplog.text
 
 
@@ -257,7 +257,7 @@ def test_a_store_of_another_program_is_not_taken_up(tmp_path):
     with Manifest.open_writer(tmp_path / "store") as manifest:
         manifest.commit(record)
     with pytest.raises(StoreError, match=r"not committed by tools/train\.py"):
-        take_up(tmp_path)
+        resume_point(tmp_path)
 
 
 class TestLines:
@@ -274,16 +274,16 @@ class TestLines:
     def test_lines_after_the_commit_and_torn_ones_go(self, run_dir):
         torn = self.text(4)[:20]
         path = self.write(run_dir, self.text(1), self.text(2), self.text(3), torn)
-        begun = take_up(run_dir)
+        point = resume_point(run_dir)
         assert path.read_text() == self.text(1) + self.text(2)
-        assert [found["pass"] for found in begun.lines.recent] == [1, 2]
-        assert not begun.line_missing
+        assert [found["pass"] for found in point.lines.recent] == [1, 2]
+        assert not point.line_missing
 
     def test_the_last_line_comes_out_of_the_commit_where_it_was_not_written(self, run_dir):
         self.write(run_dir, self.text(1), self.text(2)[:-9])
-        begun = take_up(run_dir)
-        assert begun.line_missing
-        assert json.dumps(begun.lines.last) == json.dumps(line(2))  # with its NaN
+        point = resume_point(run_dir)
+        assert point.line_missing
+        assert json.dumps(point.lines.last) == json.dumps(line(2))  # with its NaN
 
     def test_it_has_what_was_known_before_the_pass_was_trained(self, run_dir):
         told = {"partial_recovery": [{"pass": 3, "step": 4, "samples": 40, "went_back": {}}]}
@@ -291,34 +291,34 @@ class TestLines:
             cursor = resume.cursor(HASHES[2], line(3), told)
             manifest.commit(manifest.head().following("pass", pass_number=3, cursor=cursor))
         self.write(run_dir, self.text(1), self.text(2))
-        begun = take_up(run_dir)
-        assert json.dumps(begun.lines.last) == json.dumps(line(3) | told)
+        point = resume_point(run_dir)
+        assert json.dumps(point.lines.last) == json.dumps(line(3) | told)
 
     def test_going_back_takes_the_lines_with_it(self, run_dir):
         path = self.write(run_dir, self.text(1), self.text(2))
-        assert take_up(run_dir, back_to="1").passes == 1
+        assert resume_point(run_dir, back_to="1").passes == 1
         assert path.read_text() == self.text(1)
         with Manifest.open_reader(run_dir / "store") as manifest:
             assert manifest.versions() == [1]
 
     def test_a_run_that_committed_nothing_begins_anew(self, tmp_path):
         path = self.write(tmp_path, self.text(1))
-        assert resume.take_up(tmp_path, config(), slots(), passes()).passes == 0
+        assert resume.resume(tmp_path, config(), slots(), passes()).passes == 0
         assert path.read_text() == ""
 
 
 class TestSkippedFiles:
     """--skip-files leaves files out of the passes that are still to be trained."""
 
-    def files(self, begun: Any) -> str:
-        return "".join(file for planned in begun.plan for file in planned.files)
+    def files(self, point: Any) -> str:
+        return "".join(file for planned in point.plan for file in planned.files)
 
     def test_a_later_start_knows_what_was_skipped(self, run_dir, caplog):
         with caplog.at_level(logging.INFO, "paddlebox"):
-            begun = take_up(run_dir, "c")
+            point = resume_point(run_dir, "c")
         assert "c: is left out after pass 2 (--skip-files)" in caplog.text
-        assert (self.files(begun), begun.passes) == ("abd", 2)
-        again = take_up(run_dir)
+        assert (self.files(point), point.passes) == ("abd", 2)
+        again = resume_point(run_dir)
         assert (self.files(again), again.skipped) == ("abd", {"c": 2})
         assert [planned.number for planned in again.plan] == [1, 2, 3]
         with Manifest.open_reader(run_dir / "store") as manifest:
@@ -328,33 +328,33 @@ class TestSkippedFiles:
             assert head.cursor["line"] == json.dumps(line(2))
 
     def test_the_hashes_are_those_of_a_run_that_never_had_the_file(self, run_dir):
-        assert resume.hashes_of(take_up(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
+        assert resume.hashes_of(resume_point(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
         # So it may leave the config as well.
         without = config(data__train_files=["a", "b", "d"])
-        assert resume.take_up(run_dir, without, slots(), passes(*"abd")).passes == 2
+        assert resume.resume(run_dir, without, slots(), passes(*"abd")).passes == 2
 
     def test_saying_it_again_changes_nothing(self, run_dir):
-        first = take_up(run_dir, "c")
-        again = take_up(run_dir, "c")
+        first = resume_point(run_dir, "c")
+        again = resume_point(run_dir, "c")
         assert again.record.version == first.record.version
-        assert self.files(take_up(run_dir, "d")) == "ab"
+        assert self.files(resume_point(run_dir, "d")) == "ab"
 
     def test_a_pattern_that_matches_nothing_left_is_refused(self, run_dir):
         with pytest.raises(ConfigError, match=r"--skip-files x\*: matches none of the 2 files"):
-            take_up(run_dir, "c", "x*")
+            resume_point(run_dir, "c", "x*")
         with pytest.raises(ConfigError, match="it matches trained ones: go back before them"):
-            take_up(run_dir, "b")
+            resume_point(run_dir, "b")
         with pytest.raises(ConfigError, match="matches none"):
-            take_up(run_dir, "")
-        assert self.files(take_up(run_dir)) == "abcd"  # and nothing was recorded
+            resume_point(run_dir, "")
+        assert self.files(resume_point(run_dir)) == "abcd"  # and nothing was recorded
 
     def test_going_back_before_it_is_the_way_to_have_a_file_again(self, run_dir):
-        take_up(run_dir, "c")
-        assert self.files(take_up(run_dir, back_to="2")) == "abcd"
+        resume_point(run_dir, "c")
+        assert self.files(resume_point(run_dir, back_to="2")) == "abcd"
 
     def test_rolled_back_and_skipped_at_once(self, run_dir):
-        begun = take_up(run_dir, "b", back_to="1")
-        assert (self.files(begun), begun.passes, begun.skipped) == ("acd", 1, {"b": 1})
+        point = resume_point(run_dir, "b", back_to="1")
+        assert (self.files(point), point.passes, point.skipped) == ("acd", 1, {"b": 1})
 
     def test_passes_that_were_trained_keep_a_file_that_later_epochs_leave_out(self):
         plan = [PlannedPass(n, 1 + (n > 2), f) for n, f in enumerate(["ab", "cd"] * 2, 1)]

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paddlebox.closing import Closing
 from paddlebox.errors import ConfigError
+from paddlebox.train.hooks.hook import Hook, Line
+from paddlebox.train.plan import PlannedPass
 
 # Sections of a line of metrics.jsonl whose numbers are scalars, beside those of the line itself.
 _SECTIONS = ("metrics", "test", "hits", "wait_s", "ssd", "sizes")
@@ -37,11 +38,13 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
         yield tag, float(value)
 
 
-class ScalarWriter(Closing):
+class Scalars(Hook):
     """Writes scalars, by pass, below a folder that `visualdl --logdir` shows.
 
-    Raises: ConfigError where VisualDL is not installed.
+    Raises: ConfigError if VisualDL is not installed.
     """
+
+    on_every_rank = False
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -53,9 +56,16 @@ class ScalarWriter(Closing):
             ) from error
         self._writer = module.LogWriter(logdir=str(folder))
 
-    def add(self, line: Mapping[str, Any]) -> None:
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if line is not None:
+            self._add(line)
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        self._add(line)
+
+    def _add(self, line: Mapping[str, Any]) -> None:
         for tag, value in scalars_of(line):
             self._writer.add_scalar(tag=tag, value=value, step=int(line["pass"]))
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None) -> None:
         self._writer.close()

@@ -34,7 +34,7 @@ from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import newest_after_passes
-from paddlebox.train.on_ranks import copies_of, dir_of, own_dir
+from paddlebox.train.coordination import copies_of, dir_of, own_dir
 from paddlebox.train.opening import table_options
 
 log = logging.getLogger("paddlebox")
@@ -350,7 +350,7 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
     own = own_dir(root, world)
     mine = there.get(world.rank)
     if mine is not None and at in mine.can_go_to():
-        return  # `on_ranks.agreed_passes` goes back to it
+        return  # `coordination.agreed_passes` goes back to it
     if (own / "store").exists():
         _set_aside(own / "store", own / _BEFORE)
     record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])

@@ -1,0 +1,48 @@
+"""Evaluation inside a run: of a pass before it is trained, of the test files after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paddlebox import heartbeat
+from paddlebox.config import Phase
+from paddlebox.train import coordination
+from paddlebox.train.evaluation import evaluate_files
+from paddlebox.train.hooks.hook import Hook, Line
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.training import Training
+
+
+class Evaluate(Hook):
+    """Args: tests: files to evaluate after each pass; none: not at all."""
+
+    def __init__(self, training: Training, tests: Sequence[str]) -> None:
+        self._training, self._tests = training, tests
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if not (self._tests and on_any_rank):
+            return
+        found = self._evaluate_tests(passes)
+        if line is not None:
+            line["test"] = found
+
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        if not self._training.config.trainer.evaluate_before_pass:
+            return {}
+        files = coordination.share_files(planned.files, self._training.world, planned.sizes)
+        return {"before": self._evaluate(files)}
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        if self._tests:
+            line["test"] = self._evaluate_tests(planned.number)
+
+    def _evaluate_tests(self, number: int) -> dict[str, Any]:
+        heartbeat.stage("evaluate", f"after pass {number}")
+        return self._evaluate(coordination.share_files(self._tests, self._training.world))
+
+    def _evaluate(self, files: Sequence[str]) -> dict[str, Any]:
+        own = self._training
+        coordination.finish_staging(own.dataset, own.world)
+        runner = own.runners.of(Phase.UPDATE)
+        return evaluate_files(own.config, own.slots, own.table, runner, files)

@@ -1,0 +1,41 @@
+"""Writes the saves that the config asks for (`save`), beside the next passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paddlebox.config import Config
+from paddlebox.saves.saver import Saver
+from paddlebox.saves.schedule import SavesBesidePasses
+from paddlebox.store.group import Tables
+from paddlebox.train.hooks.hook import Hook, Line
+from paddlebox.train.plan import PlannedPass
+
+
+class Save(Hook):
+    """Args: saved: is told the kind of each save once it is done, in the thread that wrote it."""
+
+    def __init__(self, config: Config, table: Tables, saved: Callable[[str], None]) -> None:
+        extra = {
+            "slots.yaml": Path(config.data.slots).read_bytes(),
+            "config.json": config.canonical_json().encode(),
+        }
+        saver = Saver(table, config.save.out, extra=extra)
+        self._saves = SavesBesidePasses(saver, config.save, saved)
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if not passes:
+            return
+        due = self._saves.due()  # a run that was killed may not have written it
+        if line is not None:
+            line["save"] = due
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        line["save"] = self._saves.due(planned.number, planned.date)
+
+    def end(self) -> None:
+        self._saves.finish()
+
+    def close(self, error: BaseException | None) -> None:
+        self._saves.close()

@@ -1,0 +1,28 @@
+"""A trace of all stages and threads of a run (`trainer.trace`)."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from paddlebox.data.trace import Tracer
+from paddlebox.errors import StoreError
+from paddlebox.train.hooks.hook import Hook
+
+log = logging.getLogger("paddlebox")
+
+
+class Trace(Hook):
+    """Writes the trace when the run is over, also when it failed."""
+
+    def __init__(self, path: str) -> None:
+        self.tracer, self._path = Tracer(), path
+
+    def close(self, error: BaseException | None) -> None:
+        if error is not None:
+            with suppress(StoreError):  # the error that ended the run is the one to report
+                self.tracer.write(Path(self._path))
+            return
+        self.tracer.write(Path(self._path))
+        log.info("trace: %s, for ui.perfetto.dev", self._path)

@@ -1,0 +1,162 @@
+"""The passes of a run: while one is trained, the next one loads and the one before is committed.
+
+load and parse   |  3  |  4  |  5  |
+train                  |  3  |  4  |  5  |
+commit                       |  3  |  4  |  5  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paddlebox import heartbeat
+from paddlebox.config import Config
+from paddlebox.errors import GuardError
+from paddlebox.train import coordination, interrupt, pass_line, resume
+from paddlebox.train.guard import check_pass
+from paddlebox.train.hooks.hook import Hook, Line
+from paddlebox.train.phases import train_pass
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.repeats import repeats
+from paddlebox.train.resume import ResumePoint
+from paddlebox.train.runner import seed_pass
+from paddlebox.train.stream import Passes
+from paddlebox.train.training import Training
+
+
+class PassLoop:
+    """Trains passes until there are none left. Every rank runs it.
+
+    Args:
+        passes: where the passes come from. point: where the run stands; its lines grow.
+        hooks: called in this order, which is the same on every rank.
+    """
+
+    def __init__(
+        self, training: Training, passes: Passes, point: ResumePoint, hooks: Sequence[Hook]
+    ) -> None:
+        self._training, self._passes, self._point, self._hooks = training, passes, point, hooks
+        self._config, self._world = training.config, training.world
+        self._table, self._dataset = training.table, training.dataset
+        self._lines = point.lines
+        self._repeated = repeats(point.plan)
+        passes.told = self._waits
+
+    def run(self) -> None:
+        """Raises: what ends a run early; the pass that was open is given up then."""
+        self._catch_up()
+        planned = self._preloaded(self._passes.ready())
+        while planned is not None or (planned := self._next_one()) is not None:
+            planned = self._run_pass(planned)
+
+    def _catch_up(self) -> None:
+        """What an earlier start did not get to after its last commit."""
+        missing = self._point.line_missing
+        on_any_rank = not coordination.is_true_of_all(not missing, self._world)
+        line = self._lines.last if missing else None
+        for hook in self._hooks:
+            hook.catch_up(line, self._point.passes, on_any_rank)
+
+    def _preloaded(self, planned: PlannedPass | None) -> PlannedPass | None:
+        """Begins to load the files of a pass, if there is one."""
+        if planned is not None:
+            if planned.date:
+                self._dataset.set_date(planned.date)
+            files = coordination.share_files(planned.files, self._world, planned.sizes)
+            self._dataset.set_filelist(files)
+            self._dataset.preload_into_memory()
+        return planned
+
+    def _next_one(self) -> PlannedPass | None:
+        """Waits for a pass that was not there while the one before was trained."""
+        self._table.wait_commit()
+        return self._preloaded(self._passes.wait())
+
+    def _waits(self, text: str) -> None:
+        heartbeat.stage("load", text)
+        for hook in self._hooks:
+            hook.waits(text)
+
+    def _run_pass(self, planned: PlannedPass) -> PlannedPass | None:
+        """Trains a pass while the next one loads. Returns that one."""
+        before: Line = {}
+        for hook in self._hooks:
+            before |= hook.before_pass(planned)
+        begin = pass_line.begun(self._table, pass_line.title(planned, len(self._point.plan)))
+        heartbeat.stage("load", f"pass {planned.number}")
+        for hook in self._hooks:
+            hook.pass_begins(planned)
+        self._dataset.begin_pass()
+        self._training.rescue.begin_pass()
+        before |= self._training.rescue.line
+        with interrupt.finishing(self._config.trainer.grace_s):
+            following = self._preloaded(self._passes.ready())
+            line = self._train(planned, following, begin, before)
+            self._lines.add(line)
+            for hook in self._hooks:
+                hook.after_pass(line, planned)
+            coordination.stop_together(self._world, self._table)
+        head = self._table.head.pass_number if self._table.head is not None else 0
+        # All ranks have committed the pass before, or this one would not have ended.
+        heartbeat.committed(min(head, planned.number - 1))
+        return following
+
+    def _train(
+        self,
+        planned: PlannedPass,
+        following: PlannedPass | None,
+        begin: pass_line.Started,
+        before: Mapping[str, Any],
+    ) -> Line:
+        """Trains the pass that was begun, and ends it. Returns its line, with `before`."""
+        config, dataset, runners = self._config, self._dataset, self._training.runners
+        stats = dataset.stats
+        seed_pass(config.seed, planned.number)
+        with pass_line.progress(config, begin.title, stats.samples) as watch:
+            result, of_phases = train_pass(config, dataset, runners, watch)
+        interrupt.no_deadline()
+        runners.finish_pass()
+        dense = runners.dense_state()
+        self._check(planned, dense, result.metrics)
+        outcome = pass_line.outcome(planned, result, stats, of_phases)
+        dataset.cursor = self._cursor(planned, outcome, before)
+        dataset.dense_state = lambda: dense
+        heartbeat.stage("commit", f"pass {planned.number}")
+        due = _is_due(config, planned, following)
+        dataset.end_pass(commit=coordination.is_due(due, self._world))
+        dataset.release_memory()
+        line = pass_line.ended(self._table, begin, outcome, stats, runners.dense_sent_bytes)
+        pass_line.log_pass(begin.title, line)
+        line |= before
+        if planned.number in self._repeated:
+            line["repeats_pass"] = self._repeated[planned.number]
+        return line
+
+    def _check(
+        self, planned: PlannedPass, dense: Mapping[str, Any], metrics: Mapping[str, Any]
+    ) -> None:
+        """Raises: GuardError for a pass that the guard does not let be committed."""
+        before = self._lines.last.get("metrics", {})
+        large = self._dataset.stats.large
+        try:
+            check_pass(self._config.checkpoint.guard, planned.number, dense, metrics, before, large)
+        except GuardError:
+            self._dataset.abandon_pass()
+            raise
+
+    def _cursor(
+        self, planned: PlannedPass, outcome: Line, before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        plan, skipped = self._passes.hash_of(planned), self._point.skipped
+        return resume.cursor(plan, outcome, before, skipped) | {"ranks": self._world.size}
+
+
+def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:
+    """Whether the pass is committed when it ends; if not, a later commit holds it."""
+    every = config.checkpoint.every
+    if following is None or interrupt.asked() or every == "pass":
+        return True
+    if every == "date":
+        return planned.date != following.date
+    return every != "never" and planned.number % every == 0

@@ -1,0 +1,343 @@
+"""A training run, from a config and a run folder: it is opened, resumed, trained and closed.
+
+RUN_DIR/config.json     the config, every value
+RUN_DIR/slots.json      the slots of that moment
+RUN_DIR/init.json       with --init-from: what was carried, reset and dropped
+RUN_DIR/store/          the sparse table and the dense state, one version a pass
+RUN_DIR/metrics.jsonl   one object a pass
+RUN_DIR/environment.json  where the last start ran
+RUN_DIR/summary.json    written at the end
+RUN_DIR/evaluate-<version>.json   by evaluation.py
+RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paddlebox import _native, heartbeat
+from paddlebox.config import Config, Slots
+from paddlebox.data.reader import expand
+from paddlebox.errors import PaddleBoxError, TrainingError
+from paddlebox.ranks import World
+from paddlebox.store.dense import dense_digest
+from paddlebox.store.group import Tables
+from paddlebox.train import adopt_stores, coordination, pass_line, recovery, repeats, resume
+from paddlebox.train.hooks.alerts import Alerts
+from paddlebox.train.hooks.copy import Copy
+from paddlebox.train.hooks.evaluate import Evaluate
+from paddlebox.train.hooks.hook import Hook, run_by
+from paddlebox.train.hooks.metrics_file import MetricsFile
+from paddlebox.train.hooks.publish import Publish
+from paddlebox.train.hooks.save import Save
+from paddlebox.train.hooks.scalars import Scalars
+from paddlebox.train.hooks.trace import Trace
+from paddlebox.train.init_from import Source, check_same_source, find_source, init_from, write_slots
+from paddlebox.train.observe import write_environment
+from paddlebox.train.opening import (
+    create_dataset,
+    feeding,
+    open_table,
+    read_slots,
+    threads_of,
+    warn_of_unshared,
+)
+from paddlebox.train.pass_loop import PassLoop
+from paddlebox.train.phases import Runners
+from paddlebox.train.resume import ResumePoint
+from paddlebox.train.run_dir import make_run_dir, summary_of, write_json
+from paddlebox.train.settle import settled, warn_of_few_steps
+from paddlebox.train.stream import Passes
+from paddlebox.train.stream_of_ranks import passes_of
+from paddlebox.train.training import Training
+
+log = logging.getLogger("paddlebox")
+
+_ALONE = World()
+H = TypeVar("H", bound=Hook | None)
+
+
+@dataclass(frozen=True)
+class _Resumed:
+    """A run that stands where it goes on, with nothing opened yet."""
+
+    config: Config  # with all values that a run chooses
+    slots: Slots
+    run_dir: Path  # of this rank
+    world: World
+    passes: Passes
+    source: Source | None  # where its first rows come from
+    point: ResumePoint
+    recovered: recovery.Recovered | None
+
+
+def train(
+    config: Config,
+    run_dir: Path,
+    *,
+    source: str = "",
+    back_to: str = "",
+    fresh: bool = False,
+    skip: Sequence[str] = (),
+    world: World = _ALONE,
+) -> dict[str, Any]:
+    """Trains the passes of the config that the run dir has not committed yet, and commits them as
+    `checkpoint.every` says. Returns what summary.json holds.
+
+    Args:
+        source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
+            from (docs/warm_start.md).
+        back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
+        skip: patterns of files that the passes from here on leave out.
+        world: of the ranks that train together (train/coordination.py); each calls it.
+
+    Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
+    """
+    coordination.check_config(config, world, back_to)
+    recovery.is_on(config, world)  # or it raises
+    folder = config.trainer.visualdl  # before anything is written: the package may be absent
+    scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None
+    run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world)
+    summary = _summary_if_done(run)
+    if summary is None:
+        evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
+        tests = expand(evaluated, config.data.retries)
+        _prepare(run)
+        summary = _train(run, tests, scalars)
+        write_json(run.run_dir / "summary.json", summary)
+    return summary
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a command says of where a run starts: the arguments of `train`."""
+
+    source: str
+    back_to: str
+    fresh: bool
+    skip: Sequence[str]
+
+
+def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resumed:
+    """Settles where the run goes on, and with which values."""
+    slots = read_slots(config)
+    passes, epochs = passes_of(config, world), config.trainer.epochs
+    source = find_source(start.source, run_dir) if start.source else None
+    if start.fresh and world.rank == 0:
+        resume.move_aside(run_dir)
+    world.wait("fresh")
+    adopt_stores.take_over(run_dir, config, world, start.back_to)
+    run_dir = coordination.own_dir(run_dir, world)
+    config = settled(
+        config,
+        slots,
+        run_dir,
+        passes.listed,
+        world,
+        back_to=start.back_to,
+        source=source.config if source is not None else None,
+    )
+    chose_epochs = config.trainer.epochs != epochs
+    if chose_epochs:
+        passes = passes_of(config, world)
+    point, recovered = _resume_point(run_dir, config, slots, passes, start, world)
+    heartbeat.committed(point.passes)
+    if source is not None and point.record is not None:
+        check_same_source(source, run_dir)
+    if not chose_epochs:
+        repeats.warn(point.plan, point.passes)
+    return _Resumed(config, slots, run_dir, world, passes, source, point, recovered)
+
+
+def _resume_point(
+    run_dir: Path, config: Config, slots: Slots, passes: Passes, start: _Start, world: World
+) -> tuple[ResumePoint, recovery.Recovered | None]:
+    """Where all ranks go on, with the files that any of them leaves out."""
+    if world.alone:
+        return passes.resume(run_dir, config, slots, start.back_to, start.skip), None
+    recovers, recovered = recovery.is_on(config, world), None
+    if not recovers:
+        recovery.forget(run_dir)
+    point = passes.resume(run_dir, config, slots, start.back_to)
+    if recovers:
+        recovered = recovery.agree(run_dir, config, point.record, world)
+        if recovered is not None:
+            point = passes.resume(run_dir, config, slots)
+    if coordination.agreed_passes(run_dir, point.passes, world) != point.passes:
+        point = passes.resume(run_dir, config, slots)
+    known = coordination.known_to_any(point.skipped, world)
+    if start.skip or known != point.skipped:
+        point = passes.resume(run_dir, config, slots, skip=start.skip, known=known)
+    return point, recovered
+
+
+def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
+    """summary.json, if every rank has trained all passes and has written it."""
+    point = run.point
+    head = point.record.version if point.record is not None else 0
+    summary = summary_of(run.run_dir, point.passes, head) if run.passes.are_done() else None
+    if not coordination.is_true_of_all(summary is not None, run.world):
+        return None
+    log.info("%s: all %d passes are committed: nothing new to train", run.run_dir, point.passes)
+    return summary
+
+
+def _prepare(run: _Resumed) -> None:
+    """Writes what the run dir says of this start, and warns of what may not be meant."""
+    config, point = run.config, run.point
+    make_run_dir(run.run_dir, config)
+    write_slots(run.run_dir, run.slots)
+    write_environment(run.run_dir, config, threads_of(config.store.threads))
+    (run.run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    if run.world.rank == 0:
+        warn_of_unshared(config, run.slots)
+    left = [planned.files for planned in point.plan[point.passes :]]
+    coordination.warn_of_idle(left, run.world)
+
+
+def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict[str, Any]:
+    """Opens what training takes, trains all passes, and closes it. Returns the summary.
+
+    Args: tests: files to evaluate after each pass.
+    """
+    config, world, started = run.config, run.world, time.perf_counter()
+    store = run.run_dir / "store"
+    with ExitStack() as stack:
+        trace = _open(stack, Trace(config.trainer.trace) if config.trainer.trace else None)
+        _open(stack, scalars)
+        table = open_table(config, store, slots=run.slots, world=world)
+        stack.enter_context(table)
+        copies = coordination.copies_of(config, world.rank)
+        copy = _open(stack, Copy(config, table, store, world) if copies else None)
+        stack.enter_context(_ended_passes_committed(table, world))
+        alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
+        stack.enter_context(alerts)
+        publish = _open(stack, _publish(run, alerts))
+        saved = publish.saved if publish is not None else lambda _: None
+        save = _open(stack, Save(config, table, saved) if config.save.out else None)
+        training = _open_training(run, table)
+        training.dataset.tracer = trace.tracer if trace is not None else None
+        evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
+        # What one of them adds to the line of a pass, those behind it see.
+        hooks = run_by(world.rank, [save, evaluate, metrics_file, alerts, scalars, copy])
+        with feeding(training.dataset), training.rescue.guarding():
+            PassLoop(training, run.passes, run.point, hooks).run()
+        heartbeat.stage("end", "of the run: the last commit")
+        table.wait_commit()
+        table.commit_ended()
+        for hook in hooks:
+            hook.end()
+        _check_trained(run)
+        summary = _summary(run, training, time.perf_counter() - started)
+    # Only now: a merge that was under way is committed while the table is closed.
+    summary["version"] = table.head.version if table.head is not None else 0
+    return summary
+
+
+def _open(stack: ExitStack, hook: H) -> H:
+    """Closes a hook at the end, if the config asks for it."""
+    if hook is not None:
+        stack.enter_context(hook)
+    return hook
+
+
+def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:
+    if run.world.rank > 0 or not run.config.publish.file:
+        return None
+    return Publish(run.config, run.run_dir, alerts.watch)
+
+
+def _open_training(run: _Resumed, table: Tables) -> Training:
+    """The programs with their dense state, and the dataset, as they were at the newest commit."""
+    config, slots, world = run.config, run.slots, run.world
+    runners = Runners(config, slots, world)
+    described: dict[str, Any] = {
+        "config": resume.description(config, slots),
+        "config_hash": config.fingerprint(),
+    }
+    kept_from = table if recovery.is_on(config, world) else None
+    rescue = recovery.Rescue(kept_from, runners, world, described, run.recovered)
+    world.wait("opened")  # from here on a rank without a store has lost it
+    if run.source is not None and table.head is None:
+        init_from(run.source, config, slots, table, runners, run.run_dir)
+    if table.head is not None and table.head.dense:
+        runners.load_dense_state(table.load_dense())
+    if run.recovered is not None:
+        recovery.same_dense_state(table, runners, run.recovered)
+    _log_start(run, table)
+    dataset = create_dataset(config, slots, table)
+    dataset.rescue = rescue
+    dataset.config_hash, dataset.config = described["config_hash"], described["config"]
+    dataset.resume_after(run.point.passes)
+    return Training(config, slots, world, table, dataset, runners, rescue)
+
+
+def _log_start(run: _Resumed, table: Tables) -> None:
+    passes = len(run.point.plan)
+    log.info(
+        "%s: trains %s with %d sparse slots in %s",
+        run.config.name,
+        f"{passes} pass{'es' if passes > 1 else ''}" if passes else "hours of data.path_template",
+        len(run.slots.sparse),
+        run.run_dir,
+    )
+    log.debug(
+        "rows of %s bytes, vector path %s",
+        " and ".join(str(member.row_bytes) for member in table.members),
+        _native.core.vector_path(),
+    )
+
+
+def _check_trained(run: _Resumed) -> None:
+    """Warns of a run of few steps. Raises: TrainingError for one of no step at all."""
+    config, lines = run.config, run.point.lines
+    recovered = any("partial_recovery" in line for line in lines.recent)
+    if lines.passes and not (lines.samples or recovered):
+        raise TrainingError(
+            f"{config.name}: {lines.passes} passes without one training step: the rows and "
+            "dense parameters are those it began with. "
+            f"data.drop_last is {config.data.drop_last}, "
+            f"data.batch_size {config.data.batch_size}; the log says how many instances each "
+            "pass had"
+        )
+    if run.world.rank == 0 and run.passes.listed and not recovered:
+        warn_of_few_steps(config, lines)
+
+
+def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any]:
+    """What summary.json holds, but for the version."""
+    config, lines, table = run.config, run.point.lines, training.table
+    return {
+        "name": config.name,
+        "passes": lines.last.get("pass", 0),
+        "resumed_after_pass": run.point.passes,
+        **training.rescue.untold,
+        "samples": lines.samples,
+        "seconds": seconds,
+        "last_pass": lines.last or None,
+        "store": table.counters(),
+        "written_a_day": pass_line.wear(config, table, seconds),
+        "sparse_digest": table.digest(),
+        "dense_digest": dense_digest(training.runners.dense_state()),
+        "config_hash": config.fingerprint(),
+    }
+
+
+@contextmanager
+def _ended_passes_committed(table: Tables, world: World) -> Iterator[None]:
+    """Commits passes that had ended when an error ends the run: the error is of a later one."""
+    try:
+        yield
+    except BaseException:
+        if coordination.commits_alone(world):
+            try:
+                table.commit_ended()
+            except PaddleBoxError as wrong:  # what stopped the run is what must be raised
+                log.error("passes that had ended are not committed: %s", wrong)
+        raise

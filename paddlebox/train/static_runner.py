@@ -1,0 +1,172 @@
+"""A zoo model as static programs, in PIR or the old IR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from paddlebox import ops
+from paddlebox.config import Config, Slots
+from paddlebox.data.batches import Feed, packed
+from paddlebox.ranks import World
+from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
+from paddlebox.ranks.dense_modes import Average, TopK
+from paddlebox.train.program import (
+    RANK_OFFSET,
+    check_same,
+    create_model_of,
+    create_optimizer,
+    dense_width,
+    mean_loss,
+    model_inputs,
+    place_of,
+)
+from paddlebox.train.ranked import RATE, RankedRunner
+
+paddle = ops.paddle
+
+_GRADIENT = "box_gradient"  # fed to the program that updates: (n) float32
+
+
+class _OnHost:
+    """A static program's tensor, as numpy asks for one whose memory it may read."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._tensor._to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # kDLCPU
+
+
+class StaticRunner(RankedRunner):
+    def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
+        super().__init__(config, world)
+        paddle.enable_static()
+        self._place = place_of(config)
+        self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
+        self._startup = paddle.static.Program()
+        self._train = paddle.static.Program()
+        self._gradient_size = 0  # n
+        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
+        self._state = self._train  # the program that has all of the dense state
+        if isinstance(self._mode, TopK):
+            self._startup, self._state = paddle.static.Program(), paddle.static.Program()
+            self._build_update(config, slots)
+        # A program of its own, over the same parameters: names are what they share.
+        self._evaluate = paddle.static.Program()
+        self._evaluate_fetch = self._build(
+            config, slots, self._evaluate, paddle.static.Program(), train=False
+        )
+        self._exe = paddle.static.Executor(self._place)
+        self._scope = paddle.static.Scope()
+        with paddle.static.scope_guard(self._scope):
+            self._exe.run(self._startup)
+
+    def _build(
+        self, config: Config, slots: Slots, program: Any, startup: Any, train: bool
+    ) -> list[Any]:
+        # Not of `program`: every dropout of every step would draw the same mask.
+        startup.random_seed = config.seed
+        with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+            widths = {"box_dense": dense_width(config, slots), "box_label": len(slots.tasks)}
+            inputs = {
+                name: paddle.static.data(
+                    name, [-1, widths[name]] if name in widths else shape, dtype
+                )
+                for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
+            }
+            if config.model.page_views:
+                inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
+            model = create_model_of(config, slots)
+            if not train:
+                model.eval()
+            logits = model(*(inputs[name] for name in model_inputs(config)))
+            loss = mean_loss(model, logits, inputs["box_label"])
+            if not train:
+                return [loss, logits]
+            if self._mode is None or isinstance(self._mode, Average):
+                create_optimizer(config).minimize(loss)
+                return [loss, logits]
+            optimizer = create_optimizer(config)
+            found = optimizer.backward(loss)
+            parameters = [parameter for parameter, _ in found]
+            gradients = [gradient for _, gradient in found]
+            self._gradient_size = sum(math.prod(p.shape) for p in parameters)
+            if isinstance(self._mode, TopK):
+                self._order = [parameter.name for parameter in parameters]
+                return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
+            share = paddle.static.data(SHARE, [1], "float32")
+            summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
+            optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
+            return [loss, logits]
+
+    def _build_update(self, config: Config, slots: Slots) -> None:
+        """The optimizer in a program of its own, fed with the gradient that ranks agreed upon."""
+        self._startup.random_seed = config.seed
+        with (
+            paddle.static.program_guard(self._state, self._startup),
+            paddle.utils.unique_name.guard(),
+        ):
+            of_name = {p.name: p for p in create_model_of(config, slots).parameters()}
+            parameters = [of_name[name] for name in self._order]
+            gradient = paddle.static.data(_GRADIENT, [self._gradient_size], "float32")
+            parts = split_gradient(gradient, parameters)
+            create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
+
+    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        """Loss, logits and (n) the gradients of all parameters."""
+        with paddle.static.scope_guard(self._scope):
+            loss, logits, flat = self._exe.run(self._train, feed=feed, fetch_list=self._train_fetch)
+        return float(np.asarray(loss).reshape(())), logits, flat
+
+    def _apply(self, gradient: np.ndarray) -> None:
+        """Updates the parameters by (n) as of `_backward`."""
+        with paddle.static.scope_guard(self._scope):
+            self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
+
+    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+        for name, array in state.items():
+            self._scope.find_var(name).get_tensor().set(array, self._place)
+
+    def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
+        with paddle.static.scope_guard(self._scope):
+            loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
+        return float(np.asarray(loss).reshape(())), logits
+
+    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        return self._run(self._train, feed, self._train_fetch)
+
+    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        return self._run(self._evaluate, feed, self._evaluate_fetch)
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        state = self._state.state_dict("all", self._scope)
+        return {name: np.array(tensor) for name, tensor in state.items()}
+
+    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+        tensors = self._state.state_dict("all", self._scope)
+        expected = {name: np.array(tensor) for name, tensor in tensors.items()}
+        check_same(expected, state)
+        for name in expected:
+            if name.startswith(RATE):
+                continue  # the config has it, and may have changed
+            self._scope.find_var(name).get_tensor().set(state[name], self._place)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.array(tensor) for name, tensor in tensors.items()}
+
+    def look(self) -> dict[str, np.ndarray]:
+        if not isinstance(self._place, paddle.CPUPlace):
+            return self.parameters()
+        tensors = self._state.state_dict("param", self._scope)
+        return {name: np.from_dlpack(_OnHost(tensor)) for name, tensor in tensors.items()}
+
+    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
+        self._set(values)
