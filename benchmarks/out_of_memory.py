@@ -228,7 +228,7 @@ class Trainer:
     def train(self, count: int) -> dict[str, Any]:
         """The next passes, as a training run goes through them: the one after is staged meanwhile,
         the one before is committed meanwhile."""
-        from paddlebox.train.loop import run_pass
+        from paddlebox.train.batch_loop import run_pass
 
         started = time.perf_counter()
         before = self.table.counters()["ssd_merge_bytes_written"]

@@ -26,7 +26,7 @@ _LAZY = {
     "open_save": ("paddlebox.saves", "open_save"),
     "nn": ("paddlebox.nn", ""),
     "ops": ("paddlebox.ops", ""),
-    "train_from_dataset": ("paddlebox.train.loop", "train_from_dataset"),
+    "train_from_dataset": ("paddlebox.train.batch_loop", "train_from_dataset"),
 }
 
 __all__ = [
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from paddlebox.saves import open_save
     from paddlebox.store.group import TableGroup
     from paddlebox.store.table import Table
-    from paddlebox.train.loop import train_from_dataset
+    from paddlebox.train.batch_loop import train_from_dataset
 
 
 def __getattr__(name: str) -> Any:

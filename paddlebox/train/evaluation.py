@@ -23,8 +23,8 @@ from paddlebox.store.frozen import Frozen, FrozenTable
 from paddlebox.store.group import Tables
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
 from paddlebox.train import coordination, resume
+from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.dump import PredictionDump
-from paddlebox.train.loop import run_pass
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
 from paddlebox.train.phases import enter

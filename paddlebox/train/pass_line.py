@@ -17,7 +17,7 @@ from paddlebox.data.pipeline import AFTER, BEFORE, WORK
 from paddlebox.ranks import ShardedGroup, ShardedTable
 from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.group import Tables
-from paddlebox.train.loop import PassResult
+from paddlebox.train.batch_loop import PassResult
 from paddlebox.train.metrics import (
     PassMetrics,
     format_auc,

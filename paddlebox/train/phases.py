@@ -17,7 +17,7 @@ from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.ranks import World
-from paddlebox.train.loop import PassResult, Watcher, run_pass
+from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
 from paddlebox.train.program import RANK_OFFSET
 from paddlebox.train.runner import Runner, build_runner
 

@@ -99,7 +99,7 @@ def test_what_is_declared_has_no_circle() -> None:
         ("store/a.py", "from paddlebox.data import dataset", "not below paddlebox.store"),
         ("store/a.py", "from ..data.dataset import X", "not below paddlebox.store"),
         ("store/a/b.py", "from ...data import X", "not below paddlebox.store"),
-        ("data/a.py", "def f():\n    import paddlebox.train.loop", "not below paddlebox.data"),
+        ("data/a.py", "def f():\n    import paddlebox.train.run", "not below paddlebox.data"),
         ("data/a.py", "from paddlebox import models", "not below paddlebox.data"),
         ("models/a.py", "from paddlebox.data import dataset", "not below paddlebox.models"),
         ("models/a.py", "from paddlebox import train", "not below paddlebox.models"),
@@ -123,8 +123,8 @@ def test_a_wrong_import_is_reported(tmp_path: Path, name: str, text: str, said: 
 
 
 def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
-    write(tmp_path, "paddlebox/__init__.py", "from paddlebox.train.loop import X\n")
-    write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.train.loop import run\n")
+    write(tmp_path, "paddlebox/__init__.py", "from paddlebox.train.batch_loop import X\n")
+    write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.train.batch_loop import run\n")
     write(
         tmp_path,
         "paddlebox/tools/a.py",
@@ -132,7 +132,7 @@ def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
     )
     write(
         tmp_path,
-        "paddlebox/train/loop.py",
+        "paddlebox/train/batch_loop.py",
         "import paddle\nfrom paddlebox import __version__, models, store\nfrom . import metrics\n"
         "from paddlebox.data.dataset import X\nfrom ..config import load_config\n",
     )

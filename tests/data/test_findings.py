@@ -14,7 +14,7 @@ from pyarrow import feather
 from paddlebox.config import Slots
 from paddlebox.data.findings import large_inputs
 from paddlebox.errors import DataError, TrainingError
-from paddlebox.train.loop import run_pass
+from paddlebox.train.batch_loop import run_pass
 
 
 def slots_of(*sparse: dict[str, Any], price: dict[str, Any] | None = None) -> Slots:

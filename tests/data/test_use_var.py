@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import PassError
-from paddlebox.train.loop import run_pass, train_from_dataset
+from paddlebox.train.batch_loop import run_pass, train_from_dataset
 from tests.data.conftest import multislot_lines
 from tests.data.test_protocol import load, train
 

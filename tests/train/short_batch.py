@@ -20,7 +20,7 @@ import paddlebox  # noqa: E402
 from paddlebox.config import Slots, TableConfig  # noqa: E402
 from paddlebox.data.batches import packed  # noqa: E402
 from paddlebox.nn import PooledSlots, log_loss  # noqa: E402
-from paddlebox.train.loop import run_pass  # noqa: E402
+from paddlebox.train.batch_loop import run_pass  # noqa: E402
 
 DIM, SLOTS = 4, 2
 slots = Slots.model_validate(

@@ -15,7 +15,7 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, TrainingError
-from paddlebox.train.loop import run_pass
+from paddlebox.train.batch_loop import run_pass
 from tests.data.conftest import multislot_lines, open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones, train
 from tests.support import processes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.train.loop import run_pass
+from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
 from tests.data.conftest import open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones

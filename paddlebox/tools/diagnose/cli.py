@@ -157,8 +157,8 @@ def diagnose(
     from paddlebox.data.reader import expand
     from paddlebox.data.whole_files import load_files
     from paddlebox.tools.diagnose.slot_figures import copc_by_value, slot_figures
+    from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.evaluation import opened
-    from paddlebox.train.loop import run_pass
     from paddlebox.train.opening import create_dataset, feeding, read_slots
 
     slots = read_slots(config, slots)

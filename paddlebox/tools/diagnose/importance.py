@@ -12,8 +12,8 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.evaluation import opened
-from paddlebox.train.loop import run_pass
 from paddlebox.train.opening import create_dataset, feeding, read_slots
 
 POOL = 10_000  # instances whose values are put in place, as PaddleBox

@@ -1,4 +1,4 @@
-"""The pass loop: batches of a dataset through one step function."""
+"""The batch loop: batches of an open pass through one step function."""
 
 from __future__ import annotations
 
@@ -76,15 +76,10 @@ def run_pass(
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
         open, or it has been trained already; that changes nothing.
     """
-    label = label or dataset.label_variable
-    usual, named = TaskMetrics(tasks), MetricSet(metrics)
-    wanted = set[str]().union(*(spec.columns for spec in metrics))
+    measured = _Measured(label or dataset.label_variable, metrics, outputs or {}, tasks, watched)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
-    for_watched = watched.columns if watched is not None else ()
-    dataset.metric_columns = sorted({*(wanted & known), *for_watched})
-    batches = samples = 0
-    loss_sum = 0.0
-    scored = False
+    dataset.metric_columns = sorted(measured.columns(known))
+    batches = 0
     started = time.perf_counter()
     feeds = dataset.batches()
     try:
@@ -92,58 +87,122 @@ def run_pass(
             interrupt.check()
             columns = take_metric_columns(feed)
             batches += 1
-            try:
-                with dataset.step(feed) as counting:
-                    size = instances_of(feed) if counting is None else counting
-                    with ops.raising_own_errors():
-                        loss, logits = step(feed)
-            except TrainingError as error:
-                where = f"batch {batches} (samples {samples} to {samples + size})"
-                raise TrainingError(f"{where}: {error}{_cause(dataset, feed)}") from error
-            if not math.isfinite(loss):
-                raise TrainingError(
-                    f"the loss of batch {batches} (samples {samples} to {samples + size}) "
-                    f"is {loss}: the pass is abandoned, the store stays at its last commit."
-                    + (
-                        _cause(dataset, feed)
-                        or " A smaller learning rate, or a look at the data of this batch, may help"
-                    )
-                )
+            size, loss, logits = _step(dataset, step, feed, batches, measured.samples)
             if size == 0:  # a step of other ranks
                 continue
-            samples += size
-            loss_sum += loss * size
-            if logits is not None and label is not None:
-                usual.add(sigmoid(logits), feed[label])
-                scored = True
-                if watched is not None:
-                    _show(watched, sigmoid(logits), np.asarray(feed[label]), columns, tasks)
-            if metrics:
-                predicted = sigmoid(logits).reshape(size, -1) if logits is not None else None
-                named.add(
-                    predicted[:, 0] if predicted is not None else None,
-                    np.asarray(feed[label]).reshape(size, -1)[:, 0] if label in feed else None,
-                    {**_first_columns({**feed, **(outputs or {})}, size), **columns},
-                    {name: predicted[:, at] for at, name in enumerate(tasks)}
-                    if predicted is not None
-                    else {},
-                )
+            measured.add(feed, columns, size, loss, logits)
             if watch is not None:
-                watch(batches, samples, loss, usual.first)
+                watch(batches, measured.samples, loss, measured.usual.first)
     except BaseException as error:
         dataset.abandon_pass(error)
         raise
     heartbeat.stage("end", "of the pass")
-    mine = Measured(samples, loss_sum, scored, usual, named)
-    found = of_all_ranks(dataset, mine, metrics, tasks)
-    return PassResult(
-        batches,
-        found.samples,
-        found.loss_sum / found.samples if found.samples else 0.0,
-        time.perf_counter() - started,
-        {**(found.usual.compute() if found.scored else {}), **found.named.compute()},
-        calibration(found.usual.first.state()) if found.scored else [],
-    )
+    return measured.result(dataset, batches, time.perf_counter() - started)
+
+
+def _step(
+    dataset: InMemoryDataset, step: Step, feed: Feed, batch: int, samples: int
+) -> tuple[int, float, np.ndarray | None]:
+    """Runs one batch. Returns how many of its instances count, its loss and its logits.
+
+    Args: batch: its number, from 1. samples: of the batches before it.
+
+    Raises: TrainingError that names the batch, also for a loss that is not finite.
+    """
+    size = instances_of(feed)
+    try:
+        with dataset.step(feed) as counting:
+            size = size if counting is None else counting
+            with ops.raising_own_errors():
+                loss, logits = step(feed)
+    except TrainingError as error:
+        where = f"batch {batch} (samples {samples} to {samples + size})"
+        raise TrainingError(f"{where}: {error}{_cause(dataset, feed)}") from error
+    if not math.isfinite(loss):
+        raise TrainingError(
+            f"the loss of batch {batch} (samples {samples} to {samples + size}) "
+            f"is {loss}: the pass is abandoned, the store stays at its last commit."
+            + (
+                _cause(dataset, feed)
+                or " A smaller learning rate, or a look at the data of this batch, may help"
+            )
+        )
+    return size, loss, logits
+
+
+class _Measured:
+    """Metrics of the batches of a pass so far. The arguments are those of `run_pass`."""
+
+    def __init__(
+        self,
+        label: str | None,
+        metrics: Sequence[MetricConfig],
+        outputs: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        watched: Watched | None,
+    ) -> None:
+        self.usual, self.samples = TaskMetrics(tasks), 0
+        self._label, self._metrics, self._outputs = label, metrics, outputs
+        self._tasks, self._watched = tasks, watched
+        self._named = MetricSet(metrics)
+        self._loss_sum, self._scored = 0.0, False
+
+    def columns(self, known: set[str]) -> set[str]:
+        """Columns of `known` that metrics need, and all that `watched` does."""
+        wanted = set[str]().union(*(spec.columns for spec in self._metrics))
+        return (wanted & known) | set(self._watched.columns if self._watched is not None else ())
+
+    def add(
+        self,
+        feed: Feed,
+        columns: Mapping[str, np.ndarray],
+        size: int,
+        loss: float,
+        logits: np.ndarray | None,
+    ) -> None:
+        """A batch of so many instances. logits: (B, T), or None if the step gives none."""
+        self.samples += size
+        self._loss_sum += loss * size
+        predicted = sigmoid(logits) if logits is not None else None
+        if predicted is not None and self._label is not None:
+            self.usual.add(predicted, feed[self._label])
+            self._scored = True
+            if self._watched is not None:
+                _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
+        if self._metrics:
+            self._add_named(feed, columns, size, predicted)
+
+    def _add_named(
+        self,
+        feed: Feed,
+        columns: Mapping[str, np.ndarray],
+        size: int,
+        predicted: np.ndarray | None,
+    ) -> None:
+        of_tasks = predicted.reshape(size, -1) if predicted is not None else None
+        labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
+        self._named.add(
+            of_tasks[:, 0] if of_tasks is not None else None,
+            labels[:, 0] if labels is not None else None,
+            {**_first_columns({**feed, **self._outputs}, size), **columns},
+            {name: of_tasks[:, at] for at, name in enumerate(self._tasks)}
+            if of_tasks is not None
+            else {},
+        )
+
+    def result(self, dataset: InMemoryDataset, batches: int, seconds: float) -> PassResult:
+        """Of all ranks. Every rank calls it."""
+        mine = Measured(self.samples, self._loss_sum, self._scored, self.usual, self._named)
+        found = of_all_ranks(dataset, mine, self._metrics, self._tasks)
+        usual = found.usual.compute() if found.scored else {}
+        return PassResult(
+            batches,
+            found.samples,
+            found.loss_sum / found.samples if found.samples else 0.0,
+            seconds,
+            {**usual, **found.named.compute()},
+            calibration(found.usual.first.state()) if found.scored else [],
+        )
 
 
 def _cause(dataset: Dataset, feed: Feed) -> str:
