@@ -219,7 +219,7 @@ def python_circles(root: Path) -> Iterator[str]:
 
 
 def _folder(parts: Sequence[str]) -> str:
-    """`train` for paddlebox.train.loop, `tools.report` for paddlebox.tools.report.page."""
+    """`train` for paddlebox.train.run, `tools.report` for paddlebox.tools.report.page."""
     return ".".join(parts[1 : 3 if parts[1] == "tools" else 2])
 
 

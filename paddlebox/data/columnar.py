@@ -37,18 +37,33 @@ class Piece:
     number: int
     _read: Callable[[int], list[Any]] = field(repr=False)  # record batches of the piece
 
+    def batches(self) -> list[Any]:
+        """The pyarrow.RecordBatches of the piece. Any thread may call it.
+
+        Raises: DataError naming the file when it cannot be read.
+        """
+        try:
+            return [_plain(batch) for batch in self._read(self.number)]
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise self._unreadable(error) from error
+
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it.
 
         Raises: DataError naming the file when it does not hold what its beginning said.
         """
+        batches = self.batches()
         try:
-            batches = [_plain(batch) for batch in self._read(self.number)]
             return _native.core.parse_columns(schema, batches)
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(f"{self.path}: part {self.number} cannot be read: {error}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"{self.path}: part {self.number} cannot be read: {error}")
 
 
 def read_pieces(

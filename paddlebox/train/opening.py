@@ -13,6 +13,7 @@ from typing import Any
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
 from paddlebox.ranks import ShardedGroup, ShardedTable, World
 from paddlebox.store.compaction import Policy
@@ -24,6 +25,7 @@ from paddlebox.train.metric_set import check_columns
 log = logging.getLogger("paddlebox")
 
 _MAX_THREADS = 8  # of store and feeder, where the config leaves it open
+_LOOKED_ROWS = 20_000  # for ids that are dropped
 _BATCH_SIZE = 512  # of what is read without a run, where the config says auto
 
 
@@ -63,6 +65,25 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
                 history,
                 item,
             )
+
+
+def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
+    """Of ids of 0 in the first rows of a file: they are padding, and dropped."""
+    rows, found = zero_ids(path, config, slots, _LOOKED_ROWS)
+    if not found:
+        return
+    name = max(found, key=found.__getitem__)
+    others = len(found) - 1
+    log.warning(
+        "%s: sparse slot %r holds the id 0 %d times in the first %d rows%s; 0 is padding and is "
+        "dropped: if it is a value, give the slot hash: true in %s, which keeps it",
+        path,
+        name,
+        found[name],
+        rows,
+        f", and so do {others} other slots" if others else "",
+        config.data.slots,
+    )
 
 
 def models_of(config: Config) -> dict[str, ModelConfig]:

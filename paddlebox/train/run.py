@@ -47,6 +47,7 @@ from paddlebox.train.opening import (
     read_slots,
     threads_of,
     warn_of_unshared,
+    warn_of_zeros,
 )
 from paddlebox.train.pass_loop import PassLoop
 from paddlebox.train.phases import Runners
@@ -197,6 +198,8 @@ def _prepare(run: _Resumed) -> None:
     (run.run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)
+        if point.plan and not point.passes:
+            warn_of_zeros(config, run.slots, point.plan[0].files[0])
     left = [planned.files for planned in point.plan[point.passes :]]
     coordination.warn_of_idle(left, run.world)
 

@@ -1,0 +1,82 @@
+"""Ids of 0 in columns of integers.
+
+0 is padding, so an id of 0 is dropped. In text of slots that is a convention; but a column of a
+CSV, Parquet or Arrow file often numbers its values from 0, and then the user has to be told.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paddlebox.config import Config, Format, Slot, Slots
+from paddlebox.data.columnar import read_pieces
+from paddlebox.data.options import LoadOptions
+from paddlebox.data.reader import read_chunks
+
+Found = tuple[int, Counter[str]]  # rows, and ids of 0 in them by slot
+
+
+def zero_ids(path: str, config: Config, slots: Slots, at_least: int) -> tuple[int, dict[str, int]]:
+    """Looks for ids of 0 in the first rows of a file, in slots that are not hashed.
+
+    Args:
+        at_least: rows to look at; the last chunk is looked at as a whole.
+
+    Returns: how many rows were looked at, and by slot how many ids of 0 they hold; a slot without
+        one is left out. (0, {}) for formats in which 0 is padding by convention.
+
+    Raises: DataError naming a file that cannot be read.
+    """
+    looked = [slot for slot in slots.sparse if not (slot.hash or slot.made)]
+    rows, found = 0, Counter[str]()
+    for of_chunk, zeros in _chunks(path, config, slots, looked) if looked else ():
+        rows += of_chunk
+        found += zeros
+        if rows >= at_least:
+            break
+    return rows, dict(found)
+
+
+def _chunks(path: str, config: Config, slots: Slots, looked: list[Slot]) -> Iterator[Found]:
+    data = config.data
+    if data.pipe_command or data.parser:
+        return
+    if data.format is Format.CSV:
+        for chunk in read_chunks(path, line_bytes=data.max_line_bytes, retries=data.retries):
+            yield _of_csv(chunk.data.decode("utf-8", "replace"), slots, looked)
+            return  # only the first one has the header
+    elif data.format in (Format.PARQUET, Format.ARROW):
+        options = LoadOptions(format=data.format, slots=slots, batch_size=1)
+        for piece in read_pieces(path, data.format, options.schema(), data.retries):
+            for batch in piece.batches():
+                yield _of_batch(batch, looked)
+
+
+def _of_csv(text: str, slots: Slots, looked: list[Slot]) -> Found:
+    own = slots.csv
+    rows = csv.reader(text.splitlines()[own.skip :], delimiter=own.delimiter)
+    names = next(rows, []) if own.header else own.columns or [slot.name for slot in slots.slots]
+    places = {s.name: names.index(c) for s in looked if (c := s.column or s.name) in names}
+    found, count = Counter[str](), 0
+    for cells in rows:
+        count += 1
+        for name, place in places.items():
+            cell = cells[place] if place < len(cells) else ""
+            found[name] += "0" in cell and cell.split(own.list_separator).count("0")
+    return count, +found
+
+
+def _of_batch(batch: pa.RecordBatch, looked: list[Slot]) -> Found:
+    found = Counter[str]()
+    for slot in looked:
+        values = batch.column(slot.column or slot.name)
+        while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            values = values.flatten()
+        if pa.types.is_integer(values.type):
+            found[slot.name] = pc.sum(pc.equal(values, 0)).as_py() or 0
+    return batch.num_rows, +found

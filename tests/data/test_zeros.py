@@ -1,0 +1,79 @@
+"""Ids of 0 are padding: a new run names the columns that hold them."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paddlebox.config import Config, Slots
+from paddlebox.data.zeros import zero_ids
+from paddlebox.train.opening import warn_of_zeros
+
+
+def slots(**more: Any) -> Slots:
+    listed = [
+        {"name": "click", "type": "label"},
+        {"name": "plan", "type": "sparse"},
+        {"name": "tags", "type": "sparse", "column": "words"},
+        {"name": "site", "type": "sparse", "hash": True},
+    ]
+    return Slots.model_validate({"slots": listed, **more})
+
+
+def config(form: str, **more: Any) -> Config:
+    data = {"format": form, "slots": "s.yaml", "train_files": ["x"], **more}
+    fields = {"name": "run", "data": data, "model": {"type": "lr"}}
+    return Config.model_validate({**fields, "security": {"allow_commands": True}})
+
+
+ROWS = "1,0,3|0|0,0\n0,5,10|20,0\n0,0,,7\n"
+
+
+def test_zeros_of_slots_that_are_not_hashed_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(("click,plan,words,site\n" + ROWS).encode()))
+    assert zero_ids(str(path), config("csv"), slots(), 10) == (3, {"plan": 2, "tags": 2})
+
+
+def test_files_without_a_header_are_read_by_the_names_of_slots_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a comment\n" + ROWS.replace(",", ";"))
+    named = {"columns": ["click", "plan", "words", "site"], "delimiter": ";", "skip": 1}
+    assert zero_ids(str(path), config("csv"), slots(csv=named), 10)[1] == {"plan": 2, "tags": 2}
+
+
+def test_columns_of_integers_are_looked_at(tmp_path: Path) -> None:
+    table = pa.table(
+        {"click": [1, 0], "plan": [0, None], "words": [[0, 3, 0], []], "site": ["0", "1"]}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = zero_ids(str(tmp_path / "a.parquet"), config("parquet"), slots(), 10)
+    assert found == (2, {"plan": 1, "tags": 2})
+
+
+@pytest.mark.parametrize("more", [{"format": "multislot"}, {"pipe_command": "cat"}])
+def test_where_zeros_are_padding_by_convention_nothing_is_read(more: dict[str, str]) -> None:
+    own = config(more.pop("format", "csv"), **more)
+    assert zero_ids("not there", own, slots(), 10) == (0, {})
+
+
+def test_the_warning_names_the_slot_and_what_keeps_its_zeros(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("click,plan,words,site\n1,0,1,x\n0,0,2,y\n")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        warn_of_zeros(config("csv"), slots(), str(path))
+    (message,) = caplog.messages
+    assert "'plan' holds the id 0 2 times in the first 2 rows" in message
+    assert "hash: true" in message
+    caplog.clear()
+    path.write_text("click,plan,words,site\n1,10,1,x\n")
+    warn_of_zeros(config("csv"), slots(), str(path))
+    assert not caplog.messages
