@@ -76,7 +76,7 @@ def run_pass(
         batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
         open, or it has been trained already; that changes nothing.
     """
-    measured = _Measured(label or dataset.label_variable, metrics, outputs or {}, tasks, watched)
+    measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
     dataset.metric_columns = sorted(measured.columns(known))
     batches = 0
@@ -137,12 +137,16 @@ class _Measured:
         self,
         label: str | None,
         metrics: Sequence[MetricConfig],
-        outputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray] | None,
         tasks: Sequence[str],
         watched: Watched | None,
     ) -> None:
         self.usual, self.samples = TaskMetrics(tasks), 0
-        self._label, self._metrics, self._outputs = label, metrics, outputs
+        self._label, self._metrics, self._outputs = (
+            label,
+            metrics,
+            {} if outputs is None else outputs,
+        )
         self._tasks, self._watched = tasks, watched
         self._named = MetricSet(metrics)
         self._loss_sum, self._scored = 0.0, False
