@@ -101,7 +101,7 @@ def run_pass(
 
 
 def _step(
-    dataset: InMemoryDataset, step: Step, feed: Feed, batch: int, samples: int
+    dataset: Dataset, step: Step, feed: Feed, batch: int, samples: int
 ) -> tuple[int, float, np.ndarray | None]:
     """Runs one batch. Returns how many of its instances count, its loss and its logits.
 
@@ -194,7 +194,7 @@ class _Measured:
             else {},
         )
 
-    def result(self, dataset: InMemoryDataset, batches: int, seconds: float) -> PassResult:
+    def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """Of all ranks. Every rank calls it."""
         mine = Measured(self.samples, self._loss_sum, self._scored, self.usual, self._named)
         found = of_all_ranks(dataset, mine, self._metrics, self._tasks)
