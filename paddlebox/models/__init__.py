@@ -1,8 +1,8 @@
-"""The model zoo. A model is a Paddle layer from the batch's tensors to logits (B, 1), of T tasks
-(B, T).
+"""The model zoo.
 
-One file a model, which defines its layer and nothing else; what each may be told is a section of
-`paddlebox.config.models`.
+A model is a Paddle layer that maps the tensors of a batch to logits (B, T), for B instances and T
+tasks. Each file defines one model. Its options are a section in `paddlebox.config.models` or
+`paddlebox.config.task_models`.
 """
 
 from __future__ import annotations
@@ -87,15 +87,19 @@ def create_model(
     tasks: Sequence[str] = ("click",),
     fields: Fields | None = None,
 ) -> Any:
-    """The layer that config names.
+    """Create the layer for `config.type`.
 
     Args:
-        slots: S, sparse slots. embedx_dim: D. dense_width: W, floats of all dense slots.
-        table: name of the table that the sparse part reads. more: further tables with theirs.
-        tasks: (T) names of the labels. fields: where each slot is; without more tables.
+        slots: S, the number of sparse slots.
+        embedx_dim: D.
+        dense_width: W, the number of floats of all dense slots.
+        table: the name of the table that the sparse part reads.
+        more: the other tables, if any, with their slots.
+        tasks: (T) the names of the labels.
+        fields: the position of each slot; None if there are several tables.
 
-    Raises: ConfigError for several tables and a model of one width, for several labels and a model
-        of one task, and for a dense_scale of another width.
+    Raises: ConfigError if there are several tables and the model supports one, if there are several
+        labels and the model has one output, or if `dense_scale` does not have W entries.
     """
     if len(tasks) > 1 and config.type not in _OF_SEVERAL_TASKS:
         able = ", ".join(model.value for model in _OF_SEVERAL_TASKS)
@@ -107,7 +111,7 @@ def create_model(
         able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
         raise ConfigError(
             f"model.type {config.type.value} multiplies the vectors of all slots with each other, "
-            f"so they need one width: leave extra_tables out, or use {able}"
+            f"so they need one width: remove extra_tables, or use {able}"
         )
     if fields is not None and config.sequences:
         slots = fields.cell_count

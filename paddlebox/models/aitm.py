@@ -1,11 +1,11 @@
 """AITM (Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions", KDD
-2021): tasks that follow each other, as impression, click, purchase; each hands on what it learned.
+2021): the tasks are steps, such as click and purchase. Each passes its features to the next.
 
     q_t = f_t(x),  z_1 = q_1,  z_t = AIT(g_(t-1)(z_(t-1)), q_t),  logit_t = tower_t(z_t)
     AIT(p, q) = sum over u in {p, q} of w_u V(u),  w = softmax(<Q(u), K(u)> / sqrt(dim))
     loss = sum_t weight_t mean CE + calibration * sum_(t>1) mean max(y_t - y_(t-1), 0)
 
-The labels of slots.yaml are in the order of the steps.
+slots.yaml must list the labels in the order of the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ paddle = ops.paddle
 
 
 class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """AIT."""
+    """AIT of the module's docstring: attention over the two inputs."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         self.scale = dim**-0.5
 
     def forward(self, handed_on: Any, own: Any) -> Any:
-        """(B, dim) each. Returns (B, dim)."""
+        """handed_on, own: (B, dim). Returns (B, dim)."""
         both = paddle.stack([handed_on, own], axis=1)  # (B, 2, dim)
         scores = sum_over(self.query(both) * self.key(both), 2, keepdim=True) * self.scale
         return sum_over(paddle.nn.functional.softmax(scores, axis=1) * self.value(both), 1)
@@ -51,7 +51,7 @@ class AITM(TaskModel):
         self.calibration = config.calibration
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """As `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
         x = self.features(ids, offsets, show_click, plan, dense)
         known = [network(x) for network in self.networks]
         for task, (hand_on, transfer) in enumerate(zip(self.hand_on, self.transfers, strict=True)):

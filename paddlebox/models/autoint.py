@@ -18,7 +18,7 @@ paddle = ops.paddle
 
 
 class _Attention(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """A layer of it. Letters: F = features, H = heads, d = width of a head."""
+    """One attention layer. Letters: F = features, H = heads, d = width of a head."""
 
     def __init__(self, inputs: int, heads: int, width: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class AutoInt(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.output = paddle.nn.Linear((inputs.slots + inputs.dense_width) * width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x = vectors_of(pooled, self.sparse)
         if self.dense_width:

@@ -3,8 +3,8 @@ DLP-KDD 2019): a transformer over the history and the item together.
 
     x = [e_1 .. e_L, v] + positions,   logit = MLP([other slots, dense, transformer(x)])
 
-The position of a place is how many acts ago it was, learned; that of the item is its own. Places
-that an instance has not are seen by no other, and zeros in what the MLP reads.
+Position vectors are learned: one for each place of the history, the latest first, and one for the
+item. Attention ignores the places that an instance does not have, and the MLP reads zeros for them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class BST(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.mlp = MLP(inputs_of_mlp, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W), the lengths behind it. Returns logits
-        (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
+        histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         item, history, mask, others = self.parts(pooled, dense)
         places, width = self.parts.length + 1, self.parts.width

@@ -1,7 +1,7 @@
-"""A model that is no part of the zoo: a layer that a config names by file and class.
+"""A model outside the zoo: a layer that the config names by file and class.
 
-It is made and called as every layer here is: Class(config, inputs) with the section `model` and
-`Inputs`, forward(ids, offsets, show_click, plan, dense) with logits (B, T) as its result.
+It has the interface of the other models: Class(config, inputs) gets the section `model` and
+`Inputs`, and forward(ids, offsets, show_click, plan, dense) returns logits (B, T).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ paddle = ops.paddle
 
 
 def custom_layer(config: CustomConfig, inputs: Inputs) -> Any:
-    """Raises: ConfigError when `layer` names nothing, or no layer."""
+    """Create the layer that `config.layer` names.
+
+    Raises: ConfigError if the name cannot be loaded, or is not a `paddle.nn.Layer`.
+    """
     found = load_named(config.layer, "model.layer")
     if not (isinstance(found, type) and issubclass(found, paddle.nn.Layer)):
         kind = found.__name__ if isinstance(found, type) else type(found).__name__

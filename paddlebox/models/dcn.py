@@ -3,8 +3,8 @@
     x_0 = [pooled, dense]     x_{l+1} = x_0 (w_l^T x_l) + b_l + x_l
     logit = sum_s w_s + linear(dense) + w^T [x_L, tower(x_0)]
 
-The part of first order, which the paper does not have, is all that a feature has before its
-embedx is made.
+The paper has no first-order part. It is here because a feature has no other parameter than its w_s
+until its embedx is created.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DCN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.output = paddle.nn.Linear(width + self.tower.width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x = x0 = flat(pooled, dense)
         for number, layer in enumerate(self.cross):

@@ -1,11 +1,11 @@
-"""DCN V2 (Wang et al., WWW 2021), parallel: crosses with a matrix a layer, beside an MLP.
+"""DCN V2 (Wang et al., WWW 2021), parallel: cross layers with a matrix each, beside an MLP.
 
     x_0 = [pooled, dense]     x_{l+1} = x_0 * (M_l(x_l) + b_l) + x_l     (*: elementwise)
     M_l(x) = W x;  with low_rank r: U V^T x;  with cross_experts: sum_k softmax(G x)_k U_k V_k^T x
     logit = sum_s w_s + linear(dense) + w^T [x_L, tower(x_0)]
 
-U and V are (n, r). Of the paper's two structures this is the parallel one, and of its mixtures the
-one without an activation between V and U. The part of first order is as in `dcn`.
+n is the width of x_0; U and V are (n, r). This is the parallel structure of the paper, not the
+stacked one, and there is no activation between V and U. `dcn` says why there is a first-order part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ paddle = ops.paddle
 
 
 class _Matrix(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """sum_k gate_k U_k V_k^T x + b: all V_k are one matrix, and all U_k."""
+    """sum_k gate_k U_k V_k^T x + b. One matrix holds all V_k, and another all U_k."""
 
     def __init__(self, width: int, rank: int, experts: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class DCNv2(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
         self.output = paddle.nn.Linear(width + self.tower.width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x = x0 = flat(pooled, dense)
         for layer in self.cross:

@@ -3,8 +3,8 @@
     logit = sum_s w_s + linear(dense) + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2) + MLP([pooled,
     dense])
 
-w_s and v_s are embed_w and embedx of slot s, summed over its ids. A dense feature enters the linear
-part and the MLP.
+w_s and v_s are embed_w and embedx of slot s, summed over its ids. Only the linear part and the MLP
+read the dense features.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         self.linear = LinearPart(inputs.dense_width)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         first = self.linear(weights_of(pooled, self.sparse), dense)
         pairs = interactions(vectors_of(pooled, self.sparse))

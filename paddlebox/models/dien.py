@@ -1,13 +1,14 @@
 """DIEN (Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI
-2019): interests by a GRU over the history, and how they evolve towards the item by a second one.
+2019): a GRU over the history extracts interests, and a second one with attention to the item
+follows how they evolve.
 
     h_1 .. h_L = GRU(e),   a_l = softmax(h_l W v),   evolved = AUGRU(h, a)
     logit = MLP([other slots, item, dense, evolved])
     loss = mean CE + auxiliary * mean over places -log sigmoid(h_l . e_next) - log(1 - sigmoid(h_l .
     other_next))
 
-AUGRU is in `paddlebox.nn.recurrent`. What was not done next, other_next, is the act at that place
-of the instance before in the batch.
+AUGRU is in `paddlebox.nn.recurrent`. other_next is the negative example: the act at the same place
+of the previous instance in the batch.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.asked = paddle.nn.Linear(width, width, bias_attr=False)
         self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
         self.auxiliary = config.auxiliary
-        self.auxiliary_loss: Any = None  # of the last forward
+        self.auxiliary_loss: Any = None  # of the last call of forward
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W), the lengths behind it. Returns logits
-        (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
+        histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         item, history, mask, others = self.parts(pooled, dense)
         states = paddle.stack(self.interests(history, mask), axis=1)  # (B, L, E)
@@ -52,13 +53,14 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         return self.mlp(paddle.concat([others, evolved], axis=1))
 
     def _auxiliary(self, states: Any, history: Any, mask: Any) -> Any:
-        """Over the places that have a next act: place l - 1 is the one after l."""
+        """The auxiliary loss over the places that have a next act. Place l - 1 is the act after
+        place l, because the latest act comes first."""
         length = self.parts.length
         known = paddle.slice(states, [1], [1], [length])
         after = paddle.slice(history, [1], [0], [length - 1])
         others = _of_the_instance_before(after)
         there = paddle.slice(mask, [1], [1], [length])
-        # Nothing can be told from an instance whose history is shorter.
+        # A place counts only if the previous instance's history reaches it too.
         both = there * _of_the_instance_before(paddle.slice(mask, [1], [0], [length - 1]))
         log_sigmoid = paddle.nn.functional.log_sigmoid
         done = log_sigmoid(sum_over(known * after, 2)) * there
@@ -73,6 +75,9 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
 
 def _of_the_instance_before(x: Any) -> Any:
-    """(B, ...) with the last one first: paddle.roll, which does not build in old-IR programs."""
+    """Shift (B, ...) by one along B, so that the last instance comes first.
+
+    `paddle.roll` would do it, but does not build in old-IR programs.
+    """
     last, others = paddle.slice(x, [0], [-1], [1 << 30]), paddle.slice(x, [0], [0], [-1])
     return paddle.concat([last, others], axis=0)

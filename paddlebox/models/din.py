@@ -1,11 +1,11 @@
-"""DIN (Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018): the
-history is summed by how much each place has to do with the item.
+"""DIN (Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018): a sum
+over the history, weighted by the relevance of each place to the item.
 
     interest = sum_l a(v, e_l) e_l,   a(v, e) = network([v, e, v - e, v * e])
     logit = MLP([other slots, item, dense, interest])
 
-v and e_l are embed_w and embedx of the item and of place l. In the paper the weights do not add up
-to 1; `softmax` makes them.
+v and e_l are embed_w and embedx of the item and of place l. As in the paper, the weights need not
+add up to 1, unless the option `softmax` is set.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DIN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W), the lengths behind it. Returns logits
-        (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
+        histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         item, history, mask, others = self.parts(pooled, dense)
         interest = weighted_sum(self.attention(item, history, mask), history)

@@ -1,11 +1,11 @@
-"""DLRM (Naumov et al., 2019): dot products of all pairs of vectors, the dense features' among them.
+"""DLRM (Naumov et al., 2019): dot products of all pairs of vectors. One vector is computed from the
+dense features.
 
-    z = bottom(dense) (D), ReLU behind each layer     F = [z, v_1, ..., v_S]
+    z = bottom(dense) (D), ReLU after each layer      F = [z, v_1, ..., v_S]
     logit = sum_s w_s + linear(dense) + MLP([z, F_i . F_j for i < j])
 
-Without dense features there is no z. The part of first order, which the paper does not have, is
-all that a feature has before its embedx is made. With use_cvm the MLP reads the logarithms of the
-counts too.
+Without dense features there is no z. The paper has no first-order part; `dcn` says why there is one
+here. With use_cvm the MLP also reads the logarithms of the counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DLRM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
             self.bottom = Tower(inputs.dense_width, (*config.bottom, inputs.embedx_dim))
         features = inputs.slots + (self.bottom is not None)
         left, right = pairs_of(features)
-        self.pairs = left * features + right  # in a flat (features, features)
+        self.pairs = left * features + right  # indices into a flattened (features, features)
         self.features = features
         self.counts = self.sparse.width - inputs.embedx_dim - 1
         width = len(self.pairs) + inputs.slots * self.counts
@@ -49,7 +49,7 @@ class DLRM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.mlp = MLP(width, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x, parts = vectors_of(pooled, self.sparse), []
         if self.bottom is not None:

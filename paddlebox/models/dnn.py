@@ -1,4 +1,4 @@
-"""DNN: the pooled slots and the dense features through one MLP, as PaddleRec's rank/dnn."""
+"""DNN: one MLP over the pooled slots and the dense features, as in PaddleRec's rank/dnn."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, *more: Any
     ) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W); more: ids, offsets and plan of each
-        further table. Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W); more: ids, offsets and plan of each
+        other table. Returns logits (B, 1)."""
         inputs = (ids, offsets, plan, *more)
         batches = list(zip(inputs[0::3], inputs[1::3], inputs[2::3], strict=True))
         return self.mlp(self.sparse(batches, show_click, dense if self.dense_width else None))

@@ -1,14 +1,14 @@
 """DSSM (Huang et al., "Learning Deep Structured Semantic Models for Web Search using Clickthrough
-Data", CIKM 2013): a tower for the user, one for the item, and the cosine of what they give.
+Data", CIKM 2013): a tower for the user, one for the item, and the cosine of their outputs.
 
     u = user(x_u) / |user(x_u)|,   v = item(x_i) / |item(x_i)|,   logit = smoothing * u . v
 
-`loss: click` is the mean cross entropy of sigmoid(logit + bias). `loss: in_batch` takes the items
-of the batch for those that were not clicked, as the paper takes random ones:
+`loss: click` adds a bias to the logit and takes the mean cross entropy. `loss: in_batch` has no
+bias and takes the other items of the batch as the negatives, where the paper samples random ones:
 
     loss = mean_b click_b * -log(exp(smoothing * u_b . v_b) / sum_j exp(smoothing * u_b . v_j))
 
-Its probabilities are not calibrated; their order is what it learns.
+It learns the order of the items. Its probabilities are not calibrated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ paddle = ops.paddle
 
 
 class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Slots of one side to a vector of length 1, (B, output_dim)."""
+    """Maps the slots of one side to a vector of norm 1, (B, output_dim)."""
 
     def __init__(
         self, names: Sequence[str], fields: Fields, width: int, config: DssmConfig
@@ -53,19 +53,23 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
 
 
 class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Raises: ConfigError for a slot of a tower that is not there, and one of none."""
+    """The model.
+
+    Raises: ConfigError if a tower names a slot that does not exist, or no tower reads a slot.
+    """
 
     def __init__(self, config: DssmConfig, inputs: Inputs) -> None:
         super().__init__()
         fields = inputs.of_one_table()
         fields.check(config.user, "model.user")
         fields.check(config.item, "model.item")
-        read = (*config.user, *config.item, INTERCEPT)  # data without sparse slots has the last
+        # Data without sparse slots gets the slot INTERCEPT. No tower has to read it.
+        read = (*config.user, *config.item, INTERCEPT)
         unused = [n for n in (*fields.cells, *fields.dense) if n not in read]
         if unused:
             raise ConfigError(
                 f"model.user, model.item: no tower reads {', '.join(unused)}: name each slot in "
-                "one of them, or take it out of slots.yaml"
+                "one of them, or remove it from slots.yaml"
             )
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.user = _Tower(config.user, fields, self.sparse.width, config)
@@ -73,10 +77,11 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         of_clicks = config.loss is Matching.CLICK
         self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
         self.smoothing, self.matching = config.smoothing, config.loss
-        self.vectors: tuple[Any, Any] | None = None  # of the last forward, (B, output_dim) each
+        # User and item of the last call of forward, (B, output_dim) each.
+        self.vectors: tuple[Any, Any] | None = None
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         user, item = self.user(pooled, dense), self.item(pooled, dense)
         self.vectors = (user, item)
@@ -85,11 +90,12 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
     def loss(self, logits: Any, labels: Any) -> Any:
         if self.matching is Matching.CLICK:
             return log_loss(logits, labels)
-        assert self.vectors is not None  # there are logits
+        assert self.vectors is not None  # logits come from a call of forward
         user, item = self.vectors
         every = matmul(user, item, transpose_y=True) * self.smoothing  # (B, B)
         own = sum_over(user * item, 1, keepdim=True) * self.smoothing
-        # Of twice the smoothing at most, which the config bounds: within float's range. A product
-        # with ones sums over the batch, whose size a static program does not know.
+        # The exponents are at most twice the smoothing, and the config bounds it, so that no float
+        # overflows. The product with ones sums over the batch: a static program does not know its
+        # size.
         among = matmul(exp(every - own), paddle.ones_like(own))
         return paddle.mean(labels * log(among))

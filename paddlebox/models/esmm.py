@@ -1,13 +1,13 @@
-"""ESMM (Ma et al., "Entire Space Multi-Task Model", SIGIR 2018): conversions after clicks, learned
-over all impressions.
+"""ESMM (Ma et al., "Entire Space Multi-Task Model", SIGIR 2018): predicts conversions after clicks
+from all impressions.
 
     pCTCVR = pCTR * pCVR = sigmoid(a) * sigmoid(b),   a = ctr(x), b = cvr(x)
     loss = mean CE(click, pCTR) + mean CE(click and conversion, pCTCVR)
 
-The two networks share the rows. Outputs are pCTR and pCTCVR; their ratio is pCVR. The second label
-counts where the first is 1 too, so that a conversion nobody clicked for is none.
+The two networks share the sparse rows. The outputs are pCTR and pCTCVR; pCVR is pCTCVR / pCTR. A
+conversion without a click does not count: the second label is multiplied by the first.
 
-The logit of pCTCVR, by which nothing is lost where it is near 0 or 1:
+The logit of pCTCVR comes from a formula that loses no precision near 0 and 1:
 
     log(p / (1 - p)) = -log(exp(-a) + exp(-b) + exp(-a - b))
 """
@@ -32,12 +32,15 @@ def logit_of_product(a: Any, b: Any) -> Any:
     terms = [-1.0 * a, -1.0 * b, -1.0 * (a + b)]
     highest = terms[2]
     for term in terms[:2]:
-        highest = highest + paddle.nn.functional.relu(term - highest)  # the larger one
+        highest = highest + paddle.nn.functional.relu(term - highest)  # the larger of the two
     return -1.0 * (highest + log(sum(exp(term - highest) for term in terms)))
 
 
 class ESMM(TaskModel):
-    """Raises: ConfigError for other than two labels."""
+    """The model.
+
+    Raises: ConfigError if there are not exactly two labels.
+    """
 
     def __init__(self, config: EsmmConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
@@ -49,7 +52,7 @@ class ESMM(TaskModel):
         self.cvr = MLP(self.width, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """As `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""
         x = self.features(ids, offsets, show_click, plan, dense)
         clicked = self.ctr(x)
         return paddle.concat([clicked, logit_of_product(clicked, self.cvr(x))], axis=1)

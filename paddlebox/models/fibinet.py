@@ -1,10 +1,11 @@
-"""FiBiNET (Huang et al., RecSys 2019): slots weighed by a SENet, and bilinear products of pairs.
+"""FiBiNET (Huang et al., RecSys 2019): a SENet weighs the slots; pairs get bilinear products.
 
     a = ReLU(W_2 ReLU(W_1 [mean v_1, ..., mean v_S]))     u_s = a_s v_s
-    p_ij = (v_i W) * v_j     q_ij = (u_i W') * u_j     (i < j; *: elementwise; each: W_i for W)
+    p_ij = (v_i W) * v_j     q_ij = (u_i W') * u_j     (i < j; *: elementwise)
     logit = sum_s w_s + linear(dense) + MLP([p, q, dense])
 
-With use_cvm the MLP reads the logarithms of the counts too.
+With `bilinear: each`, slot i has matrices of its own, W_i and W'_i. With use_cvm the MLP also reads
+the logarithms of the counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ paddle = ops.paddle
 
 
 class _Products(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """(B, S, D) -> (B, pairs, D), (v_i W) * v_j for all i < j."""
+    """(v_i W) * v_j for all i < j: (B, S, D) -> (B, pairs, D)."""
 
     def __init__(self, inputs: Inputs, kind: Bilinear) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class FiBiNET(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.mlp = MLP(width, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         vectors = vectors_of(pooled, self.sparse)
         relu = paddle.nn.functional.relu

@@ -3,9 +3,9 @@
     x = [pooled, dense]     g_t = 2 sigmoid(gate_t(c_t))     o_t = tower_t(g_t * x)     t = 1, 2
     logit = sum_s w_s + linear(dense) + b + a_1^T o_1 + a_2^T o_2 + sum_h o_1h^T W_h o_2h
 
-o_th is the h-th part of o_t. The gates read what makes the two streams differ: c_1 is the dense
-features, c_2 the pooled slots (without dense features both read the slots). The part of first
-order, which the paper does not have, is all that a feature has before its embedx is made.
+o_th is the h-th part of o_t. The gates make the two streams differ: c_1 is the dense features and
+c_2 the pooled slots. Without dense features both are the pooled slots. The paper has no first-order
+part; `dcn` says why there is one here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FinalMLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         self.parts = [-1, config.fusion_heads, part]
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x, slots = flat(pooled, dense), flat(pooled, None)
         streams = [x, x]

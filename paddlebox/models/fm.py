@@ -1,4 +1,4 @@
-"""Factorisation machine (Rendle, ICDM 2010): a weight and a vector a feature.
+"""Factorisation machine (Rendle, ICDM 2010): a weight and a vector for each feature.
 
     logit = sum_s w_s + linear(dense) + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2)
 
@@ -25,7 +25,7 @@ class FM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no 
         self.linear = LinearPart(inputs.dense_width, bias=True)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         pairs = interactions(vectors_of(pooled, self.sparse))
         first = self.linear(weights_of(pooled, self.sparse), dense)

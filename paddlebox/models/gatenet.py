@@ -1,8 +1,11 @@
 """GateNet (Huang et al., 2020): gates on the slots' vectors, and on the hidden layers of an MLP.
 
-r_s = pooled slot s     g_s = sigmoid(r_s W_s), one number (vector) or one for each bit
-h = tower([g_1 r_1, ..., g_S r_S, dense]), where a layer's a becomes a * sigmoid(a U)
-logit = sum_s w_s + linear(dense) + w^T h
+    r_s = pooled slot s     g_s = sigmoid(r_s W_s)
+    h = tower([g_1 r_1, ..., g_S r_S, dense])
+    logit = sum_s w_s + linear(dense) + w^T h
+
+g_s is one number with `gate: vector`, else one number for each float of r_s. With `hidden_gates`
+the output a of each hidden layer becomes a * sigmoid(a U).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.output = paddle.nn.Linear(widths[-1], 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x = flat(pooled * sigmoid(paddle.einsum("bsd,sde->bse", pooled, self.gates)), dense)
         for number, layer in enumerate(self.layers):

@@ -1,9 +1,9 @@
-"""Logistic regression, as McMahan et al. (KDD 2013) use it for ads: a weight a feature.
+"""Logistic regression, as in McMahan et al. (KDD 2013) for ads: one weight for each feature.
 
     logit = sum_s w_s + linear(dense)
 
-w_s is embed_w of slot s, summed over its ids. embedx is not read, so a table may have
-embedx_dim 1; with the rule ftrl for embed it is the model of that paper.
+w_s is embed_w of slot s, summed over its ids. The model does not read embedx, so that embedx_dim 1
+is enough. With the rule ftrl for embed it is the model of that paper.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class LogisticRegression(paddle.nn.Layer):  # type: ignore[misc, name-defined]  
         self.linear = LinearPart(inputs.dense_width, bias=True)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         return self.linear(weights_of(pooled, self.sparse), dense)

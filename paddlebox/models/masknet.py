@@ -1,11 +1,11 @@
-"""MaskNet (Wang et al., DLP-KDD 2021), parallel: blocks that multiply features by a mask of them.
+"""MaskNet (Wang et al., DLP-KDD 2021), parallel: each block multiplies the features by a mask that
+it computes from them.
 
     x = [pooled, dense]     e = x with each slot's embedx normalised (LayerNorm)
     block_k = ReLU(LayerNorm(W_k (e * mask_k(x))))     mask_k = B_k ReLU(A_k x + a_k) + b_k
     logit = sum_s w_s + linear(dense) + MLP([block_1, ..., block_K])
 
-The part of first order, which the paper does not have, is all that a feature has before its
-embedx is made.
+The paper has no first-order part; `dcn` says why there is one here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MaskNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.mlp = MLP(config.mask_blocks * config.mask_dim, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         vectors = self.norm(vectors_of(pooled, self.sparse))
         normal = paddle.concat([beside_vectors(pooled, self.sparse), vectors], axis=2)

@@ -1,5 +1,6 @@
 """MMoE (Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
-Mixture-of-Experts", KDD 2018): experts for all tasks, and a gate a task that mixes them.
+Mixture-of-Experts", KDD 2018): the tasks share the experts, and each task has a gate that mixes
+them.
 
     logit_t = tower_t(sum_e g_te(x) f_e(x)),   g_t(x) = softmax(G_t x)
 """
@@ -33,7 +34,7 @@ class MMoE(TaskModel):
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """As `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
         x = self.features(ids, offsets, show_click, plan, dense)
         known = [expert(x) for expert in self.experts]
         each = zip(self.towers, self.gates, strict=True)

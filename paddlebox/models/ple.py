@@ -1,12 +1,12 @@
-"""PLE (Tang et al., "Progressive Layered Extraction", RecSys 2020): at each level experts of all
-tasks and experts of each; a task's gate sees its own and the shared ones, the gate of what is
-shared sees all.
+"""PLE (Tang et al., "Progressive Layered Extraction", RecSys 2020): each level has shared experts
+and experts of each task. The gate of a task mixes its own and the shared experts. The shared gate
+mixes all of them.
 
     x_t^(l+1) = sum over e in own_t and shared of softmax(G_t^l x_t^l)_e f_e^l
     x_s^(l+1) = sum over all e of softmax(G_s^l x_s^l)_e f_e^l,   logit_t = tower_t(x_t^L)
 
-An expert reads the x of its kind; at the first level all read the features. The last level has no
-shared gate, as nothing would read it.
+The experts of task t read x_t and the shared ones x_s. At the first level all read the features.
+The last level has no shared gate, because nothing would read its output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         self.width = self.shared[0].width
 
     def forward(self, of_task: list[Any], of_all: Any) -> tuple[list[Any], Any]:
-        """of_task: (T) of (B, N); of_all: (B, N). Returns the same of the next level."""
+        """of_task: T tensors (B, N); of_all: (B, N). Returns the same for the next level; None for
+        of_all after the last one."""
         shared = [expert(of_all) for expert in self.shared]
         own = [
             [expert(x) for expert in experts] for experts, x in zip(self.own, of_task, strict=True)
@@ -67,7 +68,7 @@ class PLE(TaskModel):
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """As `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
         shared = self.features(ids, offsets, show_click, plan, dense)
         of_task = [shared] * self.tasks
         for level in self.levels:

@@ -1,8 +1,9 @@
-"""DNN with rank attention, as PaddleBox's join networks: beside its own slots an instance reads
-those of the instances on its page, through a matrix for each pair of positions.
+"""DNN with rank attention, as in PaddleBox's join networks: an instance also reads the slots of the
+other instances on its page, through a matrix for each pair of ranks.
 
-    a_i = sum_k X_k P[rank_i, rank_k]   over the instances k of i's page that have a rank, i too
-    logit_i = MLP([X_i, a_i])
+    a_i = sum_k X_k P[rank_i, rank_k]     logit_i = MLP([X_i, a_i])
+
+The sum is over all instances k on i's page that have a rank, i included.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from paddlebox.nn import MLP, flat
 
 paddle = ops.paddle
 
-MAX_RANK = 3  # of the RankOffset that the feed makes
+MAX_RANK = 3  # that of the rank_offset which the feed creates
 
 
 class RankAttention(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -35,8 +36,8 @@ class RankAttention(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, rank_offset: Any
     ) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W); rank_offset: (B, 2 MAX_RANK + 1) int32.
-        Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W); rank_offset: (B, 2 MAX_RANK + 1)
+        int32, as for `ops.rank_attention`. Returns logits (B, 1)."""
         if self.dense_width:
             x = self.sparse(ids, offsets, show_click, plan, dense)
         else:

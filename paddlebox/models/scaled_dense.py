@@ -1,7 +1,7 @@
-"""A model whose dense features are scaled first: `model.dense_scale`.
+"""A model that scales its dense features first: `model.dense_scale`.
 
-Networks learn from inputs around 0 with a spread of 1; ages, prices and counts are far from that.
-Scaling is a part of the model, so that training, evaluation and exports cannot differ in it.
+Networks learn best from inputs with mean 0 and deviation 1. Ages, prices and counts are far from
+that. The scaling is part of the model, so that training, evaluation and exports use the same one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ paddle = ops.paddle
 
 
 class ScaledDense(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """``model`` on dense features (x - mean) / deviation. It has no parameters of its own.
+    """`model` on dense features (x - mean) / deviation. The layer adds no parameters.
 
     Args:
-        scales: (W) mean and deviation of each feature. What stands behind W features, as lengths of
-            sequences do, is left as it is.
+        scales: (W) the mean and deviation of each feature. Columns after the first W, such as the
+            lengths of sequences, are not scaled.
     """
 
     def __init__(self, model: Any, scales: Sequence[tuple[float, float]]) -> None:
@@ -35,7 +35,7 @@ class ScaledDense(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, *more: Any
     ) -> Any:
-        """As that of the model. dense: (B, W or more)."""
+        """Inputs and result as for the model. dense: (B, W or more)."""
         behind = dense.shape[1] - len(self._mean)
         mean = paddle.assign(np.pad(self._mean, (0, behind)))
         factor = paddle.assign(np.pad(self._factor, (0, behind), constant_values=1))

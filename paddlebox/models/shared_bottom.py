@@ -1,5 +1,5 @@
 """Shared-Bottom (Caruana, "Multitask Learning", Machine Learning 28, 1997): one network for all
-tasks, and a tower on it for each.
+tasks, and a tower for each task on top of it.
 
     logit_t = tower_t(f(x))
 """
@@ -27,6 +27,6 @@ class SharedBottom(TaskModel):
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """As `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
         shared = self.bottom(self.features(ids, offsets, show_click, plan, dense))
         return paddle.concat([tower(shared) for tower in self.towers], axis=1)

@@ -1,4 +1,4 @@
-"""What the models of several tasks share: their input, and the sum of the tasks' losses."""
+"""The base class of models with several tasks: their input, and the sum of the tasks' losses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ paddle = ops.paddle
 
 
 class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Letters: B = instances, T = tasks, S = sparse slots, D = embedx_dim, W = dense width,
-    N = S * width + W, the width of what the network reads.
+    """Base class of a model with several tasks.
 
-    Raises: ConfigError for weights that are not one a task.
+    Letters: B = instances, T = tasks, S = sparse slots, D = embedx_dim, W = dense width,
+    N = S * width + W, the number of inputs of the network.
+
+    Raises: ConfigError if `task_weights` does not have T entries.
     """
 
     def __init__(self, config: TaskConfig, inputs: Inputs) -> None:
@@ -28,7 +30,7 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         weights = config.task_weights or (1.0,) * self.tasks
         if len(weights) != self.tasks:
             raise ConfigError(
-                f"model.task_weights: expected {self.tasks}, one a label of slots.yaml, found "
+                f"model.task_weights: expected {self.tasks}, one per label of slots.yaml, found "
                 f"{len(weights)}"
             )
         self.weights = [float(weight) for weight in weights]
@@ -37,14 +39,14 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         self.width = inputs.width(self.sparse.width)  # N
 
     def features(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns (B, N)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns (B, N)."""
         if self.dense_width:
             return self.sparse(ids, offsets, show_click, plan, dense)
         pooled = self.sparse(ids, offsets, show_click, plan)
         return paddle.reshape(pooled, [-1, self.width])
 
     def loss(self, logits: Any, labels: Any) -> Any:
-        """The weighted sum of the tasks' mean losses, of (B, T) each.
+        """The weighted sum of the mean losses of the tasks; logits, labels: (B, T).
 
         sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
         """

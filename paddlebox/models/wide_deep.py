@@ -2,8 +2,8 @@
 
     logit = sum_s w_s + linear(dense) + MLP([pooled, dense])
 
-w_s is embed_w of slot s, summed over its ids; slots that are crosses of others (slots.yaml) make
-the wide part the paper's.
+w_s is embed_w of slot s, summed over its ids. For the wide part of the paper, define slots that are
+crosses of other slots in slots.yaml.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WideDeep(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         self.mlp = MLP(inputs.width(self.sparse.width), config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         first = self.linear(weights_of(pooled, self.sparse), dense)
         return first + self.mlp(flat(pooled, dense))

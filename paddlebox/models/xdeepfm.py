@@ -3,8 +3,8 @@
     X^0 = V (S, D)     X^k_h = sum_ij W^k_hij X^{k-1}_i * X^0_j     (*: elementwise, over D)
     logit = sum_s w_s + linear(dense) + w^T [sum_d X^1, ..., sum_d X^K] + MLP([pooled, dense])
 
-V are the vectors of the slots, summed over their ids. The CIN has no activation, which the paper
-found best.
+V holds the vectors of the slots, summed over their ids. The CIN has no activation, because the
+paper measured the best results without one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class XDeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.output = paddle.nn.Linear(sum(config.cin), 1, bias_attr=False)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Sparse inputs as `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
+        """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        # (B, D, maps): a layer of the CIN is one matrix product over the last axis.
+        # (B, D, maps), so that a layer of the CIN is one matrix product over the last axis.
         x = x0 = paddle.transpose(vectors_of(pooled, self.sparse), [0, 2, 1])
         sums = []
         for layer in self.cin:

@@ -1,4 +1,4 @@
-"""Layers over the operators."""
+"""Layers built from the operators of `paddlebox.ops`."""
 
 from paddlebox.nn.data_norm import DataNorm
 from paddlebox.nn.fields import (

@@ -1,4 +1,4 @@
-"""Normalisation by running sums over everything seen so far."""
+"""Normalisation of columns by running sums over all batches so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ paddle = ops.paddle
 
 
 class DataNorm(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """`paddlebox.ops.data_norm` with the three sums it needs.
+    """`paddlebox.ops.data_norm` together with the three sums that it needs.
 
-    While training, each call adds its batch to the sums after it has used them, s = s * decay + d;
-    `eval()` leaves them as they are. They are parameters that no optimizer changes, so that they
-    are saved and loaded with the others.
+    In training mode each call uses the sums and then adds its batch d to them, s = s * decay + d.
+    In evaluation mode (`eval()`) the sums do not change. The sums are parameters that no optimizer
+    updates, so that they are saved and loaded with the other parameters.
 
     Letters: N = instances, C = columns.
     """
@@ -52,7 +52,7 @@ class DataNorm(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         return made
 
     def forward(self, x: Any) -> Any:
-        """x: (N, C) float32. Returns (N, C)."""
+        """x: (N, C) float32. Returns (N, C) float32."""
         return ops.data_norm(
             x,
             sums=(self.batch_size, self.batch_sum, self.batch_square_sum),

@@ -1,4 +1,4 @@
-"""Experts that gates mix."""
+"""The gate that mixes experts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ paddle = ops.paddle
 
 
 class Gate(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """sum_e softmax(G x)_e f_e, with no bias in G, as MMoE and PLE have it.
+    """sum_e softmax(G x)_e f_e; G has no bias, as in the papers of MMoE and PLE.
 
-    Letters: B = instances, N = inputs of the gate, E = experts, H = their width.
+    Letters: B = instances, N = inputs of the gate, E = experts, H = width of an expert's output.
     """
 
     def __init__(self, inputs: int, experts: int) -> None:
@@ -23,7 +23,7 @@ class Gate(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.experts = experts
 
     def forward(self, x: Any, experts: Sequence[Any]) -> Any:
-        """x: (B, N); experts: (E) of (B, H). Returns (B, H)."""
+        """x: (B, N); experts: E tensors (B, H). Returns (B, H)."""
         weights = paddle.nn.functional.softmax(self.select(x), axis=-1)
         weights = paddle.reshape(weights, [-1, self.experts, 1])
         return sum_over(paddle.stack(list(experts), axis=1) * weights, 1)

@@ -1,4 +1,7 @@
-"""The pooled slots of one table, in the parts that models of interactions read."""
+"""Parts of the pooled slots of one table: weights, vectors and counts.
+
+Letters: B = instances, S = slots, D = embedx_dim, W = dense width; width as in `PooledSlots`.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,29 @@ paddle = ops.paddle
 
 
 def weights_of(pooled: Any, sparse: PooledSlots) -> Any:
-    """(B, S, width) as `PooledSlots` gives it -> (B, S, 1), the sums of embed_w."""
+    """The sums of embed_w: (B, S, width), the result of `PooledSlots`, -> (B, S, 1)."""
     at = sparse.width - sparse.embedx_dim - 1
     return paddle.slice(pooled, [2], [at], [at + 1])
 
 
 def vectors_of(pooled: Any, sparse: PooledSlots) -> Any:
-    """(B, S, width) -> (B, S, D), the sums of embedx."""
+    """The sums of embedx: (B, S, width) -> (B, S, D)."""
     return paddle.slice(pooled, [2], [sparse.width - sparse.embedx_dim], [sparse.width])
 
 
 def beside_vectors(pooled: Any, sparse: PooledSlots) -> Any:
-    """(B, S, width) -> (B, S, width - D): the logarithms of counts, with use_cvm, and the sums of
-    embed_w."""
+    """All columns before embedx: (B, S, width) -> (B, S, width - D).
+
+    They are the sums of embed_w, after the logarithms of the counts with use_cvm.
+    """
     return paddle.slice(pooled, [2], [0], [sparse.width - sparse.embedx_dim])
 
 
 def flat(pooled: Any, dense: Any | None) -> Any:
-    """(B, S, n) and (B, W) -> (B, S * n + W): what a network over all features takes. dense:
-    None or W = 0 where there is none."""
+    """Join slots and dense features: (B, S, n) and (B, W) -> (B, S * n + W).
+
+    Without dense features, dense is None or has W = 0.
+    """
     _, slots, width = pooled.shape
     inputs = paddle.reshape(pooled, [-1, slots * width])
     if dense is None or dense.shape[1] == 0:
@@ -39,23 +46,27 @@ def flat(pooled: Any, dense: Any | None) -> Any:
 
 
 def interactions(vectors: Any) -> Any:
-    """(B, S, D) -> (B, D): the sum of v_i * v_j, elementwise, over all pairs of slots i < j, as
-    1/2 ((sum_s v_s)^2 - sum_s v_s^2)."""
+    """The elementwise sum of v_i * v_j over all pairs of slots i < j: (B, S, D) -> (B, D).
+
+    Computed as 1/2 ((sum_s v_s)^2 - sum_s v_s^2).
+    """
     of_squares = sum_over(paddle.square(vectors), 1)
     return (paddle.square(sum_over(vectors, 1)) - of_squares) * 0.5
 
 
 class LinearPart(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """sum_s w_s + linear(dense): the part of first order that most models have.
+    """sum_s w_s + linear(dense), the first-order part of most models.
 
     Args:
-        bias: have one even without dense features. A model with a network has one there.
+        dense_width: W.
+        bias: add a bias even without dense features. A model with a network does not need it,
+            because the network has one.
     """
 
     def __init__(self, dense_width: int, bias: bool = False) -> None:
         super().__init__()
-        # From 0, as embed_w does: Paddle's start of a (13, 1) is up to 0.65, and what that makes of
-        # logarithms takes most of a short epoch to unlearn.
+        # Start at 0, as embed_w does. Paddle's default for a (13, 1) goes up to 0.65. On logarithms
+        # of counts it takes most of a short epoch to unlearn such weights.
         zero = paddle.nn.initializer.Constant(0.0)
         attr = paddle.ParamAttr(initializer=zero)
         self.dense = paddle.nn.Linear(dense_width, 1, weight_attr=attr) if dense_width else None

@@ -1,4 +1,4 @@
-"""Functions of Paddle's that do not build in old-IR programs, in a form that does; and pairs."""
+"""Paddle functions that do not build in old-IR programs, in a form that does; and pair indices."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ paddle = ops.paddle
 
 
 def sum_over(x: Any, axis: int, *, keepdim: bool = False) -> Any:
-    """paddle.sum."""
+    """`paddle.sum`; the size of the axis must be known."""
     return paddle.mean(x, axis=axis, keepdim=keepdim) * float(x.shape[axis])
 
 
 def sigmoid(x: Any) -> Any:
-    """paddle.nn.functional.sigmoid."""
+    """`paddle.nn.functional.sigmoid`."""
     if paddle.framework.in_dynamic_or_pir_mode():
         return paddle.nn.functional.sigmoid(x)
     return paddle.base.layer_helper.LayerHelper("sigmoid", act="sigmoid").append_activation(x)
 
 
 def exp(x: Any) -> Any:
-    """paddle.exp."""
+    """`paddle.exp`."""
     return _unary("exp", x)
 
 
 def log(x: Any) -> Any:
-    """paddle.log."""
+    """`paddle.log`."""
     return _unary("log", x)
 
 
 def sqrt(x: Any) -> Any:
-    """paddle.sqrt."""
+    """`paddle.sqrt`."""
     return _unary("sqrt", x)
 
 
 def tanh(x: Any) -> Any:
-    """paddle.tanh."""
+    """`paddle.tanh`."""
     return _unary("tanh", x)
 
 
 def matmul(x: Any, y: Any, *, transpose_y: bool = False) -> Any:
-    """paddle.matmul."""
+    """`paddle.matmul`."""
     if paddle.framework.in_dynamic_or_pir_mode():
         return paddle.matmul(x, y, transpose_y=transpose_y)
     return _append("matmul_v2", {"X": x, "Y": y}, {"trans_x": False, "trans_y": transpose_y})
@@ -57,7 +57,7 @@ def _unary(op: str, x: Any) -> Any:
 
 
 def _append(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
-    """The operator by itself: they are all there in the old IR, with their gradients."""
+    """Append the operator directly. The old IR has all of them, with their gradients."""
     helper = paddle.base.layer_helper.LayerHelper(op)
     out = helper.create_variable_for_type_inference(dtype=inputs["X"].dtype)
     helper.append_op(type=op, inputs=inputs, outputs={"Out": out}, attrs=attrs)
@@ -65,11 +65,11 @@ def _append(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
 
 
 def pairs_of(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """All (i, j), i < j < n, as two arrays of (n * (n - 1) / 2) int32."""
+    """All pairs i < j < n, as two int32 arrays of n * (n - 1) / 2 elements, for i and for j."""
     i, j = np.triu_indices(n, 1)
     return i.astype(np.int32), j.astype(np.int32)
 
 
 def take(x: Any, at: np.ndarray) -> Any:
-    """x (B, n, ...) at positions (m) of axis 1. Returns (B, m, ...)."""
+    """Select positions of axis 1. x: (B, n, ...); at: (m) int32. Returns (B, m, ...)."""
     return paddle.gather(x, paddle.assign(at), axis=1)

@@ -1,4 +1,4 @@
-"""The loss of click models."""
+"""Binary cross entropy, the loss of click models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ _BESIDE_ZERO = 1e-30  # changes no bit of the loss
 
 
 def log_loss(logits: Any, label: Any, reduction: str = "mean") -> Any:
-    """Mean binary cross entropy of logits (B, T) and labels (B, T), float32; with reduction "none"
-    (B, T), that of each.
+    """Binary cross entropy of logits and labels.
 
-    As Paddle's binary_cross_entropy_with_logits but for logits that are exactly 0, as those of a
-    model that begins with zeros are: there Paddle 3.3 gives p - y - 1 as the gradient of an
-    instance, and its first step is a wrong one. Here it is p - y.
+    It is Paddle's binary_cross_entropy_with_logits, with the correct gradient for a logit of
+    exactly 0, which every model that starts from zeros has at its first step. There Paddle 3.3
+    returns p - y - 1 instead of p - y.
+
+    Args:
+        logits, label: (B, T) float32.
+        reduction: "mean", or "none" for the loss of each element.
+
+    Returns: float32, a scalar; with "none" (B, T).
     """
     zero = paddle.cast(paddle.equal(logits, paddle.zeros_like(logits)), logits.dtype)
     beside = logits + zero * _BESIDE_ZERO

@@ -1,4 +1,4 @@
-"""The dense tower of most CTR models."""
+"""The dense network of most CTR models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ paddle = ops.paddle
 
 
 class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Linear, ReLU and dropout for each hidden width; `width` is that of its result."""
+    """Linear, ReLU and dropout for each hidden width. `width` is the width of the result."""
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
 
 
 class MLP(Tower):
-    """A tower and one linear output."""
+    """A tower followed by one linear output."""
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__(inputs, hidden, dropout)

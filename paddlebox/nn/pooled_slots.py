@@ -14,7 +14,8 @@ paddle = ops.paddle
 class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """Pulls, sum-pools and CVM-transforms all sparse slots of a batch.
 
-    Letters: B = instances, S = slots, D = embedx_dim, width = 3 + D with use_cvm, else 1 + D.
+    Letters: B = instances, S = slots, D = embedx_dim, W = dense width, width = 3 + D with use_cvm,
+    else 1 + D.
     """
 
     def __init__(self, slots: int, embedx_dim: int, use_cvm: bool = True, table: str = "") -> None:
@@ -27,8 +28,11 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any | None = None
     ) -> Any:
-        """Inputs as `paddlebox.ops.fused_pull_seqpool_cvm`. Returns float32 (B, S, width); with
-        dense (B, S * width + W), the slots and then the dense features of each instance."""
+        """Inputs as for `paddlebox.ops.fused_pull_seqpool_cvm`.
+
+        Returns: float32 (B, S, width). With dense (B, S * width + W): for each instance its slots
+            followed by its dense features.
+        """
         pooled = ops.fused_pull_seqpool_cvm(
             ids,
             offsets,
@@ -48,17 +52,17 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
 
 @dataclass(frozen=True)
 class TableSlots:
-    """The sparse slots of one table, as a model sees them."""
+    """The sparse slots that a model reads from one table."""
 
-    slots: int  # S, how many
+    slots: int  # S, the number of slots
     embedx_dim: int  # D
-    table: str  # its name
+    table: str  # name of the table
 
 
 class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """`PooledSlots` of several tables, side by side in the order of the tables.
+    """The results of `PooledSlots` for several tables, concatenated in the order of the tables.
 
-    Letters as there; T = tables.
+    Letters as for `PooledSlots`; T = tables; `width` = the sum of S * width over the tables.
     """
 
     def __init__(self, tables: Sequence[TableSlots], use_cvm: bool = True) -> None:
@@ -71,14 +75,15 @@ class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Padd
     def forward(
         self, batches: Sequence[tuple[Any, Any, Any]], show_click: Any, dense: Any | None = None
     ) -> Any:
-        """batches: (T) ids, offsets and plan of each table. Returns float32 (B, width); with dense
-        (B, width + W)."""
+        """batches: ids, offsets and plan of each of the T tables. Returns float32 (B, width); with
+        dense (B, width + W)."""
         last = len(self.parts) - 1
         pooled = []
         for number, (part, (ids, offsets, plan)) in enumerate(
             zip(self.parts, batches, strict=True)
         ):
-            behind = dense if number == last else None  # the last kernel copies it for nothing
+            # The last kernel appends the dense features while it writes, at no extra cost.
+            behind = dense if number == last else None
             out = part(ids, offsets, show_click, plan, behind)
             if behind is None:
                 out = paddle.reshape(out, [-1, part.slots * part.width])

@@ -1,4 +1,5 @@
-"""Recurrent layers over a masked history, unrolled: they build in every kind of program.
+"""Recurrent layers over a masked history. They are unrolled, so that every kind of program can
+build them.
 
 Letters: B = instances, L = places, E = width of a place, H = hidden width.
 """
@@ -17,9 +18,9 @@ class GRU(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
     """u = sigmoid(W_u x + U_u h), r = sigmoid(W_r x + U_r h), c = tanh(W_c x + r * U_c h)
     h = (1 - u) * h + u * c
 
-    With attention a, u is a * u: AUGRU (Zhou et al., "Deep Interest Evolution Network", AAAI 2019,
-    eq. 12 to 14). It begins at zeros. The history is gone through from its last place, the oldest,
-    to the first; places that the mask has not leave h as it is.
+    With attention a, a * u replaces u, which is AUGRU (Zhou et al., "Deep Interest Evolution
+    Network", AAAI 2019, eq. 12 to 14). The state h starts at zeros. The layer reads the history
+    from its last place, the oldest, to its first. A place with mask 0 does not change h.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -30,8 +31,8 @@ class GRU(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.hidden = hidden
 
     def forward(self, x: Any, mask: Any, attention: Any | None = None) -> list[Any]:
-        """x: (B, L, E); mask, attention: (B, L). Returns the state (B, H) at each place, in the
-        order of x: the first one is the last state."""
+        """x: (B, L, E); mask, attention: (B, L). Returns the state (B, H) after each place, in the
+        order of x, so that the first element is the final state."""
         length, width = x.shape[1], self.hidden
         every = self.of_input(x)
         state = paddle.zeros_like(paddle.slice(every, [1, 2], [0, 0], [1, width]))

@@ -1,7 +1,7 @@
-"""Sequences of rows: what a user did, the latest first, beside the item in question.
+"""Layers over a history, the sequence of a user's acts with the latest first, and an item.
 
-Letters: B = instances, C = cells of `Fields`, L = max_length, P = pairs of history and item,
-E = P * (1 + D), the width of a place: embed_w and embedx of each slot of a pair.
+Letters: B = instances, C = cells of `Fields`, L = max_length, P = pairs of history and item slots,
+D = embedx_dim, E = P * (1 + D), the width of a place: embed_w and embedx of each pair.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ paddle = ops.paddle
 
 
 class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Takes what the pull gives apart.
+    """Splits the result of the pull into item, history, mask and other features.
 
     Args:
-        history: sequence slot: slot of the item.
+        history: sequence slot -> slot of the item.
 
-    Raises: ConfigError for a slot that is not there, or is no sequence or item as it should be, and
-        for sequences of several lengths.
+    Raises: ConfigError if a slot does not exist, if the slot of an item is not a sparse slot or is
+        itself a history, or if the sequences differ in max_length.
     """
 
     def __init__(self, history: Mapping[str, str], fields: Fields, sparse: PooledSlots) -> None:
@@ -39,8 +39,8 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         for sequence, item in history.items():
             if item not in places or item in fields.sequences:
                 raise ConfigError(
-                    f"model.history: {sequence}: expected a sparse slot that is no history itself, "
-                    f"found {item!r}"
+                    f"model.history: {sequence}: expected a sparse slot that is not a history "
+                    f"itself, found {item!r}"
                 )
         lengths = {places[name] for name in history}
         if len(lengths) > 1:
@@ -56,7 +56,7 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         self._length_at = fields.sequences[next(iter(history))]
         self._dense_width = fields.dense_width
         self._from, self._to = sparse.width - sparse.embedx_dim - 1, sparse.width
-        # The features of the pooled slots, the item's among them, and the dense ones.
+        # The features of the pooled slots, including the item's, and the dense features.
         self.others = len(self._others) * sparse.width + fields.dense_width
 
     def _vectors(self, pooled: Any, cells: list[tuple[int, int]]) -> Any:
@@ -67,15 +67,22 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         return parts[0] if len(parts) == 1 else paddle.concat(parts, axis=2)
 
     def forward(self, pooled: Any, dense: Any) -> tuple[Any, Any, Any, Any]:
-        """pooled: (B, C, width); dense: (B, W and lengths). Returns the item (B, E), the history
-        (B, L, E), its mask (B, L) of 1 where there is an id, and the other features (B, others)."""
+        """Split a batch.
+
+        Args:
+            pooled: (B, C, width), the result of `PooledSlots`.
+            dense: (B, W + sequences), dense features followed by the lengths of the sequences.
+
+        Returns: the item (B, E), the history (B, L, E), its mask (B, L), 1 for a place with an id
+            and 0 for one without, and the other features (B, others).
+        """
         item = paddle.reshape(self._vectors(pooled, self._items), [-1, self.width])
         history = self._vectors(pooled, self._history)
         length = paddle.slice(dense, [1], [self._length_at], [self._length_at + 1])
         places = paddle.assign(np.arange(self.length, dtype=np.float32).reshape(1, -1))
         mask = paddle.cast(paddle.less_than(places, length), "float32")
         mask.stop_gradient = True
-        # Slots that stand side by side are one slice.
+        # Adjacent slots become one slice.
         spans: list[list[int]] = []
         for begin, end in self._others:
             if spans and spans[-1][1] == begin:
@@ -95,16 +102,16 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
 
 class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """p * x + (1 - p) * alpha * x, with p = sigmoid((x - mean) / sqrt(variance + 1e-8)) over the
-    batch (Zhou et al., KDD 2018, eq. 5); alpha is learned. Evaluation takes running means, as batch
-    normalisation does.
+    """p * x + (1 - p) * alpha * x, with p = sigmoid((x - mean) / sqrt(variance + 1e-8)).
 
-    They are parameters that no optimizer changes, so that they are saved with the others.
+    Mean and variance are those of the batch; alpha is learned (Zhou et al., KDD 2018, eq. 5).
+    Evaluation uses running means, as batch normalisation does. The running means are parameters
+    that no optimizer updates, so that they are saved with the other parameters.
     """
 
     def __init__(self, width: int, momentum: float = 0.99) -> None:
         super().__init__()
-        # A scale and a shift of 1 and 0: without them its backward does not build in the old IR.
+        # A fixed scale of 1 and shift of 0: without them the backward does not build in the old IR.
         fixed = [paddle.ParamAttr(trainable=False) for _ in range(2)]
         self.norm = paddle.nn.BatchNorm1D(
             width, momentum=momentum, epsilon=1e-8, weight_attr=fixed[0], bias_attr=fixed[1]
@@ -114,7 +121,7 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.width = width
 
     def forward(self, x: Any) -> Any:
-        """x: (..., width)."""
+        """x: (..., width). Returns the same shape."""
         shape = [-1, *x.shape[1:]]
         rows = paddle.reshape(x, [-1, self.width])
         p = sigmoid(self.norm(rows))
@@ -134,8 +141,10 @@ class _Activated(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
 
 
 class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """A weight for each place of the history, by a network over it, the item, their difference and
-    their product."""
+    """Computes a weight for each place of the history.
+
+    The input of its network is the item, the place, their difference and their product.
+    """
 
     def __init__(
         self, width: int, hidden: tuple[int, ...], activation: Activation, softmax: bool
@@ -149,7 +158,8 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
         self.softmax = softmax
 
     def forward(self, item: Any, history: Any, mask: Any) -> Any:
-        """(B, E), (B, L, E), (B, L). Returns weights (B, L), 0 where the mask is."""
+        """item: (B, E); history: (B, L, E); mask: (B, L). Returns weights (B, L), 0 for a place
+        with mask 0."""
         length = history.shape[1]
         asked = paddle.tile(paddle.unsqueeze(item, 1), [1, length, 1])
         x = paddle.concat([asked, history, asked - history, asked * history], axis=2)
@@ -160,11 +170,14 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
 
 
 def masked_softmax(scores: Any, mask: Any) -> Any:
-    """(B, L) that add up to 1 over the places of the mask; all 0 where it has none."""
+    """Softmax over the places with mask 1; 0 elsewhere. scores, mask: (B, L). Returns (B, L).
+
+    The result is all 0 for an instance whose mask is all 0.
+    """
     return paddle.nn.functional.softmax(scores + (mask - 1.0) * 1e9, axis=-1) * mask
 
 
 def weighted_sum(weights: Any, history: Any) -> Any:
-    """(B, L) and (B, L, E) -> (B, E)."""
+    """The sum of the places times their weights: (B, L) and (B, L, E) -> (B, E)."""
     length = history.shape[1]
     return sum_over(history * paddle.reshape(weights, [-1, length, 1]), 1)

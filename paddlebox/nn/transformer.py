@@ -16,8 +16,8 @@ paddle = ops.paddle
 class TransformerLayer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """y = norm(x + dropout(attention(x))), out = norm(y + dropout(W2 leaky_relu(W1 y)))
 
-    attention(x) = O [softmax(Q_k x (K_k x)^T / sqrt(A)) V_k x for each head k]; W1 is four times as
-    wide as x.
+    attention(x) = O [softmax(Q_k x (K_k x)^T / sqrt(A)) V_k x for each head k]. The output of W1 is
+    four times as wide as x.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int, dropout: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class TransformerLayer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # 
         return paddle.nn.functional.dropout(x, self.dropout, training=self.training)
 
     def forward(self, x: Any, mask: Any) -> Any:
-        """x: (B, L, E); mask: (B, L), at least one 1 a row. Returns (B, L, E)."""
+        """x: (B, L, E); mask: (B, L), with at least one 1 in each row. Returns (B, L, E)."""
         length = x.shape[1]
         query, key, value = (
             self._headed(layer(x), length) for layer in (self.query, self.key, self.value)

@@ -115,7 +115,7 @@ def test_labels_that_a_model_cannot_learn_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"2 labels, click, buy, but model\.type dnn has one"):
         build(type="dnn")
-    with pytest.raises(ConfigError, match=r"expected 2, one a label of slots\.yaml, found 3"):
+    with pytest.raises(ConfigError, match=r"expected 2, one per label of slots\.yaml, found 3"):
         build(type="mmoe", task_weights=[1.0, 1.0, 1.0])
     with pytest.raises(ConfigError, match="expected two labels, click and conversion, found 1"):
         slots = Slots.model_validate({"slots": [s for s in slots.slots if s.name != "buy"]})
