@@ -10,13 +10,17 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.arguments import number, parse
 from paddlebox.launch.cli import _guarded, _prepare_for
 from paddlebox.launch.run_arguments import add_config
+
+if TYPE_CHECKING:
+    from paddlebox.serving.gate import Gate
+    from paddlebox.serving.writer import Writer
 
 log = logging.getLogger("paddlebox")
 
@@ -92,85 +96,118 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     return arguments
 
 
+# Below, what brings Paddle is imported in functions: after Paddle's settings.
+
+
 def _run(arguments: Any) -> Any:
-    # Paddle comes with these, after its settings.
     from paddlebox.serving.file import ExportFile
+    from paddlebox.serving.writer import Writer
+
+    gate, chosen = _gate(arguments), _chosen(arguments)
+    if arguments.out is not None:
+        return _export(arguments, chosen, gate)
+    if arguments.show:
+        with ExportFile(arguments.path) as file, file.read() as txn:
+            return {"head": file.head(txn), "generations": file.generations(txn)}
+    with Writer(arguments.path) as writer:
+        if arguments.apply is not None:
+            return _apply(writer, arguments, chosen, gate)
+        if arguments.pin is not None:
+            return writer.pin(arguments.pin)
+        return writer.unpin() if arguments.unpin else writer.rollback()
+
+
+def _gate(arguments: Any) -> Gate | None:
     from paddlebox.serving.gate import Gate
-    from paddlebox.serving.save_source import SaveSource, is_save
-    from paddlebox.serving.source import RunSource
-    from paddlebox.serving.writer import MOST_DELETED, Writer, export, filters_of
-    from paddlebox.store.life import filters_text
-    from paddlebox.train.resume import check_evaluated
 
     bounds = arguments.min_auc or arguments.max_copc_drift
     if bounds and not arguments.gate_files:
         raise ConfigError("--min-auc and --max-copc-drift need --gate-files")
     if arguments.gate_files and not bounds:
         raise ConfigError("--gate-files needs --min-auc or --max-copc-drift")
-    gate = None
-    if bounds:
-        gate = Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
+    if not bounds:
+        return None
+    return Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
+
+
+def _chosen(arguments: Any) -> dict[str, Any]:
+    """What the options say of a run, by the names of RunSource."""
     overrides = [*itertools.chain(*arguments.override)]
-    chosen: dict[str, Any] = {
+    return {
         "config": load_config(arguments.config, overrides) if arguments.config else None,
         "overrides": overrides,
         "version": arguments.version,
         "threshold": arguments.threshold,
     }
-    phase = Phase(arguments.phase)
 
-    def source_at(path: Path, save: bool, kept: Any = None) -> Any:
-        if not save:
-            source = RunSource(path, **chosen, filters=kept)
-            try:
-                check_evaluated(path, source.head, source.config, source.slots)
-                source.choose(phase)
-            except BaseException:
-                source.close()
-                raise
-            return source
-        for name, value in chosen.items():
-            if value not in (None, []):
-                raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
-        if phase is Phase.JOIN:
-            raise ConfigError(f"--phase join is of a run; {path} is a save, which serves update")
-        return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))
 
-    if arguments.out is not None:
-        saved = arguments.from_save
-        with source_at(saved or arguments.path, saved is not None) as source:
-            made = export(
-                source, arguments.out, precision=arguments.precision or "float32", gate=gate
+def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
+    from paddlebox.serving.writer import export
+
+    if arguments.from_save is not None:
+        opened = _save_at(arguments.from_save, arguments, chosen)
+    else:
+        opened = _run_at(arguments.path, arguments, chosen)
+    with opened as source:
+        made = export(source, arguments.out, precision=arguments.precision or "float32", gate=gate)
+        if arguments.from_save is None:
+            log.info("%s: %s", arguments.out, source.told())
+        return made
+
+
+def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
+    from paddlebox.serving.save_source import is_save
+    from paddlebox.serving.writer import MOST_DELETED, filters_of
+    from paddlebox.store.life import filters_text
+
+    newest = writer.newest()
+    kept = filters_of(newest) if newest is not None else None
+    is_run = not is_save(arguments.apply)
+    if is_run:
+        opened = _run_at(arguments.apply, arguments, chosen, kept)
+    else:
+        opened = _save_at(arguments.apply, arguments, chosen)
+    with opened as source:
+        if is_run and kept is None and arguments.threshold is None:
+            log.warning(
+                "%s: was made by an earlier release and does not say which rows it keeps; "
+                "assuming what a new export of the run keeps: %s. If it was made with "
+                "another --threshold, give it once more; from then on the file keeps it",
+                arguments.path,
+                filters_text(source.meta["filters"]),
             )
-            if isinstance(source, RunSource):
-                log.info("%s: %s", arguments.out, source.told())
-            return made
-    if arguments.show:
-        with ExportFile(arguments.path) as file, file.read() as txn:
-            return {"head": file.head(txn), "generations": file.generations(txn)}
-    with Writer(arguments.path) as writer:
-        if arguments.apply is not None:
-            newest = writer.newest()
-            kept = filters_of(newest) if newest is not None else None
-            with source_at(arguments.apply, is_save(arguments.apply), kept) as source:
-                is_run = isinstance(source, RunSource)
-                if is_run and kept is None and arguments.threshold is None:
-                    log.warning(
-                        "%s: was made by an earlier release and does not say which rows it keeps; "
-                        "assuming what a new export of the run keeps: %s. If it was made with "
-                        "another --threshold, give it once more; from then on the file keeps it",
-                        arguments.path,
-                        filters_text(source.meta["filters"]),
-                    )
-                made = writer.apply(
-                    source,
-                    precision=arguments.precision,
-                    gate=gate,
-                    most_deleted=1.0 if arguments.force else MOST_DELETED,
-                )
-                if is_run:
-                    log.info("%s: %s", arguments.path, source.told())
-                return made
-        if arguments.pin is not None:
-            return writer.pin(arguments.pin)
-        return writer.unpin() if arguments.unpin else writer.rollback()
+        made = writer.apply(
+            source,
+            precision=arguments.precision,
+            gate=gate,
+            most_deleted=1.0 if arguments.force else MOST_DELETED,
+        )
+        if is_run:
+            log.info("%s: %s", arguments.path, source.told())
+        return made
+
+
+def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None) -> Any:
+    """kept: the filters of the file's newest version."""
+    from paddlebox.serving.source import RunSource
+    from paddlebox.train.resume import check_evaluated
+
+    source = RunSource(path, **chosen, filters=kept)
+    try:
+        check_evaluated(path, source.head, source.config, source.slots)
+        source.choose(Phase(arguments.phase))
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def _save_at(path: Path, arguments: Any, chosen: dict[str, Any]) -> Any:
+    from paddlebox.serving.save_source import SaveSource
+
+    for name, value in chosen.items():
+        if value not in (None, []):
+            raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
+    if Phase(arguments.phase) is Phase.JOIN:
+        raise ConfigError(f"--phase join is of a run; {path} is a save, which serves update")
+    return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))
