@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import json
@@ -25,9 +26,12 @@ from typing import Any
 from paddlebox.launch import cpu
 from tests.support.processes import settings_at_import
 
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
 
 def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
     """Makes this process the program of a request: a file, or text after -c."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the server
     for number, name in ((0, os.devnull), (1, request["out"]), (2, request["errors"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
     faulthandler.disable()  # Paddle has taken its signals

@@ -179,10 +179,10 @@ def run(
         server = _server(frozenset(child.wanted.items()))
 
 
-def start(command: Sequence[str], folder: Path = ROOT) -> Forked:
-    """Python with arguments, without waiting for its end."""
-    whole = whole_environment({})
-    return _first_server(command, whole).start(command, folder, whole)
+def start(command: Sequence[str], env: dict[str, str] | None = None) -> Forked:
+    """Python with arguments in the project's root, without waiting for its end."""
+    whole = whole_environment(env or {})
+    return _first_server(command, whole).start(command, ROOT, whole)
 
 
 def whole_environment(env: dict[str, str]) -> dict[str, str]:
