@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,9 +106,9 @@ class Source(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    @abstractmethod
     def size_now(self) -> int | None:
         """None when the file is not there any more."""
-        raise NotImplementedError
 
     def check_unchanged(self) -> None:
         """Called once all has been read: a file that is still being written is no input yet."""

@@ -243,16 +243,17 @@ def test_a_pass_five_times_the_budget_stays_within_it(tmp_path, seed):
 def test_a_window_that_a_thread_waits_for_is_read_though_another_goes_on(files):
     """Threads pack batches of windows that lie far apart, where windows are small."""
     instances = loaded(files, MIB // 2, 1000).instances
-    assert len(instances._bounds) > 4
+    windows, bounds = instances._windows, instances._layout.bounds
+    assert len(bounds) > 4
     blocked = threading.Event()
-    instances._reader.submit(blocked.wait)  # so that no window is read yet
-    instances._windows.clear()
+    windows._reader.submit(blocked.wait)  # so that no window is read yet
+    windows._windows.clear()
     with ThreadPoolExecutor(2) as threads:
         waiting = []
         for number in (0, 3):
-            begin = int(instances._bounds[number])
+            begin = int(bounds[number])
             waiting.append(threads.submit(instances.pack_feasigns, begin, begin + 1))
-            while number not in instances._windows:
+            while number not in windows._windows:
                 time.sleep(0.001)
         blocked.set()
         for batch in waiting:
