@@ -309,7 +309,8 @@ def compiled(tmp_path_factory):
         library = folder / f"{name}.so"
         (folder / f"{name}.c").write_text(source)
         command = [os.environ.get("CC", "cc"), "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared"]
-        command += ["-fPIC", f"-DABI={abi}", f"-I{OPS / 'feed/text'}", f"{name}.c", "-o", str(library)]
+        command += ["-fPIC", f"-DABI={abi}", f"-I{OPS / 'feed' / 'text'}"]
+        command += [f"{name}.c", "-o", str(library)]
         subprocess.run(command, cwd=folder, check=True)
         return str(library)
 
