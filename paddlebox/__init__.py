@@ -1,7 +1,7 @@
 """Trains CTR models whose sparse parameters do not fit in memory, on a stock Paddle wheel.
 
-Importing the package imports neither Paddle nor the native library: `paddlebox.config` and the
-settings that must be made before Paddle starts stay usable. The names below load on first use.
+Importing the package imports neither Paddle nor the native library, so that `paddlebox.config` and
+settings that Paddle reads at its start can be used before. The names below load on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Name to the module that defines it; an empty attribute means the module itself.
+# Name -> (module, attribute); an empty attribute means the module itself.
 _LAZY = {
     "BoxPSDataset": ("paddlebox.data.variants", "BoxPSDataset"),
     "BoxWrapper": ("paddlebox.box_wrapper", "BoxWrapper"),
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'paddlebox' has no attribute {name!r}") from None
     loaded = importlib.import_module(module)
     value = getattr(loaded, attribute) if attribute else loaded
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # later accesses do not call __getattr__
     return value
 
 

@@ -1,4 +1,4 @@
-"""Calls a custom operator alike in dygraph, static PIR and static old-IR programs."""
+"""Calls of custom operators, for dygraph, static PIR and static old-IR programs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ paddle = _native.paddle
 
 @contextmanager
 def raising_own_errors() -> Iterator[None]:
-    """Turns what Paddle makes of an operator's failure into the class that the operator meant.
+    """Replace Paddle's error for a failed operator by the error that the operator raised.
 
-    Operators prefix their message with the class: "[PassError] fused_pull_seqpool_cvm: ...". Where
-    Paddle loses the message (static PIR programs), the native library has kept it.
+    Operators prefix their message with its class: "[PassError] fused_pull_seqpool_cvm: ...". Paddle
+    loses the message in static PIR programs, but the native library keeps it.
     """
-    _native.core.take_operator_error()  # of an earlier failure that nobody asked about
+    _native.core.take_operator_error()  # drop the message of an earlier failure
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -40,10 +40,13 @@ def call(
     *,
     gradients: Sequence[str] = (),
 ) -> list[Any]:
-    """Calls or appends the operator. Inputs and attributes are in the order of its declaration.
-    Returns its outputs, in order.
+    """Call the operator, or append it to an old-IR program.
 
-    gradients: the inputs that its backward has gradients of, where they are several.
+    Args:
+        inputs, attrs: in the order of the operator's declaration.
+        gradients: the inputs for which the backward returns gradients, if there are several.
+
+    Returns: the outputs, in order.
     """
     if paddle.framework.in_dynamic_or_pir_mode():
         with raising_own_errors():
@@ -65,8 +68,11 @@ def call(
 
 
 def _wanting_gradient(variable: Any) -> Any:
-    """Old-IR programs build no backward of a custom operator that leaves one of several gradients
-    out, as for an input that was fed: a copy takes it."""
+    """The variable, or a copy of it that takes a gradient.
+
+    Old-IR programs cannot build the backward of a custom operator if one of several gradients has
+    no target, for example that of a fed input.
+    """
     if not variable.stop_gradient:
         return variable
     copy = paddle.assign(variable)

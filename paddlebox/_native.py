@@ -1,10 +1,10 @@
 """Loads the native library `paddlebox._ops` into Paddle and registers its operators.
 
-Importing this module is what imports Paddle. `core` is the control plane: the pybind11 module with
-the tables, the feeder and the metrics. The operators are called through Paddle.
+Importing this module imports Paddle. `core` is the control plane: the pybind11 module with the
+tables, the feeder and the metrics. Operators are called through Paddle.
 
-Raises ImportError, with the command that mends it, if Paddle is absent, if it is not a supported
-version, or if it is another build than the one this library was compiled for.
+Raises: ImportError with the command to run, if Paddle is missing, its version is not supported, or
+    it is a different build from the one that this library was compiled for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddlebox._paddle_version import PaddleBuild
 
 def _import_paddle() -> ModuleType:
     with warnings.catch_warnings():
-        # Paddle looks for a compiler cache at import; only those who build with it need to know.
+        # Paddle's import warns about a missing compiler cache, which matters only to builds.
         warnings.filterwarnings("ignore", message="No ccache found")
         try:
             return importlib.import_module("paddle")
@@ -30,7 +30,7 @@ def _import_paddle() -> ModuleType:
 
 
 def _recorded() -> PaddleBuild | None:
-    """The Paddle the library was built for, written by setup.py beside it; None if not built."""
+    """The Paddle build that setup.py recorded when it built the library; None if not built."""
     try:
         info = importlib.import_module("paddlebox._build_info")
     except ModuleNotFoundError:
@@ -41,7 +41,7 @@ def _recorded() -> PaddleBuild | None:
 def _load(paddle: ModuleType) -> ModuleType:
     version = paddle.version
     found = PaddleBuild(version.full_version, version.commit, str(version.cuda_version))
-    # Before the library is opened: a wrong one may crash instead of raising.
+    # Check before the library is loaded: a wrong one may crash instead of raising.
     problem = _paddle_version.problem(found, _recorded())
     if problem is not None:
         raise ImportError(problem, name="paddlebox._ops")

@@ -1,6 +1,6 @@
-"""Which Paddle this package can run on, and how to say that it cannot.
+"""The Paddle versions that this package supports, and the messages for the others.
 
-Imports nothing but the standard library: setup.py runs this file before the package exists.
+Imports only the standard library, because setup.py runs this file before the package exists.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
 
 @dataclass(frozen=True)
 class PaddleBuild:
-    """What decides whether a library built for one Paddle may be loaded into another.
+    """The identity of a Paddle build. The library loads only into the build it was compiled for.
 
-    Custom operators call C++ classes of Paddle, which has no stable ABI: another version, another
-    commit, or a GPU build in place of a CPU build can lay them out differently.
+    Custom operators call C++ classes of Paddle, which has no stable ABI. Their layout can differ
+    between versions, between commits, and between CPU and GPU builds.
     """
 
     version: str  # "3.3.1"
@@ -29,7 +29,10 @@ class PaddleBuild:
 
 
 def parse(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "3.10.0rc1" is (3, 10, 0). ValueError without any."""
+    """The leading numbers of a version: "3.10.0rc1" gives (3, 10, 0).
+
+    Raises: ValueError if it does not start with a number.
+    """
     match = re.match(r"\d+(?:\.\d+)*", version)
     if match is None:
         raise ValueError(f"Paddle version {version!r}: expected numbers such as 3.3.1")
@@ -77,7 +80,7 @@ def not_built() -> str:
 
 
 def problem(found: PaddleBuild, recorded: PaddleBuild | None) -> str | None:
-    """Why the library must not be loaded into the Paddle found; None if it may."""
+    """The message if the library must not be loaded into the Paddle found; None if it may."""
     if not is_supported(found.version):
         return unsupported(found.version)
     if recorded is None:

@@ -1,7 +1,7 @@
-"""BoxWrapper: saves and a few calls of PaddleBox's `core.BoxWrapper`, by the names they have there.
+"""BoxWrapper: saves and some other calls of PaddleBox's `core.BoxWrapper`, under the same names.
 
-docs/box_wrapper.md says of each what it does here. The wrapper has no state of its own: a table, a
-dataset, and the donefiles tell where things stand.
+docs/box_wrapper.md lists every name and its differences. The wrapper has no state of its own: all
+state is in the table, the dataset and the donefiles.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from paddlebox.store.group import Tables
 
 
 class BoxWrapper:
-    """PaddleBox's names over a table and the dataset that feeds it.
+    """PaddleBox's calls for a table and the dataset that feeds it.
+
+    The path of a save is OUT/<day>/<name>, such as OUT/20240101/base or OUT/20240101/delta-3. The
+    donefiles are in OUT. Every call that saves raises ValueError for another path, StoreError,
+    OutOfSpaceError, and PassError while a pass is open.
 
     Args:
-        table: whose rows are saved; or a group of several tables.
-        dataset: for `set_date`, the phases and test mode; None: those raise PassError.
-        extra: files that go into each save, name -> content: slots.yaml, config.json.
-
-    Paths of saves are OUT/<day>/<name>, as 20240101/base and 20240101/delta-3; OUT, two folders up,
-    gets the donefiles. Shared errors: ValueError for other paths; StoreError, OutOfSpaceError;
-    PassError while a pass is open.
+        table: the table, or group of tables, to save.
+        dataset: needed by the calls for date, phase and test mode; without it they raise PassError.
+        extra: files to put into each save, name -> content, such as slots.yaml and config.json.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class BoxWrapper:
     # ---- saves
 
     def save_base(self, batch_model_path: str, xbox_model_path: str, date: str = "") -> str:
-        """Saves every row to batch_model_path ("": not), and the base to xbox_model_path.
+        """Save every row to batch_model_path, and the base to xbox_model_path.
 
         Args:
-            date: YYYYMMDD of the save, up to which unseen days count; "": that of the last pass.
+            batch_model_path: "" saves only the base.
+            date: YYYYMMDD, the day up to which unseen days count; "": the day of the last pass.
 
-        Returns: xbox_model_path, absolute.
+        Returns: xbox_model_path as an absolute path.
         """
         day = day_of(date) if date else None
         xbox_out, xbox_name = _split(xbox_model_path)
@@ -63,22 +64,29 @@ class BoxWrapper:
         return str(self._saver(xbox_out).base(xbox_name, day=day).folder)
 
     def save_delta(self, xbox_model_path: str) -> str:
-        """Saves what changed since the last save below the same OUT, deletions too.
+        """Save the changes since the last save in the same OUT, including deletions.
 
-        Returns: xbox_model_path, absolute.
+        Returns: xbox_model_path as an absolute path.
         """
         out, name = _split(xbox_model_path)
         return str(self._saver(out).delta(name).folder)
 
     def merge_model(self, path: str, out_path: str) -> str:
-        """Writes the model that path, a base or a delta, ends as one base at out_path."""
+        """Merge a save and its chain into one base at out_path.
+
+        Args:
+            path: a base or a delta.
+
+        Returns: out_path as an absolute path.
+        """
         return self.merge_multi_models([path], out_path)
 
     def merge_multi_models(self, paths: Sequence[str], out_path: str) -> str:
-        """Writes several models of one layout as one base at out_path: of a feasign that several
-        have, the last one's row.
+        """Merge several models of one layout into one base at out_path.
 
-        Returns: out_path, absolute.
+        If several models have a feasign, the base gets the row of the last one.
+
+        Returns: out_path as an absolute path.
         """
         if not paths:
             raise ValueError("merge_multi_models: expected at least one path of a save")
@@ -86,56 +94,64 @@ class BoxWrapper:
         return str(merge_saves([open_save(path) for path in paths], out, name).folder)
 
     def load_model(self, path: str) -> int:
-        """Fills the table, which must be empty, with the model that path, a base, a delta or a
-        batch, ends, as its first commit. The dense state is `Table.load_dense` from then on.
+        """Fill an empty table from a save and its chain, as its first commit.
 
-        Returns: how many rows. Raises: as `load_save`.
+        Afterwards `Table.load_dense` returns the dense state of the save.
+
+        Args:
+            path: a base, a delta or a batch.
+
+        Returns: the number of rows.
+
+        Raises: the errors of `load_save`.
         """
         return load_save(open_save(path), self._table)
 
     def last_save(self, out: str) -> Save | None:
-        """The save below out that the next delta is made upon."""
+        """The save in out that the next delta will extend; None before the first base."""
         return self._saver(Path(out)).last()
 
-    # ---- the table's life
+    # ---- the table
 
     def load_ssd2mem(self, date: str) -> bool:
-        """Checks that date is one, and that a version can be gone on from: rows come up from SSD
-        when a pass that needs them is staged."""
+        """Check the date, and return whether there is a commit to continue from.
+
+        It loads nothing: rows are read from SSD when a pass that needs them is staged.
+        """
         day_of(date)
         return self._table.head is not None
 
     def shrink_table(self) -> bool:
-        """Ends the day of the last pass now. False where it had ended."""
+        """End the day of the last pass now. Returns False if it had ended before."""
         return self._table.shrink_table()
 
     def shrink_resource(self) -> None:
-        """Merges what is due in the SSD tier, now."""
+        """Run the compaction that is due in the SSD tier now."""
         for table in self._table.members:
             if table.folder is None:
-                raise StoreError(f"table '{table.name}' has no folder: nothing can be merged")
+                raise StoreError(f"table '{table.name}' has no folder, so it has no SSD tier")
             table.compact()
 
     def finalize(self) -> None:
-        """Closes the table."""
+        """Close the table."""
         self._table.close()
 
     # ---- the dataset
 
     def set_date(self, date: str) -> None:
-        """The day of the passes that are loaded from now on."""
+        """Set the day of the passes that are loaded from now on."""
         self._feeder("set_date").set_date(date)
 
     def set_test_mode(self, is_test: bool = True) -> None:
-        """The passes that are loaded from now on are for evaluation."""
+        """Set whether the passes that are loaded from now on are for evaluation."""
         self._feeder("set_test_mode").set_test_mode(is_test)
 
     def set_phase(self, phase: int) -> None:
-        """1: join, 0: update."""
+        """Set the phase. 1: join, 0: update."""
         self._feeder("set_phase").set_current_phase(phase)
 
     def flip_phase(self) -> None:
-        """To the other phase."""
+        """Switch to the other phase."""
         self._feeder("flip_phase").flip_phase()
 
     def _feeder(self, call: str) -> Dataset:
@@ -148,7 +164,7 @@ class BoxWrapper:
 
 
 def _split(path: str) -> tuple[Path, str]:
-    """OUT and the save's name in it."""
+    """OUT, and the name of the save in it. Raises: ValueError for another path."""
     whole = Path(os.path.abspath(path))
     name = f"{whole.parent.name}/{whole.name}"
     donefile.check_name(name)

@@ -1,4 +1,4 @@
-"""Closing: what has a `close` and is good for one `with` block."""
+"""Closing: base class of objects with a `close` method that a `with` block calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 class Closing:
     def close(self) -> None:
-        """May be called again."""
+        """Release the resources. Further calls have no effect."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,26 +1,26 @@
 """The errors of the project. Each message names the object, what was expected and what was found.
 
-Every class is also the built-in error that a caller would look for, so that ``except ValueError``
-around a call with a bad argument keeps working.
+Each class also derives from the built-in error that fits, so that `except ValueError` catches a bad
+argument.
 """
 
 from __future__ import annotations
 
 
 class PaddleBoxError(Exception):
-    """Anything that went wrong and that a user can do something about."""
+    """Base class of all errors that a user can act on."""
 
 
 class ConfigError(PaddleBoxError, ValueError):
-    """A configuration that makes no sense: a typo, a wrong type, a value out of range."""
+    """The configuration is wrong: a typo, a wrong type, or a value out of range."""
 
 
 class PassError(PaddleBoxError, RuntimeError):
-    """A call out of order in the life of a pass; the message says which call is missing."""
+    """A call does not fit the state of the pass. The message names the missing call."""
 
 
 class DataError(PaddleBoxError, ValueError):
-    """Input that cannot be trained on: a missing file, or too many malformed lines."""
+    """The input cannot be trained on: for example a missing file, or too many malformed lines."""
 
 
 class StoreError(PaddleBoxError, OSError):
@@ -28,7 +28,7 @@ class StoreError(PaddleBoxError, OSError):
 
 
 class CorruptionError(StoreError):
-    """Bytes on disk are not those that were written; the message names file and offset."""
+    """Bytes on disk differ from those that were written. The message names file and offset."""
 
 
 class OutOfSpaceError(StoreError):
@@ -40,12 +40,13 @@ class StoreLockedError(StoreError):
 
 
 class TrainingError(PaddleBoxError, RuntimeError):
-    """Training cannot go on, as with a non-finite loss. The store stays at its last commit."""
+    """Training cannot continue, for example after a non-finite loss. The store stays at its last
+    commit."""
 
 
 class GuardError(TrainingError):
-    """A pass was trained but may not be committed: `checkpoint.guard` says so."""
+    """`checkpoint.guard` forbids the commit of a trained pass."""
 
 
 class RankError(PaddleBoxError, RuntimeError):
-    """Another rank of the job has ended or given up; the message names it."""
+    """Another rank of the job has ended or given up. The message names it."""

@@ -1,10 +1,11 @@
-"""What a rank is doing, in files that its supervisor reads (tools/supervise).
+"""Files in which a rank reports its progress to its supervisor (tools/supervise).
 
-The thread that trains writes them, at each step and stage: a process that hangs writes nothing,
-whatever other threads of it still live. Without a supervisor nothing is written.
+Only the training thread writes a beat, at each step and stage. So a rank that hangs stops beating
+even if other threads of it still run. Without a supervisor nothing is written.
 
-FOLDER/beat.<rank>   count, stage, passes, stopping, process, host, text; then whom it waits for
-FOLDER/exit.<rank>   the exit code, which the launcher does not tell
+FOLDER/beat.<rank>   line 1: count stage passes stopping process host text; line 2: the rank that
+                     this one waits for, and why
+FOLDER/exit.<rank>   the exit code, which the launcher does not report
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-#: The supervisor's folder, and its process; set by it alone.
+#: Environment variables that only the supervisor sets: its folder, and its process id.
 FOLDER, SUPERVISOR = "PADDLEBOX_WATCH", "PADDLEBOX_SUPERVISOR"
 LINE = 256  # bytes of each of the two lines of a beat
 _PR_SET_PDEATHSIG = 1
@@ -32,7 +33,7 @@ _who = ""
 
 
 def told(main: Callable[..., int]) -> Callable[..., int]:
-    """A tool's main whose supervisor is told what it does and how it ends."""
+    """Decorate the main function of a tool: report its start and its exit code."""
 
     @functools.wraps(main)
     def watched(*arguments: object) -> int:
@@ -51,14 +52,14 @@ def told(main: Callable[..., int]) -> Callable[..., int]:
 
 
 def stage(name: str, text: str = "") -> None:
-    """The rank begins something that may last: the supervisor has a limit for each stage."""
+    """Report that the rank begins a stage. The supervisor has a time limit for each stage."""
     global _stage, _text
     _stage, _text = name, text
     _beat()
 
 
 def steps(feeds: Iterable[_Feed]) -> Iterator[_Feed]:
-    """Each of the feeds is of a step; between steps the rank may well wait for its data."""
+    """Yield each feed. Reports stage "step" while it trains, and "load" until the next feed."""
     for number, feed in enumerate(feeds, 1):
         stage("step", str(number))
         yield feed
@@ -66,33 +67,38 @@ def steps(feeds: Iterable[_Feed]) -> Iterator[_Feed]:
 
 
 def rows(what: str) -> Callable[[int], None]:
-    """Of a stage that goes through many rows before the first pass: gets how many have been
-    read."""
+    """Begin stage "load" for work on many rows. Call the result with the number of rows read."""
     stage("load", what)
     return lambda read: stage("load", f"{what}: {read}")
 
 
 def supervised() -> bool:
-    """Whether a supervisor starts this program, and may do so again."""
+    """Whether a supervisor started this program. It may restart it."""
     return FOLDER in os.environ
 
 
 def committed(passes: int) -> None:
-    """So many passes are committed by every rank: a start that has come further was not in vain."""
+    """Report how many passes every rank has committed.
+
+    The supervisor starts its count of failures again if this number has grown since the last one.
+    """
     global _passes
     _passes = passes
     _beat()
 
 
 def stopping() -> None:
-    """A signal has come to this rank; it needs no other."""
+    """Report that this rank got a signal to stop, so that the supervisor need not send one."""
     global _stopping
     _stopping = 1
     _beat()
 
 
 def waits(rank: int, what: str) -> None:
-    """This rank waits for another one. From any thread, again and again: it is no progress."""
+    """Report that this rank waits for another one; "" for what ends the wait.
+
+    Any thread may call it, repeatedly. It does not count as progress.
+    """
     _write(f"{rank} {what}" if what else "", LINE)
 
 
@@ -105,7 +111,7 @@ def _beat() -> None:
 
 def _write(text: str, at: int) -> None:
     if _file >= 0:
-        # One write of a few bytes: a reader sees the line before or this one.
+        # A single write of a few bytes: a reader sees either the old line or the new one.
         os.pwrite(_file, text[: LINE - 1].ljust(LINE - 1).encode()[: LINE - 1] + b"\n", at)
 
 
@@ -122,10 +128,11 @@ def _begin() -> None:
 
 
 def _die_with_parent(supervisor: int) -> None:
-    """Ends this process when its launcher ends, also one that is killed."""
+    """Let the kernel kill this process when its launcher ends, even if the launcher is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = os.getppid()
-    if supervisor not in (parent, _parent_of(parent)):  # it was too late to be told
+    # The launcher may have ended before prctl was called.
+    if supervisor not in (parent, _parent_of(parent)):
         sys.exit("the launcher or its supervisor is gone: nobody would end this rank")
 
 

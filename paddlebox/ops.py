@@ -1,9 +1,10 @@
-"""The operators, callable alike in dygraph, static PIR and static old-IR programs.
+"""The operators, for dygraph, static PIR and static old-IR programs.
 
 Letters: B = instances, S = sparse slots, D = embedx_dim, nnz = ids in the batch.
 
-Every forward takes an *anchor*, a float parameter with a gradient: autograd calls the backward, and
-with it the push, because of it. Its own gradient is zero. Make it with `create_anchor`.
+The pulling operators with a push take an *anchor*, a float parameter. Autograd runs their backward,
+which is the push, because the anchor needs a gradient. That gradient is always zero. Create the
+anchor with `create_anchor`.
 """
 
 from __future__ import annotations
@@ -49,9 +50,15 @@ paddle = _native.paddle
 
 
 def create_anchor(name: str | None = None) -> Any:
-    """A parameter of one zero, float32, for the operators' `W`. Optimizers leave it at zero."""
-    # A name of our own: in PIR Paddle numbers its unnamed ones past `unique_name.guard`, so that a
-    # program for evaluation would not find the anchor of the one that was trained.
+    """Create the parameter for the input `W` of the operators: float32 (1), zero.
+
+    It stays zero, because its gradient is zero.
+
+    Args:
+        name: None generates one.
+    """
+    # It needs an explicit name: in PIR, Paddle's names for unnamed parameters ignore
+    # `unique_name.guard`, and an evaluation program would not find the anchor of the trained one.
     attr = paddle.ParamAttr(
         name=name or paddle.utils.unique_name.generate("box_anchor"),
         initializer=paddle.nn.initializer.Constant(0.0),
@@ -61,7 +68,7 @@ def create_anchor(name: str | None = None) -> Any:
 
 
 def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
-    """Calls or appends the custom operator; inputs and attributes in the order of its
+    """Call or append the custom operator. Inputs and attributes must be in the order of its
     declaration."""
     return call(op, inputs, attrs, [output], dtype)[0]
 
@@ -72,20 +79,19 @@ def pull_box_sparse(
     *,
     anchor: Any | None = None,
 ) -> Any:
-    """Rows of feasigns, from the one open table.
+    """Read the rows of feasigns from the only open table.
 
     Args:
-        input: int64 feasigns (as bits; 0 is padding and reads as zeros), one tensor (B, ...) or a
-            list of them, one a slot, each (B, n_slot).
+        input: int64 feasigns, whose bits are read as uint64; 0 is padding and its row is zeros.
+            Either one tensor (B, ...), or a list with one tensor (B, n_slot) for each slot.
         size: 3 + D, the columns [show, click, embed_w, embedx...].
-        anchor: float parameter; one is created when it is not given (static programs).
+        anchor: float parameter; None creates one, which is meant for static programs.
 
-    Returns: float32 (..., size) for one tensor, a last dimension of 1 dropped as in PaddleBox: (B,
-    1)
-        gives (B, size). For a list, a list in the same order: the slots are packed into one call.
+    Returns: for one tensor float32 (..., size). As in PaddleBox, a last dimension of 1 is dropped:
+        (B, 1) gives (B, size). For a list, a list in the same order, read by one call.
 
-    Raises: PassError without an open pass; ValueError for a wrong size, dtype, or a feasign that
-        was not staged with the pass.
+    Raises: PassError if no pass is open; ValueError for a wrong size, a wrong dtype, or a feasign
+        that was not staged for the pass.
 
     Source of layout and padding: PaddleBox, pull_box_sparse_op.
     """
@@ -100,7 +106,8 @@ def _pull_slots(
     attrs: dict[str, Any],
     anchor: Any | None,
 ) -> tuple[Any, list[int]]:
-    """One call of a pulling operator over all slots, and how many ids an instance has of each."""
+    """Call a pulling operator once for all slots. Also returns the number of ids of each slot in an
+    instance."""
     if anchor is None:
         anchor = create_anchor()
     slots = list(input) if isinstance(input, (list, tuple)) else [input]
@@ -124,7 +131,7 @@ def _pull_slots(
 
 
 def _parts(out: Any, widths: list[int], size: int) -> list[Any]:
-    """What belongs to each slot: (B, size) for one id, (B, n, size) for n."""
+    """Split the result by slot: (B, size) for a slot with one id, (B, n, size) for n ids."""
     if len(widths) == 1:
         return [out]
     return [
@@ -144,24 +151,28 @@ def pull_box_extended_sparse(
     *,
     anchor: Any | None = None,
 ) -> Any:
-    """`pull_box_sparse` with a second embedding, expand, beside embedx.
+    """`pull_box_sparse` with a second embedding, called expand, in addition to embedx.
+
+    Both embeddings of a row are created together. Show and click are counted through the first
+    result. expand changes only if it gets a gradient other than 0; `table.expand` sets its rule.
 
     Args:
-        input: int64 feasigns, one tensor or a list of slots, as of `pull_box_sparse`.
-        size: 3 + D. extend_size: E, the table's `expand_dim`. dtype: "float32".
-        mask: one a slot: bit 0, it is in the first result; bit 1, in the second. Empty: both.
-        offset: 0; PaddleBox's other values leave columns of counts out, which a slice does as well.
-        expand_only: the second result holds E columns; otherwise the first result's before them.
-        anchor: as of `pull_box_sparse`.
+        input: int64 feasigns, one tensor or a list of slots, as for `pull_box_sparse`.
+        size: 3 + D.
+        extend_size: E, the table's `expand_dim`.
+        dtype: "float32".
+        mask: one value for each slot. Bit 0 puts the slot into the first result, bit 1 into the
+            second. Empty: every slot is in both.
+        offset: 0. PaddleBox's other values drop columns of counts; slice the result instead.
+        expand_only: whether the second result has the E columns of expand alone; otherwise it has
+            the columns of the first result before them.
+        anchor: as for `pull_box_sparse`.
 
-    Returns: (out, extended): for one tensor a pair of tensors; for a list a pair of lists that hold
-        the slots of the mask's bits, in order.
+    Returns: (out, extended). For one tensor a pair of tensors. For a list a pair of lists with the
+        slots that the mask selects, in order.
 
-    Both parts of a row are created together. Show and click are counted through the first result;
-    expand moves only where a gradient that is not 0 reaches it. The rule is `table.expand`.
-
-    Raises: ValueError for sizes that are not the table's, a wrong mask or dtype; PassError where
-        the table's rows have no expand part, or no pass is open.
+    Raises: ValueError for sizes that differ from the table's, a wrong mask or a wrong dtype;
+        PassError if the table's rows have no expand part, or no pass is open.
 
     Source of the signature: PaddleBox, fluid.contrib.layers._pull_box_extended_sparse.
     """
@@ -195,26 +206,28 @@ def pull_gpups_sparse(
     *,
     anchor: Any | None = None,
 ) -> list[Any]:
-    """`pull_box_sparse` of a list of slots, with a size for each, as HeterPS programs write it.
+    """`pull_box_sparse` for a list of slots with one size each, the form of HeterPS programs.
 
-    HeterPS gives slots tables of different widths. Here one table holds the rows of all slots, so
-    every size must be its 3 + D: for a narrower slot take the columns of the result that it needs.
+    HeterPS has tables of different widths for the slots. Here one table holds the rows of all
+    slots, so that every size must be 3 + D. For a narrower slot, slice the result.
 
     Args:
-        ids: int64 (B, n_slot), one a slot. size: as many. is_distributed, is_sparse: accepted as
-            HeterPS has them. anchor: as of `pull_box_sparse`.
+        ids: one int64 tensor (B, n_slot) for each slot.
+        size: 3 + D for each slot.
+        is_distributed, is_sparse: accepted for compatibility with HeterPS, without effect.
+        anchor: as for `pull_box_sparse`.
 
-    Returns: a list in the order of ids, as `pull_box_sparse` gives it.
+    Returns: a list in the order of ids, as from `pull_box_sparse`.
 
-    Raises: ValueError where sizes differ from each other or from the table's columns (the latter
-        when the program runs), and what `pull_box_sparse` raises.
+    Raises: ValueError if the sizes differ from each other, or, when the program runs, from the
+        table's 3 + D; also the errors of `pull_box_sparse`.
 
     Source of the signature: PaddleBox, pull_gpups_sparse_op.
     """
     del is_distributed, is_sparse
     if not ids or len(ids) != len(size):
         raise ValueError(
-            f"pull_gpups_sparse: {len(ids)} slots and {len(size)} sizes, expected one size a slot"
+            f"pull_gpups_sparse: {len(ids)} slots and {len(size)} sizes, expected one size per slot"
         )
     for slot, columns in enumerate(size):
         if columns != size[0]:
@@ -226,31 +239,34 @@ def pull_gpups_sparse(
 
 
 def push_box_sparse(ids: Any, grad: Any) -> Any:
-    """Applies gradients to rows of the open pass: what the backward of `pull_box_sparse` does.
+    """Apply gradients to rows of the open pass, as the backward of `pull_box_sparse` does.
 
     Args:
         ids: int64 (B, ...) feasigns.
-        grad: float32, of the shape that `pull_box_sparse` gives for ids. Columns 0 and 1 are the
-        show
-            and click counts of each id; the rest is the gradient of a mean loss, scaled here by B.
+        grad: float32, in the shape that `pull_box_sparse` returns for ids. Columns 0 and 1 are the
+            show and click counts of each id. The other columns are the gradient of a mean loss;
+            the operator multiplies them by B.
 
-    Returns: int64 (1), the ids pushed. In a static program fetch it, or the push may be pruned.
+    Returns: int64 (1), the number of ids pushed. Fetch it in a static program, because Paddle may
+        prune the push otherwise.
     """
     return _run("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
 
 
 def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> Any:
-    """CVM: the counts of rows as features, and, backwards, the counts that a push adds to them.
+    """CVM: turns the counts of rows into features, and sets the counts that the push adds.
 
-    Every program over `pull_box_sparse` needs it, or a `push_box_sparse` with counts of its own:
-    columns 0 and 1 of the pulled rows' gradient are not derivatives but shows and clicks. Paddle's
-    `paddle.static.nn.continuous_value_model` is the same operator, but builds in old IR only.
+    Columns 0 and 1 of the gradient of pulled rows are not derivatives but shows and clicks. So
+    every program with `pull_box_sparse` needs this operator, or a `push_box_sparse` with counts.
+    Paddle's `paddle.static.nn.continuous_value_model` is the same operator, but builds only in old
+    IR.
 
     Args:
-        rows: (N, 3 + D) float32, as pulled or summed over a slot.
-        show_click: (N, 2) float32, show and click of each; becomes columns 0 and 1 of the gradient.
-        use_cvm: columns 0 and 1 become log(show + 1), log(click + 1) - log(show + 1); without it
-            they are left out.
+        rows: (N, 3 + D) float32, as pulled, or summed over a slot.
+        show_click: (N, 2) float32, the show and click of each row. They become columns 0 and 1 of
+            the gradient.
+        use_cvm: columns 0 and 1 become log(show + 1), log(click + 1) - log(show + 1); otherwise
+            they are dropped.
 
     Returns: float32 (N, 3 + D), or (N, 1 + D) without use_cvm.
     """
@@ -272,26 +288,34 @@ def fused_pull_seqpool_cvm(
     table: str = "",
     dense: Any | None = None,
 ) -> Any:
-    """Pull, sum-pool by slot, and CVM, in one kernel; its backward merges and applies the push.
+    """Pull, sum-pool by slot, and CVM, in one kernel. The backward merges gradients and pushes.
+
+    Example of ids and offsets for B = 2, S = 2:
+
+        ids      7 9 | 4 |   | 7
+        offsets  0     2   3   3   4
 
     Args:
         ids: (nnz) int32 row ids of the open pass, or int64 feasigns.
-        offsets: (B * S + 1) int32; slot s of instance b has the ids [offsets[b*S+s],
-        offsets[b*S+s+1]). Where instances share L lists, (L + 1 + B * S): the offsets of the lists,
-        then the list of each slot of each instance (see ops/row/lists.h). show_click: (B, 2)
-        float32, the counts that the push adds to each id's row. plan: int32, the batch's dedup plan
-        (see ops/row/plan.h), or one word for none. anchor: float parameter. slots: S.
-        embedx_dim: D. use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) -
-        log(show + 1); without it they are left out.
+        offsets: (B * S + 1) int32. Slot s of instance b has the ids [offsets[b*S+s],
+            offsets[b*S+s+1]). If instances share L lists, (L + 1 + B * S) int32: the offsets of the
+            lists, then the list of each slot of each instance (ops/row/lists.h).
+        show_click: (B, 2) float32, the counts that the push adds to the row of each id.
+        plan: int32, the batch's dedup plan (ops/row/plan.h); one word for none.
+        anchor: float parameter.
+        slots: S.
+        embedx_dim: D.
+        use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) - log(show + 1);
+            otherwise they are dropped.
         table: name of the table; empty for the only open one.
-        dense: (B, W) float32 features that are written behind the slots of each instance, so that
-            joining them copies no slots; they take no gradient.
+        dense: (B, W) float32 features. The kernel writes them after the slots of each instance,
+            which saves a copy of the slots. They get no gradient.
 
-            ids      7 9 | 4 |   | 7        B = 2, S = 2
-            offsets  0     2   3   3   4
-
-    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D; with dense (B, S *
+    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D. With dense (B, S *
         width + W).
+
+    Raises: PassError if no pass is open; ValueError for a wrong shape or dtype, or a feasign that
+        was not staged for the pass.
     """
     inputs = {"Ids": ids, "Offsets": offsets, "ShowClick": show_click, "Plan": plan}
     op = "fused_pull_seqpool_cvm"
@@ -314,16 +338,17 @@ def pull_cache_value(
     size: int,
     table: str = "",
 ) -> Any:
-    """Rows of a replica cache, by number. Without a gradient: side tables are read only.
+    """Read rows of a replica cache by number. Side tables are read-only: there is no gradient.
 
     Args:
         id: int64 (...) row numbers.
-        size: the cache's columns. table: its name; empty for the only one of the pass.
+        size: number of columns of the cache.
+        table: name of the cache; empty for the only one of the pass.
 
-    Returns: float32 (..., size); of (N, 1) ids (N, size), as in PaddleBox.
+    Returns: float32 (..., size). As in PaddleBox, (N, 1) ids give (N, size).
 
-    Raises: PassError when no such cache is open in a pass; ValueError for a wrong size or dtype, or
-        an id without a row, as one of another pass may be.
+    Raises: PassError if no pass with such a cache is open; ValueError for a wrong size or dtype, or
+        an id without a row, such as an id from another pass.
 
     Source: PaddleBox, pull_cache_value over GpuReplicaCache.
     """
@@ -335,10 +360,10 @@ def lookup_input(
     size: int,
     table: str = "",
 ) -> Any:
-    """Rows of an input table, by the row numbers that `InputTable.rows_of` made of keys.
+    """Read rows of an input table by the row numbers that `InputTable.rows_of` returns for keys.
 
-    Arguments, result and errors as of `pull_cache_value`, but that an id without a row reads row 0,
-    which is zeros, and is counted in `InputTable.misses`.
+    Arguments, result and errors are those of `pull_cache_value`, except for an id without a row: it
+    reads row 0, which is zeros, and is counted in `InputTable.misses`.
 
     Source: PaddleBox, lookup_input over InputTable.
     """
@@ -346,12 +371,11 @@ def lookup_input(
 
 
 def _adopt_paddles_helper() -> None:
-    """Makes Paddle's own `paddle.incubate.layers._pull_box_sparse` work beyond one tensor in old
-    IR.
+    """Make Paddle's `paddle.incubate.layers._pull_box_sparse` work for lists and for PIR.
 
-    Paddle still ships that helper for an operator that it no longer has. It builds ours from one
-    tensor in an old-IR program; a list of slots ends in "Input Ids expects only one input", and PIR
-    in an error inside Paddle. Both now go to `pull_box_sparse`.
+    Paddle still ships this helper, but not its operator. With one tensor in an old-IR program it
+    builds the operator of this package. With a list of slots it fails with "Input Ids expects only
+    one input", and in PIR with an error inside Paddle. These two cases now call `pull_box_sparse`.
     """
     layers = paddle.incubate.layers
     stock = layers._pull_box_sparse

@@ -1,8 +1,9 @@
-"""Dense operators that Paddle has for GPUs only, or no longer: on the CPU, with PaddleBox's names.
+"""CPU versions of dense operators that Paddle has only for GPUs, or has removed.
 
-`paddlebox.ops` exports them; docs/operators.md has the formulas, and where and why they differ from
-PaddleBox's. They create their parameters in static programs, from PaddleBox's `..._attr` arguments.
-In dygraph that would be new ones at every call: create them once and pass them.
+`paddlebox.ops` exports them under PaddleBox's names. docs/operators.md has the formulas, and the
+differences from PaddleBox with their reasons. In a static program the operators create their
+parameters from PaddleBox's `..._attr` arguments. In dygraph every call would create new parameters:
+create them once and pass them.
 """
 
 from __future__ import annotations
@@ -22,22 +23,29 @@ def rank_attention(
     rank_param_shape: Sequence[int] | None = None,
     rank_param_attr: Any = None,
     max_rank: int = 3,
-    max_size: int = 0,  # noqa: ARG001  # sizes a buffer that is not needed here
+    max_size: int = 0,  # noqa: ARG001  # PaddleBox sizes a buffer with it; none is needed here
     enable_input_bp: bool = False,
     *,
     rank_param: Any | None = None,
 ) -> Any:
-    """Each instance attends to those shown beside it, with a matrix for each pair of ranks.
+    """Attention of each instance to those shown with it, with one matrix per pair of ranks.
+
+    Letters: N = instances, I = input columns, O = output columns.
 
     Args:
         input: (N, I) float32.
         rank_offset: (N, 2 * max_rank + 1) int32: the instance's own rank, then max_rank pairs of
-            rank and row of input. Ranks count from 1; below 1 stands for none.
-        rank_param_shape: (max_rank * max_rank * I, O).
-        enable_input_bp: whether input gets a gradient; else zeros.
-        rank_param: the parameter, where it exists already.
+            rank and row of input. Ranks start at 1; a value below 1 means no rank.
+        rank_param_shape: (max_rank * max_rank * I, O), for a static program.
+        rank_param_attr: attributes of the parameter, for a static program.
+        max_rank: the highest rank.
+        max_size: accepted for compatibility with PaddleBox, without effect.
+        enable_input_bp: whether input gets a gradient; otherwise its gradient is zeros.
+        rank_param: the parameter, if it exists already.
 
-    Returns: float32 (N, O): the sum over pairs of input[row] @ matrix of the two ranks.
+    Returns: float32 (N, O): the sum over the pairs of input[row] @ the matrix of the two ranks.
+
+    Raises: ValueError if the parameter is missing, in dygraph or without a shape.
     """
     if rank_param is None:
         rank_param = _parameter("rank_attention", "rank_param", rank_param_shape, rank_param_attr)
@@ -63,7 +71,9 @@ def batch_fc(
     weight: Any | None = None,
     bias: Any | None = None,
 ) -> Any:
-    """A fully connected layer for each of G groups.
+    """Apply a fully connected layer to each of G groups.
+
+    Letters: N = instances, I = input columns, O = output columns.
 
     | form | input | weight | bias | returns |
     |---|---|---|---|---|
@@ -72,8 +82,12 @@ def batch_fc(
     | and transpose_weight | (G, N, I) | (I, G * O) | (1, G * O) | (G, N, O) |
 
     Args:
+        param_size, param_attr, bias_size, bias_attr: shapes and attributes of the parameters, for a
+            static program.
         act: name of an activation in paddle.nn.functional.
-        weight, bias: the parameters, where they exist already.
+        weight, bias: the parameters, if they exist already.
+
+    Raises: ValueError if a parameter is missing, in dygraph or without a shape.
     """
     if weight is None:
         weight = _parameter("batch_fc", "weight", param_size, param_attr)
@@ -105,25 +119,34 @@ def data_norm(
     scale_w: Any | None = None,
     bias: Any | None = None,
 ) -> Any:
-    """Normalises columns by running sums over all instances so far: `paddlebox.nn.DataNorm` holds
-    them, and is the way to use it in dygraph.
+    """Normalise columns by running sums over all batches so far.
+
+    In dygraph use `paddlebox.nn.DataNorm`, which holds the sums.
 
     Args:
         input: (N, C) float32.
-        param_attr: what the sums start from: batch_size (1e4), batch_sum (0), batch_square (1e4),
+        act: name of an activation in paddle.nn.functional.
+        epsilon: added to the mean square of each batch.
+        param_attr: initial values of the sums: batch_size (1e4), batch_sum (0), batch_square (1e4),
             and with enable_scale_and_shift scale_w (1) and bias (0).
-        name: the parameters are name.batch_size, name.batch_sum and so on.
-        slot_dim: width of a slot; one whose first column, its shows, is within 1e-7 of 0 gives
-            zeros and does not count.
-        update_norm: adds this batch to the sums, after they were used. Leave it out of programs for
-            evaluation.
-        sums: batch_size, batch_sum and batch_square_sum, (C) each, where they exist already; so
-            scale_w and bias.
+        name: prefix of the parameters: name.batch_size, name.batch_sum and so on.
+        slot_dim: width of a slot. A slot whose first column, its shows, is within 1e-7 of 0 gives
+            zeros and does not enter the sums. -1: no slots.
+        sync_stats: must be False, because each process has its own sums.
+        update_norm: whether to add this batch to the sums after they were used. Set it to False in
+            programs for evaluation.
+        summary_decay_rate: factor of the old sums at each update.
+        enable_scale_and_shift: whether to create scale_w and bias, for a static program.
+        sums: batch_size, batch_sum and batch_square_sum, (C) each, if they exist already.
+        scale_w, bias: (C) each, if they exist already.
 
-    Returns: float32 (N, C), (input - sum / size) * sqrt(size / square_sum).
+    Returns: float32 (N, C), (input - sum / size) * sqrt(size / square_sum), times scale_w plus bias
+        if there are such.
+
+    Raises: ValueError if sync_stats is set, or the sums are missing in dygraph.
     """
     if sync_stats:
-        raise ValueError("data_norm: sync_stats is not there, each process has its own sums")
+        raise ValueError("data_norm: sync_stats is not supported: each process has its own sums")
     columns = int(input.shape[-1])
     start = param_attr or {}
     if sums is None:
@@ -152,7 +175,7 @@ def data_norm(
         gradients=["X", "ScaleW", "Bias"],
     )[0]
     if update_norm:
-        # Detached: autograd of PIR programs walks backwards from what is assigned, too.
+        # Detached, because autograd of PIR programs also follows assigned values backwards.
         inputs["X"] = input.detach()
         attrs |= {"epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
         with paddle.no_grad():
@@ -188,5 +211,5 @@ def _activated(out: Any, act: str | None) -> Any:
         return out
     if paddle.framework.in_dynamic_or_pir_mode():
         return getattr(paddle.nn.functional, act)(out)
-    # Several of Paddle's functions, tanh for one, take no old-IR variable any more.
+    # Several functions of Paddle, such as tanh, no longer accept old-IR variables.
     return paddle.base.layer_helper.LayerHelper("activation", act=act).append_activation(out)

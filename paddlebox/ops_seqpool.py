@@ -1,7 +1,7 @@
-"""Pooling of jagged rows with CVM, on the CPU: PaddleBox's fused_seqpool_cvm and its relatives.
+"""CPU versions of PaddleBox's fused_seqpool_cvm and its variants: pooling of jagged rows with CVM.
 
-`paddlebox.ops` exports them; docs/operators.md has the formulas, and where and why they differ from
-PaddleBox's.
+`paddlebox.ops` exports them. docs/operators.md has the formulas, and the differences from PaddleBox
+with their reasons.
 
 Letters: B = instances, S = slots, D = columns of a row, nnz = rows in the batch, W = features of a
 slot.
@@ -38,28 +38,29 @@ def fused_seqpool_cvm(
     embed_thres_size: int = 0,
     embedx_concate_size: int = 1,
     embedx_concate_filter: bool = False,
-    fill_zero: bool = True,  # noqa: ARG001  # without effect in PaddleBox too
+    fill_zero: bool = True,  # noqa: ARG001  # has no effect in PaddleBox either
     fix_ctr_to_click: bool = False,
     grad_mask: Any | None = None,
     *,
     slots: int | None = None,
 ) -> Any:
-    """Sums the rows of each slot and makes features of their shows and clicks.
+    """Sum the rows of each slot, and turn their shows and clicks into features.
+
+    docs/operators.md explains the arguments that are not listed here.
 
     Args:
-        input: a list of one (values, offsets) for each slot, values (nnz_s, D) float32 and offsets
-            (B + 1) int32; or, for all slots in one, the pair values (nnz, D) and offsets
-            (B * S + 1): slot s of instance b has rows offsets[b*S+s] to offsets[b*S+s+1].
+        input: a list with one pair (values, offsets) for each slot, values (nnz_s, D) float32 and
+            offsets (B + 1) int32. Or one pair for all slots, values (nnz, D) and offsets
+            (B * S + 1): slot s of instance b has the rows [offsets[b*S+s], offsets[b*S+s+1]).
         pool_type: "SUM".
-        cvm: (B, cvm_offset) float32, the counts that become the first columns of the rows'
-            gradient.
-        grad_mask: (B) int64; an instance that has 0 sends no gradient.
-        slots: S, with the pair.
-        The others: docs/operators.md.
+        cvm: (B, cvm_offset) float32, the counts that become the first columns of the gradient of
+            the rows.
+        grad_mask: (B) int64. An instance with 0 sends no gradient.
+        slots: S, if input is one pair.
 
-    Returns: float32 (B, W) for each slot in a list; for the pair, one (B, S * W).
+    Returns: for a list, a list of float32 (B, W), one for each slot; for one pair, (B, S * W).
 
-    Raises: ValueError with the input, what was expected and what was found.
+    Raises: ValueError for arguments of a wrong form, shape or value.
     """
     return _seqpool(
         "show_click",
@@ -102,11 +103,13 @@ def fused_seqpool_cvm_with_diff_thres(
     *,
     slots: int | None = None,
 ) -> Any:
-    """`fused_seqpool_cvm` with a threshold for each slot: threshold_vec, S values, counts instead
-    of threshold when xbox_diff_thres_filter is set."""
+    """`fused_seqpool_cvm` with one threshold for each slot.
+
+    With xbox_diff_thres_filter, the S values of threshold_vec replace threshold.
+    """
     if need_filter and xbox_diff_thres_filter and not threshold_vec:
         raise ValueError(
-            "fused_seqpool_cvm_with_diff_thres: threshold_vec is empty, expected one value a slot"
+            "fused_seqpool_cvm_with_diff_thres: threshold_vec is empty, expected one value per slot"
         )
     thresholds = list(threshold_vec) if xbox_diff_thres_filter else [threshold]
     return _seqpool(
@@ -173,8 +176,10 @@ def fused_seqpool_cvm_with_credit(
     *,
     slots: int | None = None,
 ) -> Any:
-    """`fused_seqpool_cvm` for rows that start with show, click, conversion and credit; each
-    becomes its own logarithm."""
+    """`fused_seqpool_cvm` for rows that start with show, click, conversion and credit.
+
+    Each of the four counts becomes its logarithm.
+    """
     return _seqpool(
         "credit",
         input,
@@ -205,11 +210,11 @@ def fused_seqpool_cvm_with_pcoc(
     *,
     slots: int | None = None,
 ) -> Any:
-    """`fused_seqpool_cvm` for rows that start with max_cvm_offset counts: show, click, show2,
-    click2 and cvm_offset - 4 predicted clicks.
+    """`fused_seqpool_cvm` for rows that start with max_cvm_offset counts.
 
-    pcoc_cvm is (B, cvm_offset); all of it becomes the gradient of the counts. PaddleBox takes the
-    predictions' part from a buffer of its feed instead: put them into columns 4 and on.
+    The counts are show, click, show2, click2 and cvm_offset - 4 predicted clicks. pcoc_cvm is
+    (B, cvm_offset) float32, and all of it becomes the gradient of the counts. Put the predictions
+    into its columns from 4 on; PaddleBox reads them from a buffer of its feed.
     """
     return _seqpool(
         "pcoc",
@@ -238,14 +243,15 @@ def _seqpool(
     grad_mask: Any | None,
     **attrs: Any,
 ) -> Any:
-    """One operator for all: packs the slots, fills in the attributes that a form has not."""
+    """Call the one operator of all forms: pack the slots, and add defaults for the attributes that
+    a form does not have."""
     if pool_type.upper() != "SUM":
         raise ValueError(f"fused_seqpool_cvm: pool_type is {pool_type!r}, expected 'SUM'")
     packed = isinstance(input, tuple)
     if packed != (slots is not None):
         raise ValueError(
-            "fused_seqpool_cvm: expected a list with one (values, offsets) a slot and no slots, or "
-            f"one pair and slots, their number; found a {type(input).__name__}, slots = {slots}"
+            "fused_seqpool_cvm: expected a list with one (values, offsets) per slot and no slots, "
+            f"or one pair and the number of slots; found a {type(input).__name__}, slots = {slots}"
         )
     pairs: list[Any] = [input] if packed else list(input)
     if not pairs or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in pairs):
@@ -253,7 +259,7 @@ def _seqpool(
     widths = {p[0].shape[-1] for p in pairs}
     if len(widths) != 1:
         raise ValueError(
-            f"fused_seqpool_cvm: Values have {sorted(widths)} columns, expected the same in all"
+            f"fused_seqpool_cvm: values have {sorted(widths)} columns, expected one number for all"
         )
     values, offsets = (
         column[0] if len(pairs) == 1 else paddle.concat(list(column), axis=0)
@@ -313,5 +319,5 @@ _SEQPOOL_ATTRS = (
 
 
 def _quant(quant_ratio: int, need_filter: bool) -> int:
-    """PaddleBox's filters always round: 128 where no ratio is given."""
+    """The ratio to round by. PaddleBox's filters always round, by 128 if no ratio is given."""
     return 128 if need_filter and quant_ratio == 0 else quant_ratio
