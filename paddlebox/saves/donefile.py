@@ -1,6 +1,7 @@
-"""Donefiles: which saves are done, in the lines that Paddle's FleetUtil writes.
+"""Donefiles: the list of complete saves, in the format of Paddle's FleetUtil.
 
-A line is there once its save is durable; a file is replaced as a whole, so no line is ever torn.
+A line is added after its save is durable. The file is replaced as a whole, so that a crash cannot
+leave part of a line.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ _NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Done:
-    """One line: a save that is done."""
+    """One line: a complete save."""
 
-    name: str  # inside OUT
-    key: int  # of its chain
+    name: str  # <day>/<name>, the folder inside OUT
+    key: int  # the key of its chain
 
 
 def append(out: Path, meta: dict[str, Any]) -> None:
-    """Says that a save, which must be durable, is done. A name that is there stays once."""
+    """Add a save to the donefile of its kind, unless its name is there already.
+
+    The save must be durable. meta: the content of its meta.json.
+    """
     if any(done.name == meta["name"] for done in read(out, meta["kind"])):
         return
     path = out / NAMES[meta["kind"]]
@@ -39,9 +43,9 @@ def append(out: Path, meta: dict[str, Any]) -> None:
 
 
 def read(out: Path, kind: str) -> list[Done]:
-    """The saves of a kind that are done, oldest first; none without a donefile.
+    """The complete saves of a kind, oldest first; empty if there is no donefile.
 
-    Raises: CorruptionError naming the line.
+    Raises: CorruptionError that names the line.
     """
     path = out / NAMES[kind]
     if not path.exists():
@@ -56,14 +60,12 @@ def read(out: Path, kind: str) -> list[Done]:
                 key, where = fields["key"], fields["input"][: -len(f"/{ROWS}")]
             done.append(Done("/".join(where.rstrip("/").split("/")[-2:]), int(key)))
         except (ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(
-                f"{path}: line {number} is none of a donefile: {error}"
-            ) from error
+            raise CorruptionError(f"{path}: line {number} is not a donefile's: {error}") from error
     return done
 
 
 def last(out: Path) -> str | None:
-    """The name of the save that the next delta is made upon; None before the first base."""
+    """The name of the save that the next delta will extend; None before the first base."""
     bases = read(out, BASE)
     if not bases:
         return None
@@ -72,24 +74,26 @@ def last(out: Path) -> str | None:
 
 
 def check_name(name: str) -> None:
-    """Raises: ValueError for what is no name of a save."""
+    """Raises: ValueError if name is not <day>/<name>, such as 20240101/delta-3."""
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"a save is named <day>/<name>, as 20240101/delta-3; found {name!r}")
+        raise ValueError(f"a save is named <day>/<name>, such as 20240101/delta-3; found {name!r}")
 
 
 def claim(out: Path, name: str) -> Path:
-    """The folder for a save that is to be written.
+    """Prepare the folder of a new save: remove what an interrupted writer left.
 
-    Raises: ValueError for what is no name of a save; StoreError where it is done already.
+    Returns: the folder, which does not exist yet.
+
+    Raises: ValueError for a wrong name; StoreError if the save exists already.
     """
     check_name(name)
     if any(done.name == name for kind in NAMES for done in read(out, kind)):
         raise StoreError(
-            f"{out / name}: is done already, and saves are not written twice: choose another "
+            f"{out / name}: is done already, and saves are never overwritten: choose another "
             "folder, or remove it and its line in the donefile"
         )
-    # A folder that no donefile names: nobody was told of it before its writer died. And what one
-    # that died had begun.
+    # No reader knows a folder that no donefile names: its writer died before it added the line.
+    # Temporary folders are saves that a dead writer did not finish.
     if (out / name / META).exists():
         shutil.rmtree(out / name)
     for begun in (out / name).parent.glob(".*.tmp"):
@@ -98,7 +102,8 @@ def claim(out: Path, name: str) -> Path:
 
 
 def new_key(out: Path) -> int:
-    """For a new chain: the time, as FleetUtil's users take it, and above those that are there."""
+    """A key for a new chain, above all existing ones: seconds since 1970, as users of FleetUtil
+    choose it."""
     return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
 
 
@@ -107,7 +112,7 @@ def _line(out: Path, meta: dict[str, Any]) -> str:
     day, name = meta["name"].split("/")
     if meta["kind"] == BATCH:
         return f"{day}\t{meta['key']}\t{where}/\t{name}\t0"
-    # The names, and the constants, are FleetUtil's (_get_xbox_str).
+    # Names and constants are those of FleetUtil._get_xbox_str.
     fields = {
         "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
         "key": str(meta["key"]),

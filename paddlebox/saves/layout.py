@@ -1,4 +1,4 @@
-"""Whether the rows of a save mean to one table what they meant to another."""
+"""Checks that the rows of a save have the layout and the rules of a table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ def check_layout(
     where: object,
     hint: str = "only saves of one layout go together",
 ) -> None:
-    """expected: by table, what has `layout_fingerprint` and `layout` as the record of a save; where
-    it is, for the message.
+    """Compare the layouts of a save with the expected ones.
 
-    Raises: ConfigError for other tables, widths or rules.
+    Args:
+        expected: table name -> a mapping with `layout_fingerprint` and `layout`, as in meta.json.
+        where: what has the expected layouts, for the message.
+        hint: the next step, for the message.
+
+    Raises: ConfigError if tables, widths or rules differ.
     """
     found = {table: part.meta for table, part in save.parts.items()}
     if sorted(found) != sorted(expected):

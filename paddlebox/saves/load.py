@@ -1,4 +1,4 @@
-"""A store made from saves alone."""
+"""Fills an empty store from a save and its chain."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ log = logging.getLogger("paddlebox")
 
 
 def load_save(save: Save, tables: Tables) -> int:
-    """Fills a table, or a group, that is empty with what the save's chain serves: its first
-    version, with the save's dense state. docs/box_wrapper.md says what of a row a save lacks.
+    """Fill an empty table, or group of tables, with the rows that the save's chain serves.
 
-    Returns: how many rows.
+    This makes the first version of the store, with the dense state of the save.
+    docs/box_wrapper.md lists the state that a save does not have.
 
-    Raises: StoreError for a table that is not empty or has no folder, and where a part of the chain
-        is missing; ConfigError for other tables, widths or rules; OutOfSpaceError; CorruptionError.
-        Nothing is committed then.
+    Returns: the number of rows.
+
+    Raises: StoreError if a table is not empty or has no folder of its own, or a save of the chain
+        is missing; ConfigError if tables, widths or rules differ; OutOfSpaceError; CorruptionError.
+        Nothing is committed if there is an error.
     """
     for table in tables.members:
         if table.folder is None or table.read_only:
             raise StoreError(f"table '{table.name}' has no store of its own to load into")
         if table.head is not None:
             raise StoreError(
-                f"{table.folder}: has version {table.head.version}, expected an empty store: a "
-                "save is loaded into a new folder"
+                f"{table.folder}: has version {table.head.version}, expected an empty store: load "
+                "the save into a new folder"
             )
     check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
     chain = chain_of(save)
@@ -66,16 +68,17 @@ def load_save(save: Save, tables: Tables) -> int:
 
 
 def _days_ended(part: Save) -> list[dict[str, Any]]:
-    """That the save's day had ended, so that it does not end again: a decay by 1."""
+    """The event that records that the save's day has ended, so that it does not end again. It is a
+    decay by 1, which changes no row."""
     day = part.meta.get("day_ended", 0)
     return numbered([{"kind": DECAY, "day": day, "decay": 1.0}], 0) if day else []
 
 
 def _description(save: Save) -> dict[str, Any]:
-    """What a commit keeps of the configuration, if the save has it."""
+    """The configuration to put into the commit; empty if the save has none."""
     if not {"config.json", "slots.yaml"} <= set(save.meta["files"]):
         return {}
     config = json.loads(save.file("config.json"))
-    save.file("slots.yaml")  # its checksum
+    save.file("slots.yaml")  # checks the CRC32C
     slots = load_slots(save.folder / "slots.yaml")
     return {"config": config, "slots": slots.model_dump(mode="json")}

@@ -1,4 +1,4 @@
-"""Several saves as one base."""
+"""Merges several saves into one base."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from paddlebox.saves.writer import SaveWriter, Shape
 
 
 def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
-    """Writes the models, each with its chain, as one base below out. A feasign gets the row that
-    the last save with it says, and none where that deletes it. Dense state and files are those of
-    the last model.
+    """Write the models, each with its chain, as one base in out.
 
-    Raises: ConfigError where their tables or rows have not one layout; StoreError where a save of
-    this name is done, or a part of a chain is missing; CorruptionError.
+    The last save that names a feasign decides its row, or that it has none. Dense state and files
+    come from the last model.
+
+    Args:
+        models: at least one save.
+        out: the folder OUT of the new save.
+        name: <day>/<name> of the new save.
+
+    Returns: the new save.
+
+    Raises: ConfigError if the layouts of the models differ; StoreError if a save of this name
+        exists, or a save of a chain is missing; CorruptionError; OutOfSpaceError.
     """
     last = models[-1]
     for model in models:
@@ -36,7 +44,7 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
         for part in writer.parts:
             for keys, rows in Served([save.parts[part.table] for save in chains]).chunks():
                 part.add(keys, rows)
-        # Of one model it serves what the chain did; of several it is no version of any store.
+        # The base of a single model is still a version of its store. That of several is not.
         of_tables = [
             {
                 **{field: part.meta[field] for field in OF_TABLE if field in part.meta},

@@ -1,4 +1,4 @@
-"""meta.json of a save: the record that makes a folder a save (docs/formats/save.md)."""
+"""meta.json, the record that makes a folder a save (docs/formats/save.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 
 FORMAT = 1
-FORMAT_OF_TABLES = 2  # of a save with rows of several tables
+FORMAT_OF_TABLES = 2  # for saves with rows of several tables
 META = "meta.json"
 ROWS, DELETED, DENSE, TABLES = "000", "deleted", "dense", "tables"  # folders inside a save
 BASE, DELTA, BATCH = "base", "delta", "batch"
@@ -45,7 +45,7 @@ _FIELDS = (
 )
 
 
-# Of a save with several tables, those that each table has for itself.
+# The fields that differ between the tables of a save.
 OF_TABLE = ("version", "filter", "layout", "events", "day_ended", "sequence", "commit")
 
 
@@ -55,7 +55,7 @@ def _crc_of(fields: Mapping[str, Any]) -> int:
 
 
 def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
-    """Writes meta.json durably, with its format and checksum. Returns that."""
+    """Write meta.json durably, with the fields `format` and `crc32c` added. Returns the CRC32C."""
     complete = {**fields, "format": FORMAT_OF_TABLES if fields.get("tables") else FORMAT}
     crc = complete["crc32c"] = _crc_of(complete)
     text = json.dumps(complete, sort_keys=True, indent=1, allow_nan=False)
@@ -64,9 +64,9 @@ def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """meta.json, checked.
+    """Read and check meta.json.
 
-    Raises: StoreError where there is no save, or one of a later version; CorruptionError.
+    Raises: StoreError if there is no save, or a later version wrote it; CorruptionError.
     """
     path = folder / META
     try:

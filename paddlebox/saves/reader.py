@@ -1,4 +1,4 @@
-"""Reading a save: rows and deletions in the order of keys, every byte checked."""
+"""Reads a save: rows and deletions in key order, with every checksum verified."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _CHUNK_ROWS = 1 << 17
 
 
 class Save:
-    """An open save. Iterating gives (n) uint64 feasigns and (n, words) float32 rows
-    (docs/formats/row.md) at a time, in the order of keys; each iteration begins anew. Where it has
-    several tables these are the first one's; `parts` has each.
+    """An open save.
 
-    Whatever reads from disk raises CorruptionError that names file and block, or StoreError.
+    An iterator over it returns chunks of rows in key order: (n) uint64 feasigns and (n, words)
+    float32 rows (docs/formats/row.md). If the save has several tables, these are the rows of the
+    first one; `parts` has all tables.
+
+    Each method that reads from disk raises CorruptionError with file and block, or StoreError.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Private: use `open_save`."""
+        """Private. Use `open_save`."""
         self.folder = folder
         self.meta = read_meta(folder)
         for part in ("segments", "deletions"):
@@ -38,7 +40,8 @@ class Save:
                 if segment["min_key"] <= last:
                     raise CorruptionError(f"{folder}: {part}: {segment['file']} is out of order")
                 last = segment["max_key"]
-        #: By table: itself, and saves of which only the rows and deletions are to be used.
+        #: Table name -> save: this one for the first table. Of the others use only rows and
+        #: deletions.
         self.parts: dict[str, Save] = {str(self.meta["layout"].get("name", "default")): self}
         for table, about in sorted(self.meta.get("tables", {}).items()):
             self.parts[table] = Save(folder / TABLES / table)
@@ -51,22 +54,22 @@ class Save:
 
     @property
     def name(self) -> str:
-        """The folder inside OUT."""
+        """The name <day>/<name>, which is the folder inside OUT."""
         return str(self.meta["name"])
 
     @property
     def rows(self) -> int:
-        """Of all tables."""
+        """The number of rows of all tables."""
         return sum(part.meta["rows"] for part in self.parts.values())
 
     @property
     def deletions(self) -> int:
-        """How many, of all tables."""
+        """The number of deletions of all tables."""
         return sum(part.meta["deleted"] for part in self.parts.values())
 
     @property
     def out(self) -> Path:
-        """The folder that the save's chain lies in."""
+        """OUT, the folder that contains the save and its chain."""
         return self.folder.parents[self.name.count("/")]
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -74,16 +77,19 @@ class Save:
             yield core.feasigns_of(keys), rows
 
     def deleted(self) -> Iterator[np.ndarray]:
-        """The feasigns that earlier saves of the chain have and the model has no longer."""
+        """Chunks of (n) uint64 feasigns that this save deletes from the chain before it."""
         for keys in self.deleted_keys():
             yield core.feasigns_of(keys)
 
     def dense(self) -> dict[str, np.ndarray]:
-        """The dense state: name -> array."""
+        """Read the dense state: name -> array."""
         return read_dense(self.folder / DENSE, self.meta["dense"])
 
     def file(self, name: str) -> bytes:
-        """A file that was saved with the model: slots.yaml, config.json."""
+        """Read a file that was saved with the model, such as slots.yaml or config.json.
+
+        Raises: StoreError if the save has no such file; CorruptionError.
+        """
         if name not in self.meta["files"]:
             raise StoreError(
                 f"{self.folder}: has no file {name!r}; it has {sorted(self.meta['files'])}"
@@ -101,8 +107,11 @@ class Save:
     def chunks(
         self, key_range: tuple[int, int] = ALL_KEYS
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """As iteration, with (n) uint64 keys (mixed feasigns) in place of feasigns; those from the
-        first to the last of a range."""
+        """Chunks of (n) uint64 keys, which are mixed feasigns, and (n, words) float32 rows.
+
+        Args:
+            key_range: the first and the last key to return.
+        """
         for keys, rows in self._read(ROWS, self.meta["segments"], key_range):
             yield keys, rows.view(np.float32)
 
@@ -129,17 +138,17 @@ class Save:
 
 
 def open_save(path: Path | str) -> Save:
-    """The save in a folder.
+    """Open the save in a folder.
 
-    Raises: StoreError where there is none; CorruptionError.
+    Raises: StoreError if there is none, or a later version wrote it; CorruptionError.
     """
     return Save(Path(os.path.abspath(path)))
 
 
 def chain_of(save: Save) -> list[Save]:
-    """The saves that make up the model with this one: its base first, itself last.
+    """The saves that together form the model of this save: its base first, itself last.
 
-    Raises: StoreError where one is missing, or is not the one that the next was made upon.
+    Raises: StoreError if one is missing, or was replaced by another save; CorruptionError.
     """
     chain = [save]
     while chain[0].meta["kind"] not in (BASE, BATCH):
@@ -148,13 +157,13 @@ def chain_of(save: Save) -> list[Save]:
         expected, found = child.meta["parent"]["crc32c"], parent.meta["crc32c"]
         if found != expected:
             raise StoreError(
-                f"{child.folder}: was made upon a {parent.name} with CRC32C {expected:#010x}, "
+                f"{child.folder}: extends a {parent.name} with CRC32C {expected:#010x}, but "
                 f"{parent.folder} has {found:#010x}: it belongs to another chain"
             )
         if parent.parts.keys() != child.parts.keys():
             raise CorruptionError(
-                f"{child.folder}: has tables {', '.join(child.parts)}, and {parent.folder}, which "
-                f"it was made upon, {', '.join(parent.parts)}"
+                f"{child.folder}: has tables {', '.join(child.parts)}, but {parent.folder}, which "
+                f"it extends, has {', '.join(parent.parts)}"
             )
         chain.insert(0, parent)
     return chain

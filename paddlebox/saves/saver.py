@@ -1,4 +1,4 @@
-"""Saver: writes the base, the deltas and the batches of a table (docs/formats/save.md)."""
+"""Saver: writes bases, deltas and batches of a table (docs/formats/save.md)."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ from paddlebox.store.table import Table
 
 log = logging.getLogger("paddlebox")
 core = _native.core
-_DELTA_SCORE, _LIFE_SEQ = 3, 5  # words of a row (docs/formats/row.md)
+_DELTA_SCORE, _LIFE_SEQ = 3, 5  # positions in the words of a row (docs/formats/row.md)
 
 
 class Saver:
-    """Saves the committed rows of a table, or of a group of tables, below OUT. Not while a pass is
-    open.
+    """Saves the committed rows of a table, or of a group of tables, in OUT.
+
+    It needs that no pass is open.
 
     Args:
-        out: the folder of days, donefiles in it.
-        extra: files that go into each save, name -> content: slots.yaml, config.json.
-        dense: the dense state; None: that of the table's newest commit.
+        out: OUT, the folder with the donefiles and one folder for each day.
+        extra: files to put into each save, name -> content, such as slots.yaml and config.json.
+        dense: the dense state, name -> array; None: that of the table's newest commit.
     """
 
     def __init__(
@@ -64,14 +65,15 @@ class Saver:
     # ---- the three kinds
 
     def base(self, name: str = "", *, day: int | None = None) -> Save:
-        """Saves the rows of a base: a new chain.
+        """Save a base, which starts a new chain.
 
         Args:
             name: default `<day>/base`.
-            day: up to which unseen days are counted; default: each table's.
+            day: the day up to which unseen days count, in days since 1970-01-01; default: the day
+                of each table.
 
-        Raises: StoreError where a save of this name is done; OutOfSpaceError; PassError while a
-        pass is open.
+        Raises: StoreError if a save of this name exists; OutOfSpaceError; PassError while a pass is
+            open.
         """
         name = name or f"{self.date}/base"
         writer = self._writer(name)
@@ -89,15 +91,17 @@ class Saver:
         return save
 
     def delta(self, name: str = "") -> Save:
-        """Saves what changed since the last save of the chain, and what is to be deleted. name:
-        default `<day>/delta-<pass>`.
+        """Save a delta: the rows that changed since the last save of the chain, and the deletions.
 
-        Raises: as `base`; StoreError before the first base; ConfigError where the chain has other
-        tables, or rows of another layout.
+        Args:
+            name: default `<day>/delta-<pass>`.
+
+        Raises: the errors of `base`; StoreError before the first base; ConfigError if the chain has
+            other tables, or rows of another layout.
         """
         parent = self.last()
         if parent is None:
-            raise StoreError(f"{self.out}: has no base that a delta could change: save one first")
+            raise StoreError(f"{self.out}: has no base for a delta: save a base first")
         name = name or f"{self.date}/delta-{self.pass_number}"
         check_layout(parent, layouts_of(self._members), "the table", "save a base")
         writer = self._writer(name)
@@ -120,10 +124,12 @@ class Saver:
         return save
 
     def batch(self, name: str = "") -> Save:
-        """Saves every row, with its delta_score: a model to go on from, not to serve. name: default
-        `<day>/<pass>`.
+        """Save every row, with its delta_score. A batch is for training on from, not for serving.
 
-        Raises: as `base`.
+        Args:
+            name: default `<day>/<pass>`.
+
+        Raises: the errors of `base`.
         """
         name = name or f"{self.date}/{self.pass_number}"
         writer = self._writer(name)
@@ -137,14 +143,17 @@ class Saver:
             writer.drop()
             raise
 
-    # ---- beside training
+    # ---- in parallel with training
 
     def later(self, kind: str, name: str) -> Callable[[], Save]:
-        """`base` or `delta` of the commit that there is now, to be called once, while the next pass
-        trains: the version's files are kept until then. `begin_anew` is the caller's to call.
+        """Prepare a `base` or `delta` of the newest commit, to run while the next pass trains.
 
-        Raises: StoreError where a save of this name is done, or a table has no commit. The call:
-            as `base`.
+        Call the result exactly once: the files of the version are kept until it returns. The caller
+        also has to call `begin_anew`.
+
+        Returns: the function that writes the save. It raises the errors of `base` or `delta`.
+
+        Raises: StoreError if a save of this name exists, or a table has no commit.
         """
         frozen = Frozen(self._table)
         try:
@@ -165,9 +174,14 @@ class Saver:
         return save
 
     def begin_anew(self, kind: str, until: Callable[[], None] | None = None) -> None:
-        """Lets delta_score of the rows start anew that a save of this kind holds, of the commit
-        that there is now: before the next pass opens. It is durable with the next commit, which
-        waits `until` the save is; None: at once."""
+        """Set delta_score to 0 in the rows that a save of this kind, of the newest commit, holds.
+
+        Call it before the next pass opens. The next commit makes the change durable.
+
+        Args:
+            until: the next commit calls it first, to wait until the save is durable. None: commit
+                the change at once.
+        """
         if kind == BASE:
             chosen = [base_filter(t.config.life, t.day) for t in self._members]
         else:
@@ -175,28 +189,28 @@ class Saver:
         reset_delta(self._table, chosen, until)
 
     def has_begun_anew(self, save: Save) -> bool:
-        """Whether delta_score has, after this save of the table."""
+        """Whether delta_score was set to 0 after this save."""
         first = self._members[0]
         later = first.events[save.parts[first.name].meta["events"] :]
         return any(event["kind"] == DELTA_RESET for event in later)
 
     def settle(self) -> None:
-        """After the last save of a run: makes durable that delta_score has begun anew."""
+        """Make the reset of delta_score durable after the last save of a run."""
         self._table.settle_events()
 
-    # ---- where things stand
+    # ---- state of the chain and the table
 
     def last(self) -> Save | None:
-        """The save that the next delta is made upon."""
+        """The save that the next delta will extend; None before the first base."""
         name = self.as_first(donefile.last(self.out) if self._table.rank == 0 else None)
         return open_save(self.out / name) if name is not None else None
 
     def as_first(self, mine: Any) -> Any:
-        """What the first rank gives, on every rank: one reads the donefiles for all."""
+        """Return the first rank's value on every rank. Only the first rank reads the donefiles."""
         return json.loads(self._table.meet("save asked", json.dumps(mine).encode())[0])
 
     def of_last_pass(self) -> Save | None:
-        """The save of the table's last pass, if one is done."""
+        """The save of the table's last pass; None if there is none."""
         last, head = self.last(), self._members[0].head
         is_of_it = (
             last is not None
@@ -207,38 +221,42 @@ class Saver:
         return last if self.as_first(is_of_it) else None
 
     def is_own(self, save: Save) -> bool:
-        """Whether it is of a version that led to the table's: not of another store, nor of one
-        that was gone back from."""
+        """Whether the save's version is in the history of the table's newest one.
+
+        It is not if the save is of another store, or of a version that a rollback discarded.
+        """
         return save.meta["commit"] in self._members[0].journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
     def free_name(self, name: str) -> str:
-        """`name`, or `<name>-2` (3, …) where a save has that: one of versions that were gone back
-        from keeps its name, for it may be served."""
+        """`name`, or the first of `<name>-2`, `<name>-3`, … that no save has.
+
+        A save of a discarded version keeps its name, because it may be served.
+        """
         done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
         others = (f"{name}-{number}" for number in itertools.count(2))
         return next(free for free in itertools.chain([name], others) if free not in done)
 
     @property
     def date(self) -> str:
-        """Of the last pass that ended, YYYYMMDD; waits for the commit in the background."""
+        """Date of the last pass that ended, YYYYMMDD. Waits for the commit in the background."""
         self.commit_ended()
         return date_of(self._members[0].day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
-        """Of the last pass that ended; waits as `date`."""
+        """Number of the last pass that ended. Waits as `date` does."""
         self.commit_ended()
         return self._members[0].pass_number
 
     def commit_ended(self) -> None:
-        """A save is of what is durable."""
+        """Wait for the commit of the last pass, because saves contain only durable state."""
         if not self._members[0].read_only:
             self._table.commit_ended()
 
-    # ---- how
+    # ---- implementation
 
     def _writer(self, name: str) -> SaveWriter:
         self.commit_ended()
@@ -281,13 +299,14 @@ class Saver:
         return save
 
     def _begin_anew(self, saved: Sequence[SaveFilter]) -> None:
-        # After the donefile: should it not come to this, the next delta only holds more.
+        # After the donefile was written: if the process dies before this, the next delta is larger
+        # but correct.
         if not self._members[0].read_only:
             reset_delta(self._table, saved)
 
 
 def layouts_of(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
-    """What `check_layout` compares a save with."""
+    """The layouts of tables, in the form that `check_layout` expects."""
     return {
         table.name: {
             "layout_fingerprint": int(table.row_layout["fingerprint"]),
@@ -298,7 +317,7 @@ def layouts_of(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
 
 
 def _of_table(table: Table, chosen: SaveFilter | None) -> dict[str, Any]:
-    """What meta.json says of one table."""
+    """The fields of meta.json that each table has."""
     head, journal = table.head, table.journal()
     return {
         "version": head.version if head is not None else 0,
@@ -316,7 +335,10 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
 
 
 def _changes(table: Table, chain: list[Save], writer: PartWriter, ranks: OneRank) -> SaveFilter:
-    """Compares what a base would hold with what the chain serves of the rank's range."""
+    """Write the differences between a base of now and what the chain serves, in the rank's range.
+
+    Returns: the filter of the delta.
+    """
     chosen = table.delta_filter()
     segments = touched(table, chain[-1], chosen, ranks)
     if segments is not None:
@@ -345,8 +367,13 @@ def _write_changes(
     known: np.ndarray,
     as_served: np.ndarray,
 ) -> None:
-    """keys, rows: of the table, in a base; known, as_served: of the chain, in the same range."""
-    # At 0 every change counts, also one that took score away.
+    """Write changed rows and deletions of one key range.
+
+    Args:
+        keys, rows: the rows that a base would hold, in key order.
+        known, as_served: the keys and rows that the chain serves, in key order.
+    """
+    # With threshold 0 every change counts, even one that lowered delta_score.
     grown = np.full(len(keys), chosen.min_delta_score <= 0)
     grown |= rows[:, _DELTA_SCORE] >= np.float32(chosen.min_delta_score)
     rows = _own(rows)
@@ -361,20 +388,21 @@ def _write_changes(
 
 
 def _own(rows: np.ndarray, *words: int) -> np.ndarray:
-    """Rows without what means nothing outside the table: default life_seq and delta_score."""
+    """A copy of the rows with some words set to 0; default: life_seq and delta_score, which have no
+    meaning outside the table."""
     rows = rows.copy()
     rows[:, list(words or (_DELTA_SCORE, _LIFE_SEQ))] = 0
     return rows
 
 
 def _equal(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(n) bool: of equal bits. NaNs are compared too."""
+    """(n) bool: which rows have equal bits. Bits, so that equal NaNs compare as equal."""
     same: np.ndarray = (rows.view(np.uint32) == others.view(np.uint32)).all(axis=1)
     return same
 
 
 def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """(n) bool: which values are among the keys; both ascend."""
+    """(n) bool: which values are among the keys. Both must ascend."""
     if len(keys) == 0:
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)

@@ -1,6 +1,6 @@
-"""When a run saves by itself, and how it does so beside its next passes.
+"""The saves that a run makes by itself, in the background of its next passes.
 
-What was done is read from the donefiles, so a run that is taken up again goes on with its chain.
+The donefiles tell which saves exist, so that a resumed run continues its chain.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ log = logging.getLogger("paddlebox")
 
 
 def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
-    """Kind and name of what is due after a pass that has no save."""
+    """Kind and name of the save that is due after a pass that has none; None if none is due."""
     last = saver.last()
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
-    # Rows that a version changed which was gone back from have no delta_score that says so.
+    # If the last save is of a discarded version, delta_score does not show which rows differ from
+    # it, so that only a base is correct.
     anew = last is None or not saver.is_own(last)
     if anew or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)):
         return BASE, saver.free_name(base)
@@ -48,12 +49,12 @@ def _report(save: Save, started: float) -> dict[str, Any]:
 
 
 class SavesBesidePasses:
-    """Writes what is due in the background, one save at a time. Leave it by `finish`, or `close`.
+    """Writes the due saves in the background, one at a time. End it with `finish`, or `close`.
 
-    No commit comes between a pass and its save: the next one waits until the save is done. So
-    whoever is killed or fails finds, when it is taken up, the version that the save is of, and
-    writes it again; the saves and rows of a run do not depend on where it was interrupted. What
-    goes wrong is raised by that commit, the next call of `due`, or `finish`.
+    The commit after a pass waits until the save of that pass is complete. So a run that is killed
+    and resumed still finds the version to save, and writes the save again: saves and rows do not
+    depend on where a run was interrupted. An error of a save is raised by the waiting commit, the
+    next call of `due`, or `finish`.
     """
 
     def __init__(
@@ -62,20 +63,22 @@ class SavesBesidePasses:
         config: SaveConfig,
         done: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """done: hears the kind of each save, once it is done, in the thread that wrote it."""
+        """done: called with the kind of each complete save, in the thread that wrote it."""
         self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[dict[str, Any]] | None = None
-        self._date_of_base: str | None = None  # only deltas are due in it any more
+        self._date_of_base: str | None = None  # on this date only deltas can still be due
 
     def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
-        """Begins the save that is due after the last pass, before the next one begins; waits for
-        the one before it, and for the pass's commit if one may be due.
+        """Start the save that is due after the last pass. Call it before the next pass begins.
+
+        It waits for the previous save. It waits for the commit of the pass only if a save may be
+        due.
 
         Args:
-            number, date: of the pass, so that the commit need not be waited for to know them.
+            number, date: number and date of the pass, if known. They spare a wait for the commit.
 
-        Returns: its name, kind and `waited_s`; None where none is due.
+        Returns: name, kind and `waited_s` in seconds; None if no save is due.
         """
         started = time.perf_counter()
         self._wait()
@@ -95,12 +98,12 @@ class SavesBesidePasses:
         return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
 
     def _due(self) -> tuple[str, str] | None:
-        """As the first rank finds: all do the same."""
+        """The save that is due, as decided by the first rank for all."""
         due = self._saver.as_first(_due(self._saver, self._config))
         return tuple(due) if due is not None else None
 
     def finish(self) -> None:
-        """Waits for the last save. Raises: as `Saver.base`."""
+        """Wait for the last save. Raises: the errors of `Saver.base`."""
         self._wait()
         self._saver.settle()
 
@@ -117,11 +120,11 @@ class SavesBesidePasses:
             running.result()
 
     def close(self) -> None:
-        """Lets a save that is being written end; what goes wrong is logged."""
+        """Wait for a save in progress. Its errors are logged, not raised."""
         try:
             self._wait()
         except PaddleBoxError as error:
-            log.error("a save was not made: %s", error)
+            log.error("a save failed: %s", error)
         finally:
             self._thread.shutdown()
 

@@ -1,4 +1,4 @@
-"""What a chain of saves serves: its saves applied in order, as one stream in the order of keys."""
+"""The rows that a chain of saves serves, as one stream in key order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = np.uint64(2**64 - 1)
 
 
 class _Cursor:
-    """Rows or deletions of one save, up to a key at a time."""
+    """Reads the rows or deletions of one save up to a given key."""
 
     def __init__(self, chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
         self._chunks = chunks
@@ -23,14 +23,15 @@ class _Cursor:
 
     @property
     def loaded_to(self) -> np.uint64 | None:
-        """The last key at hand; None at the end."""
+        """The last key of the loaded chunk; None at the end."""
         return self._keys[-1] if len(self._keys) else None
 
     def _load(self) -> None:
         self._keys, self._rows = next(self._chunks, (np.empty(0, np.uint64), None))
 
     def take(self, limit: np.uint64) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """What has keys up to limit and was not taken before."""
+        """Chunks of the keys up to limit that were not taken before; rows are None for
+        deletions."""
         while len(self._keys):
             n = int(np.searchsorted(self._keys, limit, "right"))
             if n:
@@ -43,13 +44,13 @@ class _Cursor:
 
 
 class Served:
-    """The rows that remain of some saves: of one key the last save's, unless that deletes it.
+    """The rows that remain after applying saves in order. The last save that names a key decides.
 
-    Memory: a chunk of each save.
+    Memory: one chunk of each save.
     """
 
     def __init__(self, saves: Sequence[Save], key_range: tuple[int, int] = ALL_KEYS) -> None:
-        """key_range: the first and the last key that are asked for."""
+        """saves: oldest first. key_range: the first and the last key to return."""
         self._words = int(saves[-1].meta["words"])
         self._cursors = []
         for save in saves:
@@ -57,7 +58,8 @@ class Served:
             self._cursors.append(_Cursor(save.chunks(key_range)))
 
     def take(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray]:
-        """(n) uint64 keys up to limit that were not taken before, and (n, words) rows."""
+        """(n) uint64 keys up to limit that were not taken before, and their (n, words) float32
+        rows, in key order."""
         keys = [np.empty(0, np.uint64)]
         rows = [np.empty((0, self._words), np.float32)]
         kept = [np.empty(0, bool)]
@@ -68,17 +70,17 @@ class Served:
                 if of_them is None:
                     of_them = np.zeros((len(some), self._words), np.float32)
                 rows.append(of_them)
-        if len(keys) == 2:  # one save has keys here: most of a base between deltas
+        if len(keys) == 2:  # only one save has keys here, the usual case for a base
             return keys[1][kept[1]], rows[1][kept[1]]
         all_keys = np.concatenate(keys)
-        order = np.argsort(all_keys, kind="stable")  # of equal keys the youngest comes last
+        order = np.argsort(all_keys, kind="stable")  # stable: among equal keys the newest is last
         sorted_keys = all_keys[order]
         last = np.append(sorted_keys[1:] != sorted_keys[:-1], True)[: len(order)]
         chosen = order[last & np.concatenate(kept)[order]]
         return all_keys[chosen], np.concatenate(rows)[chosen]
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """All of it, a chunk at a time."""
+        """Chunks of all keys and rows, as from `take`."""
         while ends := [c.loaded_to for c in self._cursors if c.loaded_to is not None]:
             keys, rows = self.take(min(ends))
             if len(keys):

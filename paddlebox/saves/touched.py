@@ -1,6 +1,8 @@
-"""A delta without reading the whole table: of the feasigns that passes since the last save touched.
+"""Makes a delta from the feasigns that passes touched since the last save, without reading the
+whole table.
 
-It holds where nothing else can have changed a row or what a filter says of it: see `touched`.
+This is correct only if nothing else can have changed a row, or whether a filter keeps it. `touched`
+checks that.
 """
 
 from __future__ import annotations
@@ -19,21 +21,25 @@ from paddlebox.store.one_rank import OneRank
 from paddlebox.store.table import Table
 
 core = _native.core
-# Rows at random cost more than rows in order: above this share of them the table is read whole.
+# Random reads cost more than sequential ones. Above this share of the rows, read the whole table.
 _WORTH_IT = 0.2
-_BLOCKS = 64  # of each segment at hand: a pass may have written hundreds of files
+_BLOCKS = 64  # blocks per read of each segment; small, because a pass may write hundreds of files
 
 
 def touched(
     table: Table, parent: Save, chosen: SaveFilter, ranks: OneRank | None = None
 ) -> list[Any] | None:
-    """The open segments with every key that may differ from what was saved as parent; None where
-    any row may, or where there are too many.
+    """The segments that contain every key which may differ from the save parent.
 
-    That is so when parent was saved from a version of this very store, with the same day and
-    thresholds, and since then there were passes and merges, but no decay, no shrink, no repair.
+    The conditions are: parent was saved from a version of this store, with the same day and
+    thresholds and by as many ranks. Since then there were only passes and compactions: no decay, no
+    shrink, no repair. And the segments hold at most a fifth as many rows as the table.
 
-    Args: ranks: that share the table, if it does not say itself.
+    Args:
+        chosen: the filter of the delta.
+        ranks: the ranks that share the table; None: the table knows them itself.
+
+    Returns: open segments; None if a condition does not hold.
     """
     ranks = ranks or table
     of_ranks = parent.meta.get("ranks", [parent.meta])
@@ -60,9 +66,9 @@ def touched(
 
 
 def keys_in(segments: Sequence[Any]) -> Iterator[np.ndarray]:
-    """(n) uint64 keys at a time, ascending, each once."""
+    """Chunks of (n) uint64 keys of all segments, ascending, without duplicates."""
     readers = [_keys_of(segment) for segment in segments]
-    at_hand = [next(reader) for reader in readers]  # a segment has a row
+    at_hand = [next(reader) for reader in readers]  # no segment is empty
     while readers:
         limit = min(keys[-1] for keys in at_hand)
         taken = []
@@ -87,21 +93,22 @@ def _keys_of(segment: Any) -> Iterator[np.ndarray]:
 
 
 class Index:
-    """What a chain serves, by key: its segments' filters say in which save to look."""
+    """Looks up what a chain serves for a key. The filters of the segments tell in which save to
+    look."""
 
     def __init__(self, chain: Sequence[Save]) -> None:
         self._words = int(chain[-1].meta["words"])
         self._tiers = []
-        for save in reversed(chain):  # the youngest word on a key counts
+        for save in reversed(chain):  # the newest save that names a key decides
             fingerprint = save.meta["layout_fingerprint"]
             rows = _tier(save, ROWS, "segments", 4 * self._words, fingerprint)
             gone = _tier(save, DELETED, "deletions", DELETED_ROW_BYTES, DELETED_FINGERPRINT)
             self._tiers.append((rows, gone))
 
     def lookup(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of (n) ascending keys those that are served, and their rows."""
+        """Those of (n) ascending uint64 keys that the chain serves, and their float32 rows."""
         rows = np.zeros((len(keys), 4 * self._words), np.uint8)
-        known = np.zeros(len(keys), np.uint8)  # some save has a word on the key
+        known = np.zeros(len(keys), np.uint8)  # 1: some save names the key
         served = np.zeros(len(keys), bool)
         nothing = np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8)
         for of_rows, of_deleted in self._tiers:

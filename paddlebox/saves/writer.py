@@ -1,4 +1,4 @@
-"""Writing a save: under a temporary name, synced, and renamed when it is whole."""
+"""Writes a save: under a temporary name, synced, and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from paddlebox.store.dense import write_dense
 from paddlebox.store.one_rank import OneRank
 
 core = _native.core
-_SEGMENT_BYTES = 64 << 20  # held in memory until it is written
-_IDS_A_RANK = 10**6  # of segments: files of ranks lie in one folder
-# Rows of one zero byte: "deleted". A fingerprint of their own, so that nobody takes them for rows.
+_SEGMENT_BYTES = 64 << 20  # a segment is in memory until it is written
+_IDS_A_RANK = 10**6  # segment ids for each rank, because all ranks write into one folder
+# A deletion is a row of one zero byte. Its own fingerprint keeps it from being read as a row.
 DELETED_ROW_BYTES = 1
 DELETED_FINGERPRINT = 0x6465_6C65_7465_6421
 
 
 class _Segments:
-    """Keys and rows in ascending order that become segments of a folder."""
+    """Writes keys and rows, which come in ascending order, into segments of a folder."""
 
     def __init__(self, folder: Path, row_bytes: int, fingerprint: int, rank: int) -> None:
         self._first = rank * _IDS_A_RANK + 1
@@ -72,15 +72,15 @@ class _Segments:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the rows of a table."""
+    """The shape of the rows of a table."""
 
-    table: str  # its name
-    words: int
-    fingerprint: int
+    table: str  # name of the table
+    words: int  # 4-byte words of a row
+    fingerprint: int  # of the row layout
 
 
 class PartWriter:
-    """The rows and deletions of one table in a save that is being written."""
+    """Writes the rows and deletions of one table of a save."""
 
     def __init__(self, folder: Path, shape: Shape, rank: int) -> None:
         self.folder, self.table = folder, shape.table
@@ -91,15 +91,20 @@ class PartWriter:
         self._deleted = _Segments(folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT, rank)
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """keys: (n) uint64, mixed feasigns, above those before; rows: (n, words) float32."""
+        """Add rows.
+
+        Args:
+            keys: (n) uint64 mixed feasigns, ascending, above all that were added before.
+            rows: (n, words) float32.
+        """
         self._rows.add(keys, rows)
 
     def delete(self, keys: np.ndarray) -> None:
-        """keys: (n) uint64, above those before."""
+        """Add deletions. keys: (n) uint64, ascending, above all that were deleted before."""
         self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
 
     def flush(self) -> dict[str, Any]:
-        """What meta.json says of them, all of which is written then."""
+        """Write everything that is still in memory. Returns the fields of meta.json about it."""
         for part in (self._rows, self._deleted):
             part.flush()
         return {
@@ -112,17 +117,21 @@ class PartWriter:
 
 
 class SaveWriter:
-    """A save that is being written. Leave it by `finish`, or by `drop`: nothing is left then.
+    """Writes one save. End it with `finish`, or with `drop`, which removes all files.
 
-    Several ranks write it together, each the rows of its range; the first one makes the save of
-    what all have written.
+    Several ranks write a save together. Each writes the rows of its key range, and the first rank
+    completes the save.
     """
 
     def __init__(self, target: Path, shapes: Sequence[Shape], ranks: OneRank | None = None) -> None:
-        """target: the save's folder, which is not there yet; what lies above it is made. shapes: of
-        each table, the first one's first. ranks: a table of those that call this.
+        """Create the temporary folder.
 
-        Raises: StoreError where a rank does not see the folder that the first one has made.
+        Args:
+            target: the folder of the save. It must not exist; its parents are created.
+            shapes: the shape of each table, in the order of the tables.
+            ranks: the table through which the ranks agree; None: one rank.
+
+        Raises: StoreError if a rank does not see the folder that the first rank created.
         """
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
@@ -134,7 +143,7 @@ class SaveWriter:
         self._ranks.meet("save begins")
         if not self._folder.is_dir():
             raise StoreError(
-                f"{self._folder}: the first rank has made it, and rank {rank} does not see it: "
+                f"{self._folder}: the first rank created it, but rank {rank} does not see it: "
                 "save.out must be a folder that all ranks share"
             )
         self.parts = [
@@ -149,15 +158,19 @@ class SaveWriter:
         dense: Mapping[str, np.ndarray],
         extra: Mapping[str, bytes],
     ) -> Path:
-        """Makes it a save, durably: meta.json last, then the name. Whatever the rank, it is there
-        when this returns.
+        """Complete the save durably: write meta.json last, then rename the folder.
+
+        When it returns, on any rank, the save exists.
 
         Args:
-            fields: of meta.json, but for those that say what was written.
-            of_tables: those that differ from table to table, in the order of `parts`.
-            extra: file name -> content.
+            fields: the fields of meta.json, without those that describe the files written here.
+            of_tables: the fields that differ between tables, in the order of `parts`.
+            dense: the dense state, name -> array.
+            extra: other files, name -> content.
 
-        Raises: OutOfSpaceError, StoreError: there is no save then.
+        Returns: the folder of the save.
+
+        Raises: OutOfSpaceError, StoreError. There is no save after an error.
         """
         try:
             abouts = self._abouts(of_tables)
@@ -193,7 +206,7 @@ class SaveWriter:
         return self._target
 
     def _abouts(self, of_tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """(T) what meta.json says of the rows of each table, from what all ranks have written."""
+        """The fields of meta.json about the rows of each table, summed over all ranks."""
         mine = [part.flush() for part in self.parts]
         if self._ranks.ranks == 1:
             return mine
@@ -216,5 +229,6 @@ class SaveWriter:
         return merged
 
     def drop(self) -> None:
+        """Remove the temporary folder and all files in it."""
         if self._ranks.rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)

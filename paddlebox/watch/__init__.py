@@ -1,1 +1,1 @@
-"""What tells whoever is on call how a run does (docs/runbook.md)."""
+"""Alerts, status file and metrics page of a run (docs/runbook.md)."""

@@ -1,4 +1,4 @@
-"""http://127.0.0.1:PORT/metrics of a run, for Prometheus."""
+"""The page http://127.0.0.1:PORT/metrics of a run, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ _METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
 
 
 class Page:
-    """Answers on the loopback interface, from a thread, until it is closed.
+    """Serves the page on the loopback interface, in a thread of its own, until `close`.
 
-    Raises: ConfigError where aiohttp is not there, or the port is taken.
+    Args:
+        text: returns the content of the page.
+
+    Raises: ConfigError if aiohttp is not installed, or the port is in use.
     """
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
@@ -72,22 +75,22 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
     measured = figures.get("metrics") or {}
     for name, kind, about, value in (
         ("passes_total", "counter", "Passes trained by this process.", figures["passes"]),
-        ("instances_total", "counter", "Their instances.", figures["instances"]),
-        ("alert_commands_failed_total", "counter", "alerts.command.", figures["commands_failed"]),
+        ("instances_total", "counter", "Instances of these passes.", figures["instances"]),
+        ("alert_commands_failed_total", "counter", "Failed commands.", figures["commands_failed"]),
         ("pass", "gauge", "Number of the last pass.", last.get("pass")),
-        ("loss", "gauge", "Of the last pass.", last.get("loss")),
-        *((name, "gauge", "Of the last pass.", measured.get(name)) for name in _METRICS),
-        ("pass_ended_seconds", "gauge", "When it ended, since 1970.", figures.get("ended_at")),
-        ("free_bytes", "gauge", "On the disk of the run dir.", figures.get("free_bytes")),
-        ("waits", "gauge", "1 while it waits for an hour.", int(state == "waits")),
+        ("loss", "gauge", "Loss of the last pass.", last.get("loss")),
+        *((name, "gauge", f"{name} of the last pass.", measured.get(name)) for name in _METRICS),
+        ("pass_ended_seconds", "gauge", "Unix time of its end.", figures.get("ended_at")),
+        ("free_bytes", "gauge", "Free on the disk of the run dir.", figures.get("free_bytes")),
+        ("waits", "gauge", "1 while the run waits for an hour.", int(state == "waits")),
         ("served_pass", "gauge", "Newest pass in publish.file.", served.get("pass")),
-        ("served_lag_seconds", "gauge", "From its log to there.", served.get("lag_s")),
+        ("served_lag_seconds", "gauge", "Age of that pass's log then.", served.get("lag_s")),
     ):
         if value is not None:
             yield f"# HELP paddlebox_train_{name} {about}"
             yield f"# TYPE paddlebox_train_{name} {kind}"
             yield f"paddlebox_train_{name} {float(value):.10g}"
-    yield "# HELP paddlebox_train_alert 1 while it fires."
+    yield "# HELP paddlebox_train_alert 1 while the alert fires."
     yield "# TYPE paddlebox_train_alert gauge"
     for name in ALERTS:
         yield f'paddlebox_train_alert{{alert="{name}"}} {int(name in alerts)}'

@@ -1,4 +1,4 @@
-"""When an alert fires: rules over what passes measured, and over the clock."""
+"""The rules of the alerts: over the measurements of passes, and over the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from paddlebox.config.alerts import AlertsConfig
 
-# Every alert there is; docs/runbook.md has a section of each.
+# All alerts. docs/runbook.md has a section for each.
 OF_A_PASS = ("auc_drop", "copc", "short_pass", "bad_lines", "missing_hours")
 OF_THE_CLOCK = ("stall", "disk", "serving_lag")
 OTHERS = ("publish", "failed")
@@ -18,10 +18,11 @@ ALERTS = (*OF_A_PASS, *OF_THE_CLOCK, *OTHERS)
 def of_pass(
     config: AlertsConfig, line: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str]]:
-    """(alert, what was found) of a pass.
+    """The alerts that a pass fires, as pairs of name and message.
 
     Args:
-        line: of metrics.jsonl. before: those of the passes before it, as many as count.
+        line: the line of metrics.jsonl of the pass.
+        before: the lines of the passes before it to compare with.
     """
     auc, copc = _measured(line, "auc"), _measured(line, "copc")
     aucs = [found for found in (_measured(other, "auc") for other in before) if found >= 0]
@@ -55,13 +56,19 @@ def of_pass(
             f"most {config.max_bad_line_ratio:g} (alerts.max_bad_line_ratio)",
         )
     if line.get("missing_hours"):
-        yield "missing_hours", f"left out before it: {', '.join(line['missing_hours'])}"
+        yield "missing_hours", f"hours skipped before it: {', '.join(line['missing_hours'])}"
 
 
 def of_clock(
     config: AlertsConfig, idle_s: float, free_bytes: int, unserved_s: float
 ) -> Iterator[tuple[str, str]]:
-    """idle_s: since a pass ended. unserved_s: since the first pass ended that is not served."""
+    """The alerts that the clock or the disk fires, as pairs of name and message.
+
+    Args:
+        idle_s: seconds since the last pass ended.
+        free_bytes: free bytes on the disk of the run dir.
+        unserved_s: seconds since the end of the oldest pass that is not served; 0 if there is none.
+    """
     if config.stall_s and idle_s > config.stall_s:
         yield (
             "stall",
@@ -83,7 +90,7 @@ def of_clock(
 
 
 def _measured(line: Mapping[str, Any], name: str) -> float:
-    """NaN, which no bound catches, where there is none or it is not defined."""
+    """The value of a metric; NaN, which fires no alert, if there is none."""
     value = (line.get("before") or line.get("metrics") or {}).get(name)
     return math.nan if value is None else float(value)
 

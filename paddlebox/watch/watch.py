@@ -1,4 +1,4 @@
-"""Beside a run: its alerts, RUN_DIR/status.json, and its figures for Prometheus."""
+"""Watches a run: its alerts, RUN_DIR/status.json, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ _PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
 
 
 class Watch:
-    """Looks at a run while it goes on. A context manager; a run that fails is an alert too.
+    """Watches a run from a thread of its own. Use it as a context manager around the run.
 
-    An alert fires when what its rule says begins to be so, and is resolved when it is no more:
-    both are logged, and told to alerts.command, once. Neither can stop the run. Of the alert
-    `failed` the log is silent: the caller reports the error that ended the run.
+    An alert fires when its condition becomes true, and is resolved when it becomes false. Each of
+    the two is logged once, and passed to alerts.command once. Neither can stop the run. An error
+    that leaves the context fires the alert `failed`, which is not logged, because the caller
+    reports the error.
 
     Args:
-        lines: of metrics.jsonl that are there already. publishes: whether passes are served.
+        lines: the existing lines of metrics.jsonl.
+        publishes: whether passes are published for serving.
+        clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Watch:
         self._alerts: dict[str, str] = {}
         self._idle_since = time.monotonic()
         self._unserved: deque[tuple[int, float]] = deque()  # pass, monotonic time of its end
-        # Of the logs of passes that are not served, by pass.
+        # Pass -> time when its log was written, for passes that are not served.
         self._written_at = {
             line["pass"]: line["written_at"] for line in self._before if "written_at" in line
         }
@@ -83,14 +86,14 @@ class Watch:
         if self._page is not None:
             self._page.close()
 
-    # ---- what the run tells
+    # ---- called by the run
 
     def doing(self, state: str, text: str = "") -> None:
-        """starts, trains, waits."""
+        """Set the state, which is "starts", "trains" or "waits", and a text about it."""
         self._doing = (state, text)
 
     def passed(self, line: Mapping[str, Any]) -> None:
-        """A pass has ended."""
+        """Report that a pass has ended. line: its line of metrics.jsonl."""
         found = dict(rules.of_pass(self._config, line, [*self._before]))
         with self._lock:
             self._before.append(line)
@@ -108,12 +111,18 @@ class Watch:
         self._wake.set()
 
     def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:
-        """A save came into publish.file, or its gate refused it. Returns how old the log of its
-        pass is, in seconds, where that is known."""
+        """Report that a save came into publish.file, or that the gate refused it.
+
+        Args:
+            at: the time, in seconds since 1970.
+            refused: the reason of the gate; "" if the save was accepted.
+
+        Returns: the age of the log of the save's pass in seconds; None if it is not known.
+        """
         with self._lock:
             since = self._written_at.get(pass_number)
             lag = at - since if since is not None else None
-            if refused and "publish" in self._alerts:  # which is logged only as it begins
+            if refused and "publish" in self._alerts:  # a firing alert is not logged again
                 log.warning("alert publish, still firing: %s: %s", name, refused)
             if not refused:
                 while self._unserved and self._unserved[0][0] <= pass_number:
@@ -125,7 +134,7 @@ class Watch:
         self._wake.set()
         return lag
 
-    # ---- what it tells
+    # ---- reports
 
     def status(self) -> dict[str, Any]:
         with self._lock:
@@ -141,7 +150,7 @@ class Watch:
             }
 
     def text(self) -> str:
-        """The figures, in Prometheus' text format."""
+        """The metrics in the text format of Prometheus."""
         with self._lock:
             return text_of(dict(self._figures), dict(self._alerts), self._doing[0])
 
@@ -157,12 +166,12 @@ class Watch:
             self._wake.clear()
 
     def _write(self) -> None:
-        """status.json, after a look at the clock and the disk."""
+        """Check the clock and the disk, and write status.json."""
         try:
             self._look()
             _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
-        except OSError as error:  # a full disk: the run says so, and ends by itself
-            log.error("%s: cannot be watched: %s", self._run_dir, error.strerror)
+        except OSError as error:  # if the disk is full, the run reports it and ends by itself
+            log.error("%s: status.json cannot be written: %s", self._run_dir, error.strerror)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -176,7 +185,7 @@ class Watch:
         self._set(rules.OF_THE_CLOCK, found, {})
 
     def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
-        """Of these alerts, those that are found fire, the others do not."""
+        """Update the state of the named alerts: those in found fire, the others are resolved."""
         at = f"pass {line['pass']}: " if "pass" in line else ""
         changed = []
         with self._lock:
@@ -212,12 +221,12 @@ class Watch:
                 timeout=self._config.command_timeout_s,
                 check=True,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is the run's
+                start_new_session=True,  # so that a Ctrl-C does not reach it
             )
         except (subprocess.SubprocessError, OSError) as error:
             with self._lock:
                 self._figures["commands_failed"] += 1
-            log.error("alerts.command, of alert %s: %s", alert["alert"], error)
+            log.error("alerts.command failed for alert %s: %s", alert["alert"], error)
 
 
 def _replace(path: Path, text: str) -> None:
