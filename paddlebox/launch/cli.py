@@ -1,61 +1,83 @@
 """The command lines of tools/train.py and tools/evaluate.py.
 
-Settings of the CPU libraries are made here, before anything imports Paddle; so this module imports
-the rest only when the configuration is known.
+Settings of the CPU libraries are made before anything imports Paddle (launch/process.py); so this
+module imports the rest only when the configuration is known.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
-import io
 import json
 import logging
-import os
-import signal
-import sys
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from paddlebox import heartbeat
-from paddlebox.config import Config, Phase, TrainerConfig, load_config
-from paddlebox.errors import (
-    ConfigError,
-    DataError,
-    GuardError,
-    PaddleBoxError,
-    StoreError,
-    StoreLockedError,
-    TrainingError,
-)
-from paddlebox.launch import cpu, run_arguments
+from paddlebox.config import Config, Phase, load_config
+from paddlebox.errors import ConfigError
+from paddlebox.launch import run_arguments
 from paddlebox.launch.arguments import number
+from paddlebox.launch.process import guarded, joined, prepare
 from paddlebox.store import run_config
 
-if TYPE_CHECKING:
-    from paddlebox.ranks import World
-
 log = logging.getLogger("paddlebox")
-
-# Tried in this order; docs/running.md has them. argparse has 2 as well.
-_EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
-    (ConfigError, 2),
-    (DataError, 3),
-    (StoreLockedError, 6),
-    (StoreError, 4),
-    (GuardError, 7),
-    (TrainingError, 5),
-)
 
 
 @heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
     """tools/train.py. Returns the exit code (docs/running.md), after one line that says what went
     wrong."""
+    parser = _train_parser()
+    arguments = run_arguments.parsed(parser, argv, needs_run=False)
+    if arguments.config is None and arguments.run_dir is None:
+        parser.error(
+            "expected -c CONFIG, or RUN_DIR of a run that is to go on with its own, found neither: "
+            "give one of them"
+        )
+
+    def run() -> None:
+        if heartbeat.supervised():
+            _check_may_start_again(arguments)
+        arguments.overrides += _of_hours(arguments)
+        if arguments.trace is not None:
+            arguments.overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
+        config = _config_to_train(arguments)
+        run_dir = (
+            arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        )
+        begun = config if arguments.fresh else run_config.continuing(config, run_dir)
+        prepare(begun.trainer, arguments.verbose)
+        from paddlebox.train import coordination, interrupt
+        from paddlebox.train.run import train
+
+        with (
+            joined() as world,
+            interrupt.remembered(),
+            coordination.stopped_with_others(world),
+        ):
+            named = world.gather("run dir", str(run_dir).encode())[0].decode()
+            summary = train(
+                config,
+                Path(named),
+                source=arguments.init_from,
+                back_to=arguments.back_to,
+                fresh=arguments.fresh,
+                skip=arguments.skip_files,
+                world=world,
+            )
+        log.info(
+            "committed: passes %d, samples %d; version %d in %s",
+            summary["passes"],
+            summary["samples"],
+            summary["version"],
+            run_dir,
+        )
+
+    return guarded(run)
+
+
+def _train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Trains a model of the zoo, pass by pass, and commits each pass. A run dir "
         "that holds a run is taken up where its newest commit stands."
@@ -106,52 +128,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         metavar="FROM..TO",
         help="train these hours of data.path_template, waiting for none, and end (docs/hours.md)",
     )
-    arguments = run_arguments.parsed(parser, argv, needs_run=False)
-    if arguments.config is None and arguments.run_dir is None:
-        parser.error(
-            "expected -c CONFIG, or RUN_DIR of a run that is to go on with its own, found neither: "
-            "give one of them"
-        )
-
-    def run() -> None:
-        if heartbeat.supervised():
-            _check_may_start_again(arguments)
-        arguments.overrides += _of_hours(arguments)
-        if arguments.trace is not None:
-            arguments.overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
-        config = _config_to_train(arguments)
-        run_dir = (
-            arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        )
-        begun = config if arguments.fresh else run_config.continuing(config, run_dir)
-        _prepare(begun, arguments.verbose)
-        from paddlebox.train import coordination, interrupt
-        from paddlebox.train.run import train
-
-        with (
-            _joined() as world,
-            interrupt.remembered(),
-            coordination.stopped_with_others(world),
-        ):
-            named = world.gather("run dir", str(run_dir).encode())[0].decode()
-            summary = train(
-                config,
-                Path(named),
-                source=arguments.init_from,
-                back_to=arguments.back_to,
-                fresh=arguments.fresh,
-                skip=arguments.skip_files,
-                world=world,
-            )
-        log.info(
-            "committed: passes %d, samples %d; version %d in %s",
-            summary["passes"],
-            summary["samples"],
-            summary["version"],
-            run_dir,
-        )
-
-    return _guarded(run)
+    return parser
 
 
 def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config:
@@ -252,10 +229,10 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         config, slots = run_arguments.config_of(arguments)
-        _prepare(config, arguments.verbose)
+        prepare(config.trainer, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
 
-        with _joined() as world:
+        with joined() as world:
             result = evaluate(
                 config,
                 arguments.run_dir,
@@ -271,7 +248,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
             if world.rank == 0:
                 print(json.dumps(result))
 
-    return _guarded(run)
+    return guarded(run)
 
 
 def _add_verbose(parser: argparse.ArgumentParser) -> None:
@@ -282,69 +259,3 @@ def _add_verbose(parser: argparse.ArgumentParser) -> None:
         help="also log where the rows of a pass were found, the times of its stages, and settings "
         "of libraries",
     )
-
-
-def _prepare(config: Config, verbose: bool = False) -> None:
-    _prepare_for(config.trainer, verbose)
-
-
-def _prepare_for(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """The log, the CPU settings, and then Paddle, without the noise that is no user's business."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    log.setLevel(logging.DEBUG if verbose else logging.INFO)
-    for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.debug("%s", line)
-    cpu.keep_heaps_small()
-    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
-    warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-    spoken = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(spoken):
-            importlib.import_module("paddlebox._native")
-    finally:
-        # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
-        advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
-        for line in spoken.getvalue().splitlines():
-            if not line.startswith(advice):
-                print(line, file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _joined() -> Iterator[World]:
-    """The ranks of this job; all have come to the end when it does."""
-    from paddlebox.ranks import World
-
-    world = World.join()
-    try:
-        yield world
-        world.wait("end")
-    except BaseException as error:
-        world.leave(error)
-        raise
-    finally:
-        world.close()
-
-
-def _guarded(run: Any) -> int:
-    try:
-        run()
-    except PaddleBoxError as error:
-        kinds = [
-            kind for kind in type(error).__mro__ if kind.__module__ == PaddleBoxError.__module__
-        ]
-        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that docs have
-        return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
-    except ImportError as error:
-        if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them
-            raise
-        print(f"ImportError: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        number = getattr(error, "signal", signal.SIGINT)
-        print(
-            f"{signal.Signals(number).name}: stopped; the store is at its last commit, and the "
-            "same command goes on from there",
-            file=sys.stderr,
-        )
-        return 128 + number
-    return 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.arguments import number, parse
-from paddlebox.launch.cli import _guarded, _prepare_for
+from paddlebox.launch.process import guarded, prepare
 from paddlebox.launch.run_arguments import add_config
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def export_main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
 
     def run() -> None:
-        _prepare_for(TrainerConfig())
+        prepare(TrainerConfig())
         print(json.dumps(_run(arguments), default=dataclasses.asdict))
 
-    return _guarded(run)
+    return guarded(run)
 
 
 def _arguments(argv: Sequence[str] | None) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paddlebox.config import TrainerConfig
 from paddlebox.config.save import PublishConfig
-from paddlebox.launch.cli import _prepare_for
+from paddlebox.launch.process import prepare
 
 
 def follow_main() -> int:
@@ -19,7 +19,7 @@ def follow_main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     saves, publish = Path(sys.argv[1]), PublishConfig.model_validate_json(sys.argv[2])
-    _prepare_for(TrainerConfig(dense_threads=1))
+    prepare(TrainerConfig(dense_threads=1))
     from paddlebox.serving.follow import follow
 
     follow(saves, publish, sys.stdin, sys.stdout)

@@ -16,7 +16,7 @@ from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.launch import cpu
 from paddlebox.launch.arguments import number, parse
-from paddlebox.launch.cli import _guarded, _prepare_for
+from paddlebox.launch.process import guarded, prepare
 from paddlebox.launch.workers import keep_workers
 
 log = logging.getLogger("paddlebox")
@@ -32,7 +32,7 @@ def serve_main(argv: Sequence[str] | None = None) -> int:
         nonlocal code
         code = _run(arguments)
 
-    return _guarded(run) or code
+    return guarded(run) or code
 
 
 def _arguments(argv: Sequence[str] | None) -> Any:
@@ -109,7 +109,7 @@ def _run(arguments: Any) -> int:
         )
 
     def work(number: int) -> int:
-        return _guarded(lambda: _work(arguments, listener, counters, number))
+        return guarded(lambda: _work(arguments, listener, counters, number))
 
     return keep_workers(
         arguments.workers,
@@ -136,7 +136,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -> None:
-    _prepare_for(TrainerConfig(dense_threads=arguments.threads))
+    prepare(TrainerConfig(dense_threads=arguments.threads))
     # Paddle has come with that, after its settings.
     from paddlebox.serving.http import ServeOptions, serve
     from paddlebox.serving.predictor import Predictor

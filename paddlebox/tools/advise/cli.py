@@ -12,7 +12,7 @@ from typing import Any
 from paddlebox.config import Config, Slots, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
-from paddlebox.launch.cli import _guarded, _prepare
+from paddlebox.launch.process import guarded, prepare
 
 _ADVICE = {
     "dense": "the dense part is what takes the time: smaller layers, larger batches, more ranks "
@@ -57,7 +57,7 @@ def advise_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         config, slots = _config_of(arguments)
-        _prepare(config)
+        prepare(config.trainer)
         told = advise(
             config,
             arguments.folder,
@@ -67,7 +67,7 @@ def advise_main(argv: Sequence[str] | None = None) -> int:
         )
         print(json.dumps(told, indent=1) if arguments.json else as_text(config.name, told))
 
-    return _guarded(run)
+    return guarded(run)
 
 
 def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:

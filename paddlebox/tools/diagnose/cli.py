@@ -17,7 +17,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.hints import did_you_mean
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.launch import run_arguments
-from paddlebox.launch.cli import _guarded, _prepare
+from paddlebox.launch.process import guarded, prepare
 
 _BATCH = 4096
 
@@ -48,7 +48,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         if arguments.top < 1:
             raise ConfigError(f"--top: expected at least 1, found {arguments.top}")
         config, slots = _config_of(arguments)
-        _prepare(config)
+        prepare(config.trainer)
         result = diagnose(
             config,
             arguments.run_dir,
@@ -61,7 +61,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         _print_diagnosis(result)
         _write(arguments.out or arguments.run_dir / "diagnose.json", result)
 
-    return _guarded(run)
+    return guarded(run)
 
 
 def auc_runner_main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         config, slots = _config_of(arguments)
-        _prepare(config)
+        prepare(config.trainer)
         from paddlebox.tools.diagnose.importance import slot_importance
 
         result = slot_importance(
@@ -103,7 +103,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         _print_table(["slots", "AUC lost", "spread"], rows)
         _write(arguments.out or arguments.run_dir / "auc_runner.json", result)
 
-    return _guarded(run)
+    return guarded(run)
 
 
 def _parser(description: str) -> argparse.ArgumentParser:

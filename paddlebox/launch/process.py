@@ -1,0 +1,104 @@
+"""What the command lines of a process that uses Paddle share: settings, ranks, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from paddlebox.config import TrainerConfig
+from paddlebox.errors import (
+    ConfigError,
+    DataError,
+    GuardError,
+    PaddleBoxError,
+    StoreError,
+    StoreLockedError,
+    TrainingError,
+)
+from paddlebox.launch import cpu
+
+if TYPE_CHECKING:
+    from paddlebox.ranks import World
+
+log = logging.getLogger("paddlebox")
+
+# Tried in this order; docs/running.md has them. argparse has 2 as well.
+_EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
+    (ConfigError, 2),
+    (DataError, 3),
+    (StoreLockedError, 6),
+    (StoreError, 4),
+    (GuardError, 7),
+    (TrainingError, 5),
+)
+
+
+def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
+    """Sets up the log and the CPU libraries, then imports Paddle, without its advice on threads."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
+    for line in cpu.apply(trainer.program, trainer.dense_threads):
+        log.debug("%s", line)
+    cpu.keep_heaps_small()
+    os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
+    warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
+    spoken = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(spoken):
+            importlib.import_module("paddlebox._native")
+    finally:
+        # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
+        advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
+        for line in spoken.getvalue().splitlines():
+            if not line.startswith(advice):
+                print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[World]:
+    """Joins the ranks of this job. At its end it waits until all of them have come there."""
+    from paddlebox.ranks import World
+
+    world = World.join()
+    try:
+        yield world
+        world.wait("end")
+    except BaseException as error:
+        world.leave(error)
+        raise
+    finally:
+        world.close()
+
+
+def guarded(run: Callable[[], None]) -> int:
+    """Runs a command. Returns the exit code (docs/running.md), after one line on what failed."""
+    try:
+        run()
+    except PaddleBoxError as error:
+        kinds = [
+            kind for kind in type(error).__mro__ if kind.__module__ == PaddleBoxError.__module__
+        ]
+        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that docs have
+        return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+    except ImportError as error:
+        if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them
+            raise
+        print(f"ImportError: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        number = getattr(error, "signal", signal.SIGINT)
+        print(
+            f"{signal.Signals(number).name}: stopped; the store is at its last commit, and the "
+            "same command goes on from there",
+            file=sys.stderr,
+        )
+        return 128 + number
+    return 0
