@@ -368,7 +368,7 @@ def shared_pull_figures(seed: int, repeats: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     table = Table(TableConfig(embedx_dim=16), hbm_budget_bytes=1 << 30, mem_budget_bytes=1 << 26)
     table.begin(table.stage(sorted_unique_keys(np.arange(1, rows + 1, dtype=np.uint64))))
-    native = table._native
+    native = table.first.native
     out = np.empty((instances, slots * 19), np.float32)
     again = np.empty_like(out)
     figures: dict[str, Any] = {}

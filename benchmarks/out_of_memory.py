@@ -183,13 +183,14 @@ class Trainer:
     def make_rows(self) -> dict[str, Any]:
         """Gives every wide feasign a row that a gradient has reached, pass by pass."""
         from paddlebox import ops
+        from paddlebox.store.commit_queue import When
         from paddlebox.store.table import sorted_unique_keys
         from paddlebox.train.runner import build_runner
 
         started = time.perf_counter()
         vocabulary = self.work.rows // WIDE_SLOTS
         columns = 3 + self.config.table.embedx_dim
-        step = min(self.table.max_pass_rows, ROWS_A_MAKING_PASS) // WIDE_SLOTS
+        step = min(self.table.first.max_pass_rows, ROWS_A_MAKING_PASS) // WIDE_SLOTS
         # Shows and clicks of one each, so that embedx is there, and some gradient.
         gradient = np.random.default_rng(self.work.seed).standard_normal(
             (ROWS_A_PUSH, columns), np.float32
@@ -208,14 +209,14 @@ class Trainer:
                 )
             self.table.end()
             made += len(feasigns)
-            self.table.commit_in_background(pass_number=made)
+            self.table.commit(when=When.BACKGROUND, pass_number=made)
         self.table.wait_commit()
         self.runner = build_runner(self.config, self.slots)
         self.dataset.dense_state = self.runner.dense_state
         self._preload()
         return {
             "rows": made,
-            "row_bytes": self.table.row_bytes,
+            "row_bytes": self.table.first.row_bytes,
             "seconds": time.perf_counter() - started,
             "anonymous_bytes": anonymous_bytes(),
         }

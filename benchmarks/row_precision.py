@@ -34,7 +34,7 @@ def stored_bytes(precision: str) -> int:
         [f"table.row_precision={precision}", "data.train_files=[x]"],
     )
     with Table(config.table) as table:
-        return int(table._native.stored_row_bytes) + 8
+        return int(table.first.native.stored_row_bytes) + 8
 
 
 def main() -> int:

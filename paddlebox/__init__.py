@@ -21,7 +21,7 @@ _LAZY = {
     "QueueDataset": ("paddlebox.data.variants", "QueueDataset"),
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
-    "TableGroup": ("paddlebox.store.group", "TableGroup"),
+    "TableSet": ("paddlebox.store.table_set", "TableSet"),
     "errors": ("paddlebox.errors", ""),
     "open_save": ("paddlebox.saves", "open_save"),
     "nn": ("paddlebox.nn", ""),
@@ -38,7 +38,7 @@ __all__ = [
     "QueueDataset",
     "ReplicaCache",
     "Table",
-    "TableGroup",
+    "TableSet",
     "__version__",
     "errors",
     "nn",
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from paddlebox.data.side_table import InputTable, ReplicaCache
     from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
     from paddlebox.saves import open_save
-    from paddlebox.store.group import TableGroup
     from paddlebox.store.table import Table
+    from paddlebox.store.table_set import TableSet
     from paddlebox.train.batch_loop import train_from_dataset
 
 

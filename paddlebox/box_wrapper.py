@@ -18,7 +18,7 @@ from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.saver import Saver
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 
 class BoxWrapper:
@@ -36,7 +36,7 @@ class BoxWrapper:
 
     def __init__(
         self,
-        table: Tables,
+        table: TableSet,
         dataset: Dataset | None = None,
         *,
         extra: Mapping[str, bytes] | None = None,

@@ -47,8 +47,8 @@ def open_table() -> Iterator[Callable[..., Any]]:
 
     yield make
     for table in opened:
-        if table._native is not None and table._native.training:
-            table._native.abandon()
+        if table.first.native is not None and table.first.native.training:
+            table.first.native.abandon()
         table.close()
 
 

@@ -61,7 +61,7 @@ class Own(Base):
         config = TableConfig(name="hot", embedx_dim=self.dim, embedx_threshold=0)
         keys = sorted_unique_keys(np.arange(1, self.rows + 1, dtype=np.uint64))
         probe = paddlebox.Table(config, mem_budget_bytes=1 << 20)
-        per_row = probe.pass_bytes_per_row
+        per_row = probe.first.pass_bytes_per_row
         probe.close()
         self.table = paddlebox.Table(
             config,
@@ -71,11 +71,11 @@ class Own(Base):
         )
         self.staged = self.table.stage(keys)
         self.table.begin(self.staged)
-        self.native = self.table._native
+        self.native = self.table.first.native
         self.shows = np.zeros(self.rows)
 
     def about(self) -> dict[str, Any]:
-        return {"row_bytes": self.table.row_bytes, "vector_path": self.core.vector_path()}
+        return {"row_bytes": self.table.first.row_bytes, "vector_path": self.core.vector_path()}
 
     def prepare(self, setting: dict[str, Any], count: int) -> str:
         kind = self.read_batches(setting, count)

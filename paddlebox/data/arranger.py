@@ -16,7 +16,7 @@ from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass
 from paddlebox.data.stager import Stager
 from paddlebox.errors import ConfigError, PassError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 
 class Arranger:
@@ -26,7 +26,7 @@ class Arranger:
     """
 
     def __init__(
-        self, table: Tables, options: DatasetOptions, loader: PassLoader, stager: Stager
+        self, table: TableSet, options: DatasetOptions, loader: PassLoader, stager: Stager
     ) -> None:
         self._table = table
         self._options = options

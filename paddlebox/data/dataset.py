@@ -31,17 +31,17 @@ from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import PassError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 
 class Dataset(PaddleSettings, ABC):
     """What every dataset does: it feeds a table's passes, however they come to be loaded.
 
     Args:
-        table: whose rows the passes stage, or a `TableGroup`. seed: of shuffles and samples.
+        table: whose rows the passes stage, or a set of several. seed: of shuffles and samples.
     """
 
-    def __init__(self, table: Tables, *, seed: int = 0) -> None:
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         super().__init__(table, seed)
         self._side_tables = SideTables()
         self._stager = Stager(table)
@@ -90,16 +90,16 @@ class Dataset(PaddleSettings, ABC):
     def step(self, feed: Feed) -> AbstractContextManager[int | None]:
         """Around the run of a batch, for loops of one's own on several ranks. Gives how many of its
         instances count, or None: all do."""
-        return self._table.step(feed)
+        return self._table.peers.step(feed)
 
     @property
     def ranks(self) -> int:
         """How many train this pass together."""
-        return self._table.ranks
+        return self._table.peers.ranks
 
     def gather(self, mine: bytes) -> list[bytes]:
         """What each rank gives, in their order."""
-        return self._table.gather(mine)
+        return self._table.peers.gather(mine)
 
     # ---- the pass that is loaded or open
 
@@ -274,7 +274,7 @@ class InMemoryDataset(Dataset):
     """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
 
     Args:
-        table: whose rows the passes stage, or a `TableGroup`. seed: of shuffles and samples.
+        table: whose rows the passes stage, or a set of several. seed: of shuffles and samples.
     """
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:

@@ -22,7 +22,7 @@ from paddlebox.data.pipeline import LoadThreads, PackThreads, Threads
 from paddlebox.data.plugins import is_library, load_function
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 _MAX_THREADS = 8  # where thread_num leaves the number open
 _MAX_PACK_THREADS = 4
@@ -36,7 +36,7 @@ class PaddleSettings:
         table: whose slots `init` takes. seed: of shuffles and samples.
     """
 
-    def __init__(self, table: Tables, seed: int) -> None:
+    def __init__(self, table: TableSet, seed: int) -> None:
         self._table = table
         self._options = DatasetOptions(seed=seed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.errors import PassError
-from paddlebox.store.group import Tables
+from paddlebox.store.commit_queue import When
+from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class PassFeeder:
 
     def __init__(
         self,
-        table: Tables,
+        table: TableSet,
         options: DatasetOptions,
         loader: PassLoader,
         stager: Stager,
@@ -169,7 +171,7 @@ class PassFeeder:
             consumer="train",
         ) as batches:
             packed = threads.watch(batches)
-            for batch in self._table.feeds(staged.pass_table, len(spans), packed, packer.nobody):
+            for batch in self._table.peers.feeds(staged.pass_table, len(spans), packed, packer.nobody):
                 with stats.times.time("train"):
                     yield batch
         stats.wait_s["batch"] += batches.waited_ns / 1e9
@@ -186,7 +188,7 @@ class PassFeeder:
             tables=tuple(member.name for member in self._table.members),
             read_slots=options.read_slots,
             sequences=options.sequences,
-            exchanged=self._table.ranks > 1,
+            exchanged=self._table.peers.ranks > 1,
         )
         stamps = staged.pass_table.stamps
         return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs)
@@ -246,8 +248,9 @@ class PassFeeder:
         """
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
-        take = self._table.keep_in_background if keep else self._table.commit_in_background
-        taken = take(
+        take = self._table.keep if keep else self._table.commit
+        taken: Future[Any] = take(
+            when=When.BACKGROUND,
             dense=_copies(dense_state) if dense_state is not None else None,
             day=ended.day,
             pass_number=self._passes_committed,

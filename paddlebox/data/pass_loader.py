@@ -19,7 +19,7 @@ from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import ConfigError, PassError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PassLoader:
     """Loads one pass at a time, in a thread of its own, and gives it to the stager."""
 
     def __init__(
-        self, table: Tables, options: DatasetOptions, stager: Stager, side_tables: SideTables
+        self, table: TableSet, options: DatasetOptions, stager: Stager, side_tables: SideTables
     ) -> None:
         self._table = table
         self._options = options
@@ -67,7 +67,7 @@ class PassLoader:
         wanted = self._options
         if self.busy or self._stager.next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
-        if not files and self._table.ranks == 1:  # of several, one may have none
+        if not files and self._table.peers.ranks == 1:  # of several, one may have none
             raise PassError("load_into_memory: there is nothing to load: set_filelist is missing")
         if wanted.use_var is not None:
             names = tuple(member.name for member in self._table.members)
@@ -143,7 +143,7 @@ class PassLoader:
             times=times,
             threads=planned.threads,
         )
-        loaded.in_parts(self._table.agree_parts(len(loaded.ranges)))
+        loaded.in_parts(self._table.peers.agree_parts(len(loaded.ranges)))
         stats = PassStats.of(loaded, times, planned.threads.now)
         if planned.train:
             self._told.tell(planned.options, loaded.findings, loaded.size)

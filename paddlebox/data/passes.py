@@ -12,7 +12,7 @@ import numpy as np
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
 from paddlebox.errors import OutOfSpaceError
-from paddlebox.store.table import StagedPass
+from paddlebox.store.staged import StagedPass
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.data.passes import Pass, Staged
 from paddlebox.data.pipeline import AFTER
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Stager:
     `current` is the pass that is open, `next` the one that is loaded; None: there is none.
     """
 
-    def __init__(self, table: Tables) -> None:
+    def __init__(self, table: TableSet) -> None:
         self._table = table
         self._thread = ThreadPoolExecutor(
             1, "paddlebox-stage", initializer=_native.core.release_thread_affinity

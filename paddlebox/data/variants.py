@@ -9,7 +9,7 @@ from paddlebox.data.batches import Feed
 from paddlebox.data.dataset import Dataset, InMemoryDataset
 from paddlebox.data.options import JOIN
 from paddlebox.errors import PassError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 
 class BoxPSDataset(InMemoryDataset):
@@ -50,7 +50,7 @@ class QueueDataset(Dataset):
         paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once a file list
     """
 
-    def __init__(self, table: Tables, *, seed: int = 0) -> None:
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
         self._window_files = 1
 

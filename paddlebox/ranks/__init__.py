@@ -2,13 +2,12 @@
 
 world.py        who there is, waiting for each other, small things gathered
 lane.py         arrays between every two ranks
-sharded.py      a table whose rows all ranks reach: keys once a pass
-group.py        several such tables, exchanged in the same steps
+many_ranks.py   the exchanges of a set of tables
+sharded.py      of one table, whose rows all ranks reach: keys once a pass
 plans.py        what a pass and its steps exchange, as it is known ahead
 asking.py       finds it for some batches at a time
 stepping.py     each step: rows before it, gradients after it
 exchange.py     rows from their owners, gradients to them
-many_ranks.py   what both leave to the world alone
 batch_rows.py   where the rows of a batch are: on the host, or on a GPU
 early.py        rows that travel a step earlier
 two_level.py    the same exchange, with what a node's ranks ask and send merged first
@@ -23,8 +22,7 @@ dense_modes.py  some of them only, or averages of the parameters now and then
 moving.py       the rows of some ranks as the stores of another number of them
 """
 
-from paddlebox.ranks.group import ShardedGroup
-from paddlebox.ranks.sharded import ShardedTable
+from paddlebox.ranks.many_ranks import ManyRanks
 from paddlebox.ranks.world import World
 
-__all__ = ["ShardedGroup", "ShardedTable", "World"]
+__all__ = ["ManyRanks", "World"]

@@ -18,11 +18,12 @@ from paddlebox import heartbeat
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.files import table_folder
+from paddlebox.store.first_version import FirstVersion, commit_moved
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
-from paddlebox.store.table import Table
+from paddlebox.store.tiered_table import TieredTable
 
 _BLOCK = 64  # counters of the admission filter that belong to one stretch of keys
 Range = tuple[int, int]  # first and last key
@@ -113,19 +114,23 @@ def _write_table(
         parity=None,
     )
     progress = heartbeat.rows(f"rows of {len(sources)} ranks")
-    with ExitStack() as opened, Table(config, options) as table:
+    with ExitStack() as opened, TieredTable(config, options) as table:
         old = [opened.enter_context(open_source(*source)) for source in sources]
         imported = import_rows(
             old, table, slots=[], keyed_by_slot=False, progress=progress, key_range=own
         )
         counts = [found for one in old if (found := one.admission_counts()) is not None]
-        table.commit_moved(
-            before,
+        own_rows = FirstVersion(
             imported.segments,
             dense=old[0].load_dense(),
             admission=counts_of(counts, own).tobytes() if counts else None,
             events=events,
+            day=before.day,
+            cursor=before.cursor,
+            config_hash=before.config_hash,
+            config=before.config,
         )
+        commit_moved(table, before, own_rows)
     return imported.rows
 
 

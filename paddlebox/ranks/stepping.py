@@ -72,7 +72,7 @@ class Stepping:
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:
-        """As `ShardedTable.step`."""
+        """As `ManyRanks.step`, of one table."""
         step: Step = feed.pop(self._step)
         for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
             del feed[name]

@@ -12,14 +12,15 @@ from paddlebox.saves.layout import check_layout
 from paddlebox.saves.reader import Save, chain_of
 from paddlebox.saves.saver import layouts_of
 from paddlebox.saves.served import Served
-from paddlebox.store.group import Tables, commit_initial
+from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import import_chunks
 from paddlebox.store.life import DECAY, numbered
+from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger("paddlebox")
 
 
-def load_save(save: Save, tables: Tables) -> int:
+def load_save(save: Save, tables: TableSet) -> int:
     """Fill an empty table, or group of tables, with the rows that the save's chain serves.
 
     This makes the first version of the store, with the dense state of the save.
@@ -42,7 +43,7 @@ def load_save(save: Save, tables: Tables) -> int:
     check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
     chain = chain_of(save)
     log.info("loading %s: %s", save.folder, " and ".join(one.name for one in chain))
-    of_each: list[dict[str, Any]] = []
+    of_each: list[FirstVersion] = []
     rows = 0
     for number, table in enumerate(tables.members):
         parts = [one.parts[table.name] for one in chain]
@@ -51,16 +52,14 @@ def load_save(save: Save, tables: Tables) -> int:
         )
         rows += sum(segment["rows"] for segment in segments)
         of_each.append(
-            {
-                "segments": segments,
-                "dense": {} if number else save.dense(),
-                "admission": None,
-                "day": save.meta["day"],
-                "events": _days_ended(parts[-1]),
-                "cursor": {} if number else {"pass": 0, "epoch": 0, "loaded_from": save.name},
-                "config_hash": "",
-                "config": {} if number else _description(save),
-            }
+            FirstVersion(
+                segments,
+                dense={} if number else save.dense(),
+                day=save.meta["day"],
+                events=_days_ended(parts[-1]),
+                cursor={} if number else {"pass": 0, "epoch": 0, "loaded_from": save.name},
+                config={} if number else _description(save),
+            )
         )
     commit_initial(tables, of_each)
     log.info("loaded %s: %d rows", save.folder, rows)

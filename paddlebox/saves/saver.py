@@ -27,10 +27,10 @@ from paddlebox.saves.served import Served
 from paddlebox.saves.touched import Index, keys_in, touched
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
 from paddlebox.store.frozen import Frozen
-from paddlebox.store.group import Tables, reset_delta
 from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
 from paddlebox.store.one_rank import OneRank
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 
 log = logging.getLogger("paddlebox")
 core = _native.core
@@ -38,7 +38,7 @@ _DELTA_SCORE, _LIFE_SEQ = 3, 5  # positions in the words of a row (docs/formats/
 
 
 class Saver:
-    """Saves the committed rows of a table, or of a group of tables, in OUT.
+    """Saves the committed rows of a set of tables in OUT.
 
     It needs that no pass is open.
 
@@ -50,14 +50,14 @@ class Saver:
 
     def __init__(
         self,
-        table: Tables,
+        table: TableSet,
         out: Path | str,
         *,
         extra: Mapping[str, bytes] | None = None,
         dense: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._table = table
-        self._members: Sequence[Table] = table.members
+        self._members: Sequence[TieredTable] = table.members
         self.out = Path(out).absolute()
         self._extra = dict(extra or {})
         self._dense = dense
@@ -108,7 +108,7 @@ class Saver:
         chain = chain_of(parent)
         try:
             chosen = [
-                _changes(table, [save.parts[table.name] for save in chain], part, self._table)
+                _changes(table, [save.parts[table.name] for save in chain], part, self._table.peers)
                 for table, part in zip(self._members, writer.parts, strict=True)
             ]
             fields = {
@@ -157,7 +157,7 @@ class Saver:
         """
         frozen = Frozen(self._table)
         try:
-            if self._table.rank == 0:
+            if self._table.peers.rank == 0:
                 donefile.claim(self.out, name)
         except BaseException:
             frozen.close()
@@ -186,7 +186,7 @@ class Saver:
             chosen = [base_filter(t.config.life, t.day) for t in self._members]
         else:
             chosen = [t.delta_filter() for t in self._members]
-        reset_delta(self._table, chosen, until)
+        self._table.reset_delta(chosen, until)
 
     def has_begun_anew(self, save: Save) -> bool:
         """Whether delta_score was set to 0 after this save."""
@@ -202,12 +202,12 @@ class Saver:
 
     def last(self) -> Save | None:
         """The save that the next delta will extend; None before the first base."""
-        name = self.as_first(donefile.last(self.out) if self._table.rank == 0 else None)
+        name = self.as_first(donefile.last(self.out) if self._table.peers.rank == 0 else None)
         return open_save(self.out / name) if name is not None else None
 
     def as_first(self, mine: Any) -> Any:
         """Return the first rank's value on every rank. Only the first rank reads the donefiles."""
-        return json.loads(self._table.meet("save asked", json.dumps(mine).encode())[0])
+        return json.loads(self._table.peers.meet("save asked", json.dumps(mine).encode())[0])
 
     def of_last_pass(self) -> Save | None:
         """The save of the table's last pass; None if there is none."""
@@ -261,7 +261,7 @@ class Saver:
     def _writer(self, name: str) -> SaveWriter:
         self.commit_ended()
         target = self.out / name
-        if self._table.rank == 0:
+        if self._table.peers.rank == 0:
             target = donefile.claim(self.out, name)
         return SaveWriter(
             target,
@@ -269,7 +269,7 @@ class Saver:
                 Shape(table.name, table.row_bytes // 4, int(table.row_layout["fingerprint"]))
                 for table in self._members
             ],
-            self._table,
+            self._table.peers,
         )
 
     def _finish(
@@ -292,9 +292,9 @@ class Saver:
         of_tables = list(map(_of_table, self._members, chosen))
         dense = self._dense if self._dense is not None else self._table.load_dense()
         save = open_save(writer.finish(complete, of_tables, dense, self._extra))
-        if self._table.rank == 0:
+        if self._table.peers.rank == 0:
             donefile.append(self.out, save.meta)
-        self._table.meet("save is done")
+        self._table.peers.meet("save is done")
         log.debug("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         return save
 
@@ -302,10 +302,10 @@ class Saver:
         # After the donefile was written: if the process dies before this, the next delta is larger
         # but correct.
         if not self._members[0].read_only:
-            reset_delta(self._table, saved)
+            self._table.reset_delta(saved)
 
 
-def layouts_of(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
+def layouts_of(tables: Sequence[TieredTable]) -> dict[str, dict[str, Any]]:
     """The layouts of tables, in the form that `check_layout` expects."""
     return {
         table.name: {
@@ -316,7 +316,7 @@ def layouts_of(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _of_table(table: Table, chosen: SaveFilter | None) -> dict[str, Any]:
+def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
     """The fields of meta.json that each table has."""
     head, journal = table.head, table.journal()
     return {
@@ -334,7 +334,9 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), _own(rows, *words))
 
 
-def _changes(table: Table, chain: list[Save], writer: PartWriter, ranks: OneRank) -> SaveFilter:
+def _changes(
+    table: TieredTable, chain: list[Save], writer: PartWriter, ranks: OneRank
+) -> SaveFilter:
     """Write the differences between a base of now and what the chain serves, in the rank's range.
 
     Returns: the filter of the delta.

@@ -18,7 +18,7 @@ from paddlebox.saves.reader import Save
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES
 from paddlebox.store.life import DELTA_RESET, SaveFilter
 from paddlebox.store.one_rank import OneRank
-from paddlebox.store.table import Table
+from paddlebox.store.tiered_table import TieredTable
 
 core = _native.core
 # Random reads cost more than sequential ones. Above this share of the rows, read the whole table.
@@ -27,7 +27,7 @@ _BLOCKS = 64  # blocks per read of each segment; small, because a pass may write
 
 
 def touched(
-    table: Table, parent: Save, chosen: SaveFilter, ranks: OneRank | None = None
+    table: TieredTable, parent: Save, chosen: SaveFilter, ranks: OneRank | None = None
 ) -> list[Any] | None:
     """The segments that contain every key which may differ from the save parent.
 
@@ -37,11 +37,11 @@ def touched(
 
     Args:
         chosen: the filter of the delta.
-        ranks: the ranks that share the table; None: the table knows them itself.
+        ranks: the ranks that share the table; None: there is one.
 
     Returns: open segments; None if a condition does not hold.
     """
-    ranks = ranks or table
+    ranks = ranks or OneRank()
     of_ranks = parent.meta.get("ranks", [parent.meta])
     if len(of_ranks) != ranks.ranks:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,12 +18,12 @@ from paddlebox.config.phases import state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
-from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 
 Visit = Callable[[np.ndarray, np.ndarray], None]
 
@@ -81,7 +82,7 @@ class _TableRows:
     Args: of_ranks: of each rank that has some of them, in the order of their keys.
     """
 
-    def __init__(self, of_ranks: Sequence[Table], kept: ServeFilter) -> None:
+    def __init__(self, of_ranks: Sequence[TieredTable], kept: ServeFilter) -> None:
         self.layout = of_ranks[0].layout
         self._of_ranks = of_ranks
         self._kept = kept
@@ -157,11 +158,7 @@ class RunSource(Closing):
             read_only=True,
             version=head.version,
         )
-        self._table: Tables = (
-            TableGroup(fields, options, slots=self.slots)
-            if len(fields) > 1
-            else Table(fields[0], options)
-        )
+        self._table = TableSet(fields, options, slots=self.slots if len(fields) > 1 else None)
         self._others = ExitStack()
         try:
             of_others = [self._open_rank(fields, *other, options) for other in others]
@@ -213,7 +210,7 @@ class RunSource(Closing):
         store: Path,
         record: VersionRecord,
         options: TableOptions,
-    ) -> list[Table]:
+    ) -> list[TieredTable]:
         """The tables of another rank."""
         tables = []
         for number, one in enumerate(fields):
@@ -221,7 +218,7 @@ class RunSource(Closing):
             version = record.tables[one.name] if number else record.version
             # Tables of one process go by their names.
             named = one.model_copy(update={"name": f"{one.name} of {folder}"})
-            tables.append(Table(named, options, folder=folder, version=version))
+            tables.append(TieredTable(named, replace(options, folder=folder, version=version)))
             self._others.callback(tables[-1].close)
         return tables
 

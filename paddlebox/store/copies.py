@@ -194,7 +194,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
 
 
 class Copier:
-    """Copies commits of a table in the background: give `offer` to `Table.after_commit`.
+    """Copies commits of a table in the background: give `offer` to `CommitQueue.after_commit`.
 
     A commit that comes while an earlier one is being copied is left out, or with every_one waits
     for it. What fails is logged and

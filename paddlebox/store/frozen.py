@@ -8,22 +8,22 @@ from typing import Any
 
 from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
-from paddlebox.store.group import Tables
 from paddlebox.store.history import GroupLink, History
 from paddlebox.store.leases import leased
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 
 
 class _Version:
     """The newest version of a table, whose files a lease keeps."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TieredTable) -> None:
         if table.folder is None or table.head is None:
             raise StoreError(f"table '{table.name}' has no committed version to keep")
         self.folder, self.config = table.folder, table.config
         self.name, self.layout = table.name, table.layout
-        with table.committing():  # else it might be forgotten before it is leased
+        with table.versions.committing:  # else it might be forgotten before it is leased
             self.record = table.head
             self.journal = table.journal()
             self.lease = leased(str(table.folder), self.record.version)
@@ -41,20 +41,22 @@ class _FrozenHistory(History):
         return self._journal
 
 
-class FrozenTable(Table):
-    """As a `Table` that is read only. Operators do not find it: a program that names no table means
-    the one that it was taken of."""
+class FrozenTable(TieredTable):
+    """Operators do not find it: a program that names no table means the one that it was taken
+    of."""
 
     def __init__(self, of: _Version) -> None:
         self._of = of
         super().__init__(
             # When it is closed the name is taken from the operators: not that of the other.
             of.config.model_copy(update={"name": f"{of.name} at version {of.record.version}"}),
-            seed=int(of.layout["seed"]),
-            folder=of.folder,
-            mem_budget_bytes=LEAST_MEM_BYTES,
-            read_only=True,
-            history=_FrozenHistory(of),
+            TableOptions(
+                folder=of.folder,
+                seed=int(of.layout["seed"]),
+                mem_budget_bytes=LEAST_MEM_BYTES,
+                read_only=True,
+            ),
+            versions=_FrozenHistory(of),
         )
 
     @property
@@ -63,13 +65,13 @@ class FrozenTable(Table):
 
 
 class Frozen(Closing):
-    """The last commit of a table or a group, kept until `close`. Rows are opened by `open`, which
+    """The last commit of a set of tables, kept until `close`. Rows are opened by `open`, which
     another thread may call: filters and fences are read then, 2 bytes a row.
 
     Raises: StoreError for a table without a folder, or without a commit; OutOfSpaceError.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: TableSet) -> None:
         tables.commit_ended()
         self._versions: list[_Version] = []
         self._opened = ExitStack()

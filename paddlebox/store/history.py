@@ -26,14 +26,12 @@ ADMISSION = OWN + "admission"
 
 @dataclass(frozen=True)
 class GroupLink:
-    """What ties a table to the others of its `TableGroup` (store/group.py)."""
+    """What ties a table to the others of its `TableSet` (store/table_set.py)."""
 
     #: Of the first table: the versions of the others that its next version names.
     others: Callable[[], Mapping[str, int]] | None = None
     #: Of another: its versions that kept versions of the first one name.
     named: Callable[[], Collection[int]] | None = None
-    #: Waits for the commit of all tables in the background.
-    settle: Callable[[], object] | None = None
     #: Of another that is opened for training: the version to go back to; 0: an empty table.
     version: int | None = None
 

@@ -15,8 +15,8 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.one_rank import ALL_KEYS
-from paddlebox.store.options import LEAST_MEM_BYTES
-from paddlebox.store.table import Table
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
+from paddlebox.store.tiered_table import TieredTable
 
 _SORT_BYTES = 256 << 20  # of rows in memory, where their keys change
 
@@ -29,7 +29,7 @@ class Imported:
     dropped: list[int]  # rows left out, by their slot in the source
 
 
-def open_source(folder: Path, version: int | None) -> Table:
+def open_source(folder: Path, version: int | None) -> TieredTable:
     """A store's newest version, or the one that is named, to read: it stays until the table is
     closed, also while the store is trained.
 
@@ -43,19 +43,19 @@ def open_source(folder: Path, version: int | None) -> Table:
     config = TableConfig.model_validate(layout, strict=False)
     # Tables of one process go by their names.
     config = config.model_copy(update={"name": f"{config.name} of {folder}"})
-    return Table(
-        config,
-        seed=seed,
+    options = TableOptions(
         folder=folder,
+        seed=seed,
         mem_budget_bytes=LEAST_MEM_BYTES,
         read_only=True,
         version=version,
     )
+    return TieredTable(config, options)
 
 
 def import_rows(
-    sources: Sequence[Table],
-    target: Table,
+    sources: Sequence[TieredTable],
+    target: TieredTable,
     *,
     slots: Sequence[int],
     keyed_by_slot: bool,
@@ -64,7 +64,7 @@ def import_rows(
     key_range: tuple[int, int] = ALL_KEYS,
     sort_bytes: int = _SORT_BYTES,
 ) -> Imported:
-    """Writes the rows of some stores as segments of target, a new store: see Table.commit_initial.
+    """Writes the rows of some stores as segments of target, a new store: see `commit_initial`.
 
     Args:
         sources: the table, or its ranks in their order.
@@ -79,7 +79,7 @@ def import_rows(
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
     assert target.folder is not None
-    native = target._native
+    native = target.native
     pairs = key_slots or list(enumerate(slots))
     moves = keyed_by_slot and any(
         new >= 0 and before != after for new, (before, after) in zip(slots, pairs, strict=True)
@@ -87,7 +87,7 @@ def import_rows(
     rows = sum(_share(source, key_range) for source in sources)
     _check_room(target, rows, f"of {sources[0].folder}", 2 if moves else 1)
     found = _native.core.import_rows(
-        [source._native for source in sources],
+        [source.native for source in sources],
         native,
         list(slots),
         keyed_by_slot,
@@ -108,9 +108,9 @@ def import_rows(
 
 
 def import_chunks(
-    target: Table, chunks: Iterator[tuple[np.ndarray, np.ndarray]], most_rows: int
+    target: TieredTable, chunks: Iterator[tuple[np.ndarray, np.ndarray]], most_rows: int
 ) -> list[dict[str, Any]]:
-    """Writes rows as segments of target, a new store: see Table.commit_initial.
+    """Writes rows as segments of target, a new store: see `commit_initial`.
 
     Args:
         chunks: (n) uint64 keys, ascending from chunk to chunk too, and (n, words) float32 rows
@@ -120,10 +120,10 @@ def import_chunks(
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
     _check_room(target, most_rows, "to be loaded")
-    return list(_native.core.import_chunks(target._native, most_rows, iter(chunks)))
+    return list(_native.core.import_chunks(target.native, most_rows, iter(chunks)))
 
 
-def _share(source: Table, key_range: tuple[int, int]) -> int:
+def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
     """How many rows of a table have keys in a range: keys are hashes, which lie evenly."""
     head = source.head
     if head is None or not head.segments:
@@ -134,8 +134,8 @@ def _share(source: Table, key_range: tuple[int, int]) -> int:
     return -(-head.live_rows * max(0, inside) // (last - first + 1))
 
 
-def _check_room(target: Table, rows: int, which: str, times: int = 1) -> None:
-    needed = rows * (target._native.stored_row_bytes + 8) * 11 // 10 * times
+def _check_room(target: TieredTable, rows: int, which: str, times: int = 1) -> None:
+    needed = rows * (target.native.stored_row_bytes + 8) * 11 // 10 * times
     free = target.free_bytes()
     if needed > free:
         raise OutOfSpaceError(

@@ -19,12 +19,17 @@ class StagedPass:
     row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
     train: bool = True
-    refused: int = 0  # keys that get no row yet: see Table.count_keys
+    refused: int = 0  # keys that get no row yet: see TableSet.count_keys
 
     @property
     def stamps(self) -> tuple[int, ...]:
         """Of each table that the pass has rows in."""
         return (self.stamp,)
+
+    @property
+    def own(self) -> StagedPass:
+        """The pass in the table of this rank's own range."""
+        return self
 
     @property
     def hits_of(self) -> Mapping[str, Mapping[str, int]]:

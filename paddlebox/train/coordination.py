@@ -20,9 +20,9 @@ from paddlebox.config import Config
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError, StoreError
 from paddlebox.ranks import World
-from paddlebox.store.group import Tables
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.rank_stores import newest_after_passes
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
@@ -199,7 +199,7 @@ def known_to_any(skipped: Mapping[str, int], world: World) -> dict[str, int]:
     return known
 
 
-def stop_together(world: World, table: Tables) -> None:
+def stop_together(world: World, table: TableSet) -> None:
     """After a pass: where a signal has come to any rank, every rank commits what it has and ends as
     if it had come to it.
 

@@ -20,8 +20,8 @@ from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.store.frozen import Frozen, FrozenTable
-from paddlebox.store.group import Tables
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import coordination, resume
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.dump import PredictionDump
@@ -104,7 +104,7 @@ def evaluate(
 
 @contextmanager
 def _seen(
-    table: Tables, as_served: bool, threshold: float | None
+    table: TableSet, as_served: bool, threshold: float | None
 ) -> Iterator[Sequence[ServeFilter]]:
     """as_served: lets evaluation see only the rows that an export keeps, and gives the filter of
     each table."""
@@ -138,7 +138,7 @@ def opened(
     slots: Slots,
     world: World = _ALONE,
     phase: Phase = Phase.UPDATE,
-) -> Iterator[tuple[Tables, Runner, int]]:
+) -> Iterator[tuple[TableSet, Runner, int]]:
     """The newest commit of a run, of a pass that all ranks have, to evaluate with, and its version.
 
     Raises: StoreError where there is none; ConfigError for another model or slots than it has.
@@ -163,7 +163,7 @@ def opened(
 def evaluate_files(
     config: Config,
     slots: Slots,
-    table: Tables,
+    table: TableSet,
     runner: Runner,
     files: Sequence[str],
     dump: PredictionDump | None = None,

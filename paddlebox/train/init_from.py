@@ -22,12 +22,13 @@ from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks.moving import counts_of
 from paddlebox.store.files import table_folder, write_durably
-from paddlebox.store.group import Tables, commit_initial
+from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows, open_source
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.run_config import SLOTS_FILE
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.versions import find_version
 from paddlebox.train.phases import Runners
 from paddlebox.train.resume import description
@@ -107,7 +108,7 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def init_from(
-    source: Source, config: Config, slots: Slots, tables: Tables, runner: Runners, run_dir: Path
+    source: Source, config: Config, slots: Slots, tables: TableSet, runner: Runners, run_dir: Path
 ) -> dict[str, Any]:
     """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
     carried, reset and dropped. The default tables belong together, others by name.
@@ -123,14 +124,14 @@ def init_from(
         assert first.head is not None
         log.info("init from %s, version %d", source.run, first.head.version)
         carried: dict[str, _Carried] = {}
-        of_each: list[dict[str, Any]] = []
+        of_each: list[FirstVersion] = []
         for number, table in enumerate(tables.members):
             name = table.name if number else _DEFAULT
-            fields = _of_new()
             if name in old:
-                carried[name] = one = _carry(old[name], table, chosen.within(name), config)
-                fields = one.fields()
-            of_each.append(fields)
+                key_range = tables.peers.key_range
+                one = _carry(old[name], table, chosen.within(name), config, key_range)
+                carried[name] = one
+            of_each.append(carried[name].first_version() if name in old else FirstVersion())
         same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
         dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
         report = {
@@ -145,15 +146,14 @@ def init_from(
         }
         runner.load_dense_state(dense.state)
         write_durably(str(run_dir / INIT_FILE), json.dumps(report, indent=1).encode())
-        of_each[0] |= {
-            "dense": dense.state,
-            "cursor": {
-                "pass": 0, "epoch": 0, "init_from": [str(source.run), first.head.version],
-                "ranks": tables.ranks,
-            },
-            "config_hash": config.fingerprint(),
-            "config": description(config, slots),
-        }  # fmt: skip
+        cursor = {"init_from": [str(source.run), first.head.version], "ranks": tables.peers.ranks}
+        of_each[0] = replace(
+            of_each[0],
+            dense=dense.state,
+            cursor={"pass": 0, "epoch": 0, **cursor},
+            config_hash=config.fingerprint(),
+            config=description(config, slots),
+        )
         commit_initial(tables, of_each)
     for line in format_report(report):
         log.info("init: %s", line)
@@ -161,10 +161,10 @@ def init_from(
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[dict[str, list[Table]]]:
+def _opened(source: Source) -> Iterator[dict[str, list[TieredTable]]]:
     """The tables of the source by name, to read, of each of its ranks; _DEFAULT is the default
     one."""
-    tables: dict[str, list[Table]] = {}
+    tables: dict[str, list[TieredTable]] = {}
     with ExitStack() as opened:
         for store, record in rank_versions(source.run / "store", source.version):
             stores = {_DEFAULT: (store, record.version)} | {
@@ -189,32 +189,19 @@ class _Carried:
     day: int
     events: list[dict[str, Any]]
 
-    def fields(self) -> dict[str, Any]:
-        """Of `Table.commit_initial`."""
-        return {
-            **_of_new(),
-            "segments": self.imported.segments,
-            "admission": self.admission,
-            "day": self.day,
-            "events": self.events,
-        }
+    def first_version(self) -> FirstVersion:
+        return FirstVersion(
+            self.imported.segments, admission=self.admission, day=self.day, events=self.events
+        )
 
 
-def _of_new() -> dict[str, Any]:
-    """Of `Table.commit_initial`, for a table that begins empty."""
-    return {
-        "segments": [],
-        "dense": {},
-        "admission": None,
-        "day": 0,
-        "events": [],
-        "cursor": {},
-        "config_hash": "",
-        "config": {},
-    }
-
-
-def _carry(old: Sequence[Table], new: Table, slots: _SlotMap, config: Config) -> _Carried:
+def _carry(
+    old: Sequence[TieredTable],
+    new: TieredTable,
+    slots: _SlotMap,
+    config: Config,
+    key_range: tuple[int, int],
+) -> _Carried:
     imported = import_rows(
         old,
         new,
@@ -222,22 +209,22 @@ def _carry(old: Sequence[Table], new: Table, slots: _SlotMap, config: Config) ->
         keyed_by_slot=_per_slot(config),
         key_slots=slots.keys,
         progress=_progress(_live_rows(old)),
-        key_range=new.key_range,
+        key_range=key_range,
     )
-    admission = _admission(old, new, slots)
+    admission = _admission(old, new, slots, key_range)
     parts = _parts(old[0].config, new.config)
     counts = _what_of_counts(new, admission)
     events = max((table.events for table in old), key=len)  # a rank may be one behind
     return _Carried(imported, parts, admission, counts, old[0].day, events)
 
 
-def _live_rows(tables: Sequence[Table]) -> int:
+def _live_rows(tables: Sequence[TieredTable]) -> int:
     return sum(table.head.live_rows for table in tables if table.head is not None)
 
 
 def _of_tables(
-    tables: Tables,
-    old: Mapping[str, Sequence[Table]],
+    tables: TableSet,
+    old: Mapping[str, Sequence[TieredTable]],
     carried: Mapping[str, _Carried],
     moved: Sequence[str],
 ) -> dict[str, Any]:
@@ -389,18 +376,20 @@ def _places(old: Slots, new: Slots, per_slot: bool) -> tuple[list[int], list[tup
     return indices, keys
 
 
-def _admission(old: Sequence[Table], new: Table, slots: _SlotMap) -> bytes | None:
+def _admission(
+    old: Sequence[TieredTable], new: TieredTable, slots: _SlotMap, key_range: tuple[int, int]
+) -> bytes | None:
     """The counts of feasigns without a row, where the new filter can hold them."""
     before, after = old[0].config.admission, new.config.admission
     if before.min_count == 1 or after.min_count == 1 or before.filter_bytes != after.filter_bytes:
         return None
     if slots.moved:
         return None  # with key_space per_slot they are counts of other keys
-    counts = [np.frombuffer(table._native.admission_state(), np.uint8) for table in old]
-    return counts_of(counts, new.key_range).tobytes()
+    counts = [np.frombuffer(table.native.admission_state(), np.uint8) for table in old]
+    return counts_of(counts, key_range).tobytes()
 
 
-def _what_of_counts(new: Table, admission: bytes | None) -> str:
+def _what_of_counts(new: TieredTable, admission: bytes | None) -> str:
     if new.config.admission.min_count == 1:
         return "none"
     return "carried" if admission is not None else "start anew"

@@ -16,7 +16,7 @@ import numpy as np
 from paddlebox import __version__, _native
 from paddlebox.config import Config
 from paddlebox.errors import StoreError
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 
 ENVIRONMENT = "environment.json"
 CALIBRATION_BINS = 20
@@ -91,7 +91,7 @@ def calibration(
     ]
 
 
-def sizes(table: Tables) -> dict[str, int]:
+def sizes(table: TableSet) -> dict[str, int]:
     """Of all tables, at their newest commits: rows that live, segments and their bytes; rows in
     MEM; bytes written by passes and by merges since they were opened."""
     counters = [member.counters() for member in table.members]

@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ShardedGroup, ShardedTable, World
+from paddlebox.ranks import ManyRanks, World
 from paddlebox.store.compaction import Policy
-from paddlebox.store.group import TableGroup, Tables
 from paddlebox.store.options import TableOptions
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
 from paddlebox.train.metric_set import check_columns
 
 log = logging.getLogger("paddlebox")
@@ -120,7 +118,7 @@ def open_table(
     read_only: bool = False,
     version: int | None = None,
     world: World | None = None,
-) -> Tables:
+) -> TableSet:
     """The table that the config describes, or all of them where it has `extra_tables`, over the
     store in folder; with several ranks in world this rank's part of it. version: to read instead of
     the newest.
@@ -129,18 +127,17 @@ def open_table(
         table; when a slot's table is not there; when the store has tables that the config lacks.
     """
     options = replace(table_options(config), folder=folder, read_only=read_only, version=version)
-    sharded: dict[str, Any] = {"world": world, "exchange": config.ranks}
     if config.extra_tables:
         slots = slots or read_slots(config)
-        rates = [_slot_rates(config, table, slots) for table in config.tables]
-        if world is not None and not world.alone:
-            return ShardedGroup(config.tables, options, slots=slots, slot_rates=rates, **sharded)
-        return TableGroup(config.tables, options, slots=slots, slot_rates=rates)
-    rates_of_one = _slot_rates(config, config.table, slots) if slots is not None else []
-    if world is not None and not world.alone:
-        return ShardedTable(config.table, options, slot_rates=rates_of_one, **sharded)
-    table = Table(config.table, options, slot_rates=rates_of_one)
-    if table.head is not None and table.head.tables:
+    rates = [] if slots is None else [_slot_rates(config, one, slots) for one in config.tables]
+    table = TableSet(
+        config.tables,
+        options,
+        slots=slots if config.extra_tables else None,
+        slot_rates=rates,
+        peers=ManyRanks(world, config.ranks) if world is not None and not world.alone else None,
+    )
+    if not config.extra_tables and table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
         table.close()
         raise ConfigError(
@@ -188,7 +185,7 @@ def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]
     return [rates.get(name, 1.0) for name in names]
 
 
-def create_dataset(config: Config, slots: Slots, table: Tables) -> InMemoryDataset:
+def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDataset:
     """The feeder that the config describes; with phases, of the instances that update takes."""
     dataset = InMemoryDataset(table, seed=config.seed)
     dataset.init(

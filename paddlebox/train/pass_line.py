@@ -14,9 +14,9 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from paddlebox.config import Config
 from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
-from paddlebox.ranks import ShardedGroup, ShardedTable
+from paddlebox.ranks import ManyRanks
 from paddlebox.ranks.traffic import Sent, of_pass
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.train.batch_loop import PassResult
 from paddlebox.train.metrics import (
     PassMetrics,
@@ -49,7 +49,7 @@ def title(planned: PlannedPass, passes: int) -> str:
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
 
-def begun(table: Tables, title: str) -> Started:
+def begun(table: TableSet, title: str) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
         title,
@@ -62,13 +62,13 @@ def begun(table: Tables, title: str) -> Started:
     )
 
 
-def sent_now(table: Tables) -> Sent:
+def sent_now(table: TableSet) -> Sent:
     """Bytes that this rank has sent, where there are several."""
-    return table.traffic.now() if isinstance(table, ShardedTable | ShardedGroup) else {}
+    return table.peers.traffic.now() if isinstance(table.peers, ManyRanks) else {}
 
 
 def exchanged(
-    table: Tables,
+    table: TableSet,
     begin: Started,
     after: dict[str, Any],
     line: Mapping[str, Any],
@@ -82,9 +82,9 @@ def exchanged(
         after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
             since it was started. instances: of the pass on this rank.
     """
-    if not isinstance(table, ShardedTable | ShardedGroup):
+    if not isinstance(table.peers, ManyRanks):
         return {}
-    table.traffic.sent["dense"] = dense_bytes
+    table.peers.traffic.sent["dense"] = dense_bytes
     steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]
     spent = {
         what: {
@@ -98,7 +98,7 @@ def exchanged(
     sent = of_pass(
         begin.traffic,
         sent_now(table),
-        table.gather,
+        table.peers.gather,
         steps,
         line["samples"],
         {"samples": instances, **spent},
@@ -107,7 +107,7 @@ def exchanged(
 
 
 def by_table(
-    table: Tables, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
+    table: TableSet, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     """What of a pass's counts is which table's, where there are several."""
     if len(table.members) == 1:
@@ -172,7 +172,7 @@ def _of_hour(planned: PlannedPass) -> dict[str, Any]:
 
 
 def ended(
-    table: Tables,
+    table: TableSet,
     begin: Started,
     outcome: Mapping[str, Any],
     stats: PassStats,
@@ -223,7 +223,7 @@ def _difference(
     return {name: after[prefix + name] - before[prefix + name] for name in names}
 
 
-def wear(config: Config, table: Tables, seconds: float) -> dict[str, Any]:
+def wear(config: Config, table: TableSet, seconds: float) -> dict[str, Any]:
     """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
     for."""
     counters = table.counters()

@@ -26,10 +26,12 @@ import numpy as np
 from paddlebox import heartbeat
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
-from paddlebox.ranks import ShardedTable, World
-from paddlebox.store.group import Tables
+from paddlebox.ranks import ManyRanks, World
+from paddlebox.ranks.stepping import Progress
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.partial import commit_partial
 from paddlebox.store.rank_stores import pass_of
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt
 from paddlebox.train.phases import Runners
 
@@ -175,17 +177,16 @@ def _go_along(
         manifest.commit(record.following("partial", **given))
 
 
-def same_dense_state(table: Tables, runner: Runners, recovered: Recovered) -> None:
+def same_dense_state(table: TableSet, runner: Runners, recovered: Recovered) -> None:
     """Every rank takes that of the one that has come furthest."""
-    assert isinstance(table, ShardedTable)
     mine = b""
-    if table.rank == recovered.source:
+    if table.peers.rank == recovered.source:
         buffer = io.BytesIO()
         state = table.load_dense()
         names = np.array(list(state))
         np.savez(buffer, names, *state.values())
         mine = buffer.getvalue()
-    found = table.gather(mine)[recovered.source]
+    found = table.peers.gather(mine)[recovered.source]
     with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
         values = [arrays[name] for name in arrays.files]
     runner.load_dense_state(dict(zip(values[0].tolist(), values[1:], strict=True)))
@@ -199,19 +200,18 @@ class Rescue:
     is done at all.
 
     Args:
-        first: what a store's first version has to say of the run (`Table.commit_partial`).
+        first: what a store's first version has to say of the run (`commit_partial`).
         recovered: where this start goes on, in its first pass.
     """
 
     def __init__(
         self,
-        table: Tables | None,
+        table: TableSet | None,
         runner: Runners,
         world: World,
         first: Mapping[str, Any],
         recovered: Recovered | None,
     ) -> None:
-        assert table is None or isinstance(table, ShardedTable)
         self._table, self._runner, self._world = table, runner, world
         self._first = {**first, "cursor": {"ranks": world.size}}
         self._coming, self._entries = recovered, tuple[dict[str, Any], ...]()
@@ -223,7 +223,7 @@ class Rescue:
         recovered, self._coming = self._coming, None
         self._entries = recovered.entries if recovered is not None else ()
         at = recovered.at if recovered is not None else Position(0)
-        progress = self._table.stepping.progress
+        progress = _progress(self._table)
         progress.steps, progress.samples, progress.skip_steps = 0, at.samples, at.step
 
     @property
@@ -241,19 +241,19 @@ class Rescue:
         """error: what ended this rank's pass, or will."""
         if self._table is None or not _is_of_a_death(error, self._world):
             return
-        heartbeat.stage("rescue", f"step {self._table.stepping.progress.steps}")
+        heartbeat.stage("rescue", f"step {_progress(self._table).steps}")
         with interrupt.held():
             self._keep(self._table)
 
-    def _keep(self, table: ShardedTable) -> None:
-        progress = table.stepping.progress
+    def _keep(self, table: TableSet) -> None:
+        progress = _progress(table)
         partial = {
             "step": progress.steps,
             "samples": progress.samples,
             "entries": list(self._entries),
         }
         try:
-            version = table.commit_partial(self._runner.dense_state(), partial, self._first)
+            version = commit_partial(table, self._runner.dense_state(), partial, self._first)
         except PaddleBoxError as wrong:  # the rank goes back as the dead one does
             log.warning("what the pass came to is lost: %s", wrong)
             return
@@ -273,6 +273,11 @@ class Rescue:
         except BaseException as error:
             self(error)
             raise
+
+
+def _progress(table: TableSet) -> Progress:
+    assert isinstance(table.peers, ManyRanks)
+    return table.peers.progress
 
 
 def _is_of_a_death(error: BaseException, world: World) -> bool:

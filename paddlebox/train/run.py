@@ -27,7 +27,7 @@ from paddlebox.data.reader import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.ranks import World
 from paddlebox.store.dense import dense_digest
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, coordination, pass_line, recovery, repeats, resume
 from paddlebox.train.hooks.alerts import Alerts
 from paddlebox.train.hooks.copy import Copy
@@ -256,7 +256,7 @@ def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:
     return Publish(run.config, run.run_dir, alerts.watch)
 
 
-def _open_training(run: _Resumed, table: Tables) -> Training:
+def _open_training(run: _Resumed, table: TableSet) -> Training:
     """The programs with their dense state, and the dataset, as they were at the newest commit."""
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
@@ -281,7 +281,7 @@ def _open_training(run: _Resumed, table: Tables) -> Training:
     return Training(config, slots, world, table, dataset, runners, rescue)
 
 
-def _log_start(run: _Resumed, table: Tables) -> None:
+def _log_start(run: _Resumed, table: TableSet) -> None:
     passes = len(run.point.plan)
     log.info(
         "%s: trains %s with %d sparse slots in %s",
@@ -333,7 +333,7 @@ def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any
 
 
 @contextmanager
-def _ended_passes_committed(table: Tables, world: World) -> Iterator[None]:
+def _ended_passes_committed(table: TableSet, world: World) -> Iterator[None]:
     """Commits passes that had ended when an error ends the run: the error is of a later one."""
     try:
         yield

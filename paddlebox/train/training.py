@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paddlebox.config import Config, Slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.ranks import World
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.train.phases import Runners
 from paddlebox.train.recovery import Rescue
 
@@ -19,7 +19,7 @@ class Training:
     config: Config
     slots: Slots
     world: World
-    table: Tables
+    table: TableSet
     dataset: InMemoryDataset
     runners: Runners
     rescue: Rescue

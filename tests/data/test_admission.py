@@ -80,17 +80,20 @@ def test_parts_overlap_and_spilling_change_no_bit(tmp_path, files):
 
 def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path, files):
     with Table(CONFIG, folder=tmp_path / "a", mem_budget_bytes=MIB) as table:
-        before = table._native.admission_state()
+        native = table.first.native
+        before = native.admission_state()
         dataset = InMemoryDataset(table, seed=1)
         dataset.init(slots=SLOTS, batch_size=16)
         dataset.set_filelist(files[:1])
         dataset.load_into_memory()
         deadline = time.monotonic() + 60
-        while table._native.admission_state() == before:  # until it is staged, in the background
+        while (
+            table.first.native.admission_state() == before
+        ):  # until it is staged, in the background
             assert time.monotonic() < deadline
             time.sleep(0.001)
         dataset.close()
-        assert table._native.admission_state() == before
+        assert native.admission_state() == before
 
 
 def test_counts_are_those_of_the_occurrences_in_memory_and_spilled(files):

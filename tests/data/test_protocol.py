@@ -121,7 +121,7 @@ def test_a_date_is_a_day_of_the_calendar(open_dataset, date):
 
 
 def days_of(table):
-    return [event["day"] for event in table.events if event["kind"] == "decay"]
+    return [event["day"] for event in table.first.events if event["kind"] == "decay"]
 
 
 def test_a_day_ends_before_the_first_pass_of_the_next_and_after_its_own_last(
@@ -139,7 +139,7 @@ def test_a_day_ends_before_the_first_pass_of_the_next_and_after_its_own_last(
     for batch in dataset.batches():
         push_ones(dataset, batch)
     dataset.end_pass()
-    assert table.events == []
+    assert table.first.events == []
     dataset.begin_pass()
     assert days_of(table) == [31]
     assert [push_ones(dataset, batch) for batch in dataset.batches()]

@@ -36,21 +36,21 @@ def config(name: str = "default", **fields: Any) -> TableConfig:
 
 @pytest.fixture
 def open_group() -> Iterator[Callable[..., Any]]:
-    """open_group(configs, slots, **arguments of TableGroup); closed at the test's end."""
-    from paddlebox.store.group import TableGroup
+    """open_group(configs, slots, **arguments of TableSet); closed at the test's end."""
+    from paddlebox.store.table_set import TableSet
 
     opened = []
 
-    def make(configs: Any, slots: Slots, **arguments: Any) -> TableGroup:
+    def make(configs: Any, slots: Slots, **arguments: Any) -> TableSet:
         sizes = {"mem_budget_bytes": 16 * MIB, "hbm_budget_bytes": 64 * MIB}
-        opened.append(TableGroup(configs, slots=slots, **{**sizes, **arguments}))
+        opened.append(TableSet(configs, slots=slots, **{**sizes, **arguments}))
         return opened[-1]
 
     yield make
     for group in opened:
         for table in group.members:
-            if table._native is not None and table._native.training:
-                table._native.abandon()
+            if table.native is not None and table.native.training:
+                table.native.abandon()
         group.close()
 
 
@@ -81,9 +81,9 @@ def push(members: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         instances = len(batch["box_label"])
         slots = (len(offsets) - 1) // instances
         out = np.empty((instances, slots * (table.config.embedx_dim + 3)), np.float32)
-        table._native.pull_pooled(ids, offsets, slots, True, out)
+        table.native.pull_pooled(ids, offsets, slots, True, out)
         grad = (0.01 + 0.1 * out).astype(np.float32)
-        table._native.push_pooled(ids, offsets, slots, True, batch["box_show_click"], plan, grad)
+        table.native.push_pooled(ids, offsets, slots, True, batch["box_show_click"], plan, grad)
         pulled[table.name] = out
     return pulled
 

@@ -123,7 +123,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
         cells = (len(feed["box_offsets"]) - 1) // 3
         of_slot = np.float32([[1, 1, 1, 1, 1], [2] * 5, [3] * 5])
         grad = np.repeat(of_slot, [1, 3 if sequences else 1, 1], axis=0)
-        table._native.push_pooled(
+        table.first.native.push_pooled(
             feed["box_ids"],
             feed["box_offsets"],
             cells,

@@ -30,8 +30,8 @@ def begin(open_table):
 
 def arrays_step(table, plan):
     out = np.full((2 * SLOTS, WIDTH), np.nan, np.float32)
-    table._native.push_pooled(IDS, OFFSETS, SLOTS, True, SHOW_CLICK, plan, GRAD)
-    table._native.pull_pooled(IDS, OFFSETS, SLOTS, True, out)
+    table.first.native.push_pooled(IDS, OFFSETS, SLOTS, True, SHOW_CLICK, plan, GRAD)
+    table.first.native.pull_pooled(IDS, OFFSETS, SLOTS, True, out)
     return out
 
 
@@ -68,7 +68,7 @@ def test_pulled_show_is_the_log_of_what_was_pushed(open_table):
     out = arrays_step(table, core.Table.build_plan(IDS, OFFSETS, stamp))
     # r0 occurs in both instances, r1 and r2 in the first: the slots sum shows of 2 + 1, 1, none, 2.
     assert np.allclose(out[:, 0], np.log([4, 2, 1, 3]))
-    table._native.abandon()
+    table.first.native.abandon()
 
 
 def test_plan_has_the_layout_of_its_header():
@@ -90,29 +90,29 @@ def test_plan_has_the_layout_of_its_header():
 def test_wrong_offsets_are_a_value_error(open_table, offsets, message):
     table, _ = begin(open_table)
     with pytest.raises(ValueError, match=message):
-        table._native.pull_pooled(
+        table.first.native.pull_pooled(
             IDS, offsets, SLOTS, True, np.zeros((2 * SLOTS, WIDTH), np.float32)
         )
-    table._native.abandon()
+    table.first.native.abandon()
 
 
 def test_arrays_of_a_wrong_size_are_a_value_error(open_table):
     table, _ = begin(open_table)
     with pytest.raises(ValueError, match=r"out: found 3 values, expected B \* 14"):
-        table._native.pull_pooled(IDS, OFFSETS, SLOTS, True, np.zeros(3, np.float32))
+        table.first.native.pull_pooled(IDS, OFFSETS, SLOTS, True, np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="grad: found 3 values, expected 28"):
         empty = np.zeros(0, np.int32)
         three = np.zeros(3, np.float32)
-        table._native.push_pooled(IDS, OFFSETS, SLOTS, True, SHOW_CLICK, empty, three)
+        table.first.native.push_pooled(IDS, OFFSETS, SLOTS, True, SHOW_CLICK, empty, three)
     with pytest.raises(ValueError, match="offsets: expected ascending values from 0 to 5"):
         core.Table.build_plan(IDS, OFFSETS[:0], 1)
-    table._native.abandon()
+    table.first.native.abandon()
 
 
 def test_a_pull_without_a_pass_is_a_pass_error(open_table):
     table = open_table()
     with pytest.raises(PassError, match="begin_pass is missing"):
-        table._native.pull_pooled(
+        table.first.native.pull_pooled(
             IDS, OFFSETS, SLOTS, True, np.zeros((2 * SLOTS, WIDTH), np.float32)
         )
 

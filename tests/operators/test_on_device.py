@@ -185,12 +185,12 @@ def test_slots_that_are_not_counted_do_not_show(both, when):
         random, seen = np.random.default_rng(9), []
         only = [True, False, True, False, True]
         if when == "before the pass":
-            table.set_counted(only)
+            table.first.set_counted(only)
         for number in (1, 2):
             staged = begin(table, range(1, 60))
             for turn in range(2):
                 if when == "in it":
-                    table.set_counted(only if turn == 0 else [])
+                    table.first.set_counted(only if turn == 0 else [])
                 ids, offsets = batch_of(random, staged.rows)
                 seen.append(step(random, staged.stamp, ids, offsets))
             table.end(number)
@@ -369,7 +369,7 @@ def test_calls_out_of_order_are_errors(on_device):
     begin(table, [7])
     ops.push_box_sparse(int64([[7]]), grad)
     with pytest.raises(PassError, match=r"are on the GPU while a pass is open"):
-        table._native.pull_pooled(
+        table.first.native.pull_pooled(
             *(np.zeros(1, np.int32), np.array([0, 1], np.int32), 1, True),
             np.zeros((1, 3 + DIM), np.float32),
         )

@@ -218,7 +218,7 @@ def test_over_pulled_rows_it_trains_as_the_fused_pull_does(open_table):
                 out.backward(tensor(gradient * 3))  # times B: of a mean to of a sum
         everything = tensor(keys, np.int64)
         rows[fused] = ops.pull_box_sparse(everything, 7, anchor=anchor).numpy()
-        table._native.abandon()
+        table.first.native.abandon()
         table.close()
     assert (rows[True][:, 0] == 4 * np.bincount(ids, minlength=9)[1:]).all()  # shows
     np.testing.assert_allclose(rows[False], rows[True], rtol=1e-5, atol=1e-6)

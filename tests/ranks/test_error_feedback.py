@@ -48,12 +48,10 @@ class _Pass:
         config = config.model_copy(update={"table": named})
         self.table: Any = open_table(config, folder / str(world.rank), world=world)
         self.lane = world.lane("step")
-        staged = self.table.stage(_KEYS)
-        assert isinstance(staged, ShardedPass)
-        self.staged: ShardedPass = staged
-        self.table.begin(staged)
+        self._exchange = self.table.peers.shards[named.name].exchange
+        staged = self._begin()
         rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
-        (asked,) = self.table.exchange.request(staged, [rows], self.lane)
+        (asked,) = self._exchange.request(staged, [rows], self.lane)
         ids = np.concatenate(asked.rows)
         self._step = Step(
             staged.stamp,
@@ -69,32 +67,39 @@ class _Pass:
         )
         self.step(np.zeros((len(_KEYS), _COLUMNS - 2)))  # from then on every row has an embedx
 
+    def _begin(self, *, train: bool = True) -> ShardedPass:
+        of_set = self.table.stage(_KEYS, train=train)
+        (staged,) = of_set.parts
+        assert isinstance(staged, ShardedPass)
+        self.staged: ShardedPass = staged
+        self.table.begin(of_set)
+        return staged
+
     def step(self, gradient: np.ndarray) -> None:
         """gradient: (keys, 1 + D) of embed_w and embedx."""
         whole = np.zeros((len(_KEYS), _COLUMNS), np.float32)
         whole[:, 0], whole[:, 2:] = 1, gradient
-        self.table.exchange.fetch(self._step, self.lane)
-        self.table.exchange.give(self._step, self.lane, whole)
+        self._exchange.fetch(self._step, self.lane)
+        self._exchange.give(self._step, self.lane, whole)
 
     def applied(self) -> np.ndarray:
         """(keys of this rank, 1 + D) sums of the gradients that the owner has applied."""
         ids = self.staged.own.row_of_key
         rows = np.empty((len(ids), _COLUMNS), np.float32)
-        core.pull_into(self.table._native, ids, rows)
+        core.pull_into(self.table.first.native, ids, rows)
         return rows[:, 2:].astype(np.float64) / -_RATE
 
     def end(self) -> np.ndarray:
         """`applied`, after the end of the pass."""
         self.table.end()
-        self.staged = self.table.stage(_KEYS, train=False)
-        self.table.begin(self.staged)
+        self._begin(train=False)
         found = self.applied()
         self.table.abandon(evaluation=True)
         return found
 
     def kept(self, ranks: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """(R) rows of each owner that this rank has something left for, and (n, 1 + D) of it."""
-        residual = self.table.exchange._residual
+        residual = self._exchange._residual
         if residual is None:
             return [(np.empty(0, np.int32), np.empty((0, _COLUMNS - 2)))] * ranks
         return [(rows, left[:, 1:]) for rows, left in zip(*residual.left(), strict=True)]
@@ -190,6 +195,7 @@ def test_each_of_several_tables_exchanges_as_the_config_says(tmp_path: Path) -> 
             if world.rank == 1:  # one of them will do: nothing is exchanged yet
                 return []
             with open_table(config, folder, world=world) as tables:
-                return [member.exchange._feedback for member in tables.members]
+                shards = tables.peers.shards.values()  # type: ignore[attr-defined]
+                return [shard.exchange._feedback for shard in shards]
 
         assert coordination(2, found) == [[feedback, feedback], []]

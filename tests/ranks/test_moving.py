@@ -70,7 +70,7 @@ def one(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with _open(config, run_dir / "store") as table:
         _pass(table, 1, feasigns, counted=2)
         table.end_of_day(20001, 0.5)
-        table.reset_delta(table.delta_filter())
+        table.reset_delta(table.first.delta_filter())
         _pass(table, 2, feasigns[: ROWS // 2] + np.uint64(ROWS // 4), counted=1)
     return run_dir
 
@@ -88,7 +88,7 @@ def _counts(run_dir: Path, config: Config) -> np.ndarray:
     total = np.zeros(config.table.admission.filter_bytes, np.uint32)
     for store, record in rank_versions(run_dir / "store"):
         with _open(config, store, read_only=True, version=record.version) as table:
-            found = table.admission_counts()
+            found = table.first.admission_counts()
             assert found is not None
             total += found
     return total

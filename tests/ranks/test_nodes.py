@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from paddlebox.config import TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ShardedTable, World
+from paddlebox.ranks import ManyRanks, World
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.traffic import Traffic, of_pass
 
@@ -48,7 +47,7 @@ def test_a_given_size_of_nodes_divides_the_ranks() -> None:
 def test_two_levels_need_several_nodes_of_several_ranks(per_node: int) -> None:
     options = RanksConfig(two_level=True, per_node=per_node)
     with pytest.raises(ConfigError, match="several nodes of several ranks"):
-        ShardedTable(TableConfig(), world=World(0, 4), exchange=options)
+        ManyRanks(World(0, 4), options)
 
 
 @pytest.mark.parametrize(

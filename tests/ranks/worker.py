@@ -71,8 +71,9 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
     if not (world.alone or config.extra_tables):
-        table.exchange.fetch = _noting(order, "fetch", table.exchange.fetch)
-        table.exchange.give = _noting(order, "give", table.exchange.give)
+        exchange = table.peers.shards[table.name].exchange
+        exchange.fetch = _noting(order, "fetch", exchange.fetch)
+        exchange.give = _noting(order, "give", exchange.give)
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
         dataset.init(
@@ -94,7 +95,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
         dense_bytes = 0 if runner is None else runner.dense_sent_bytes
-        traffic = {} if world.alone else table.traffic.now() | {"dense": dense_bytes}
+        traffic = {} if world.alone else table.peers.traffic.now() | {"dense": dense_bytes}
         arrays = {}
         for member in table.members:
             arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()

@@ -12,7 +12,9 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.config.table import LifeConfig, RowPrecision
 from paddlebox.saves.reader import Save
+from paddlebox.store.commit_queue import When
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.tiered_table import TieredTable
 
 D = 4
 FIRST_DAY = 19723  # 2024-01-01
@@ -55,15 +57,16 @@ def train(
     grad[:, 2:] = np.sin(feasigns[:, None].astype(np.float64) + np.arange(1 + D) + number) * 0.1
     ops.push_box_sparse(paddle.to_tensor(feasigns.view(np.int64)), paddle.to_tensor(grad))
     table.end(number)
-    commit = table.commit_in_background if background else table.commit
-    commit(pass_number=number, day=day, dense={"w": np.full(3, number, np.float32)})
+    when = When.BACKGROUND if background else When.NOW
+    dense = {"w": np.full(3, number, np.float32)}
+    table.commit(when=when, pass_number=number, day=day, dense=dense)
 
 
 def feasigns(first: int, count: int) -> np.ndarray:
     return np.arange(first, first + count, dtype=np.uint64)
 
 
-def base_of(table: Table) -> Rows:
+def base_of(table: Table | TieredTable) -> Rows:
     """What a base saved now would hold, by the table's own word."""
     held: Rows = {}
 

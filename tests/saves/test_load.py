@@ -18,9 +18,10 @@ from paddlebox.config.table import RowPrecision, Rule
 from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save
 from paddlebox.saves.reader import Save
-from paddlebox.store.group import TableGroup
 from paddlebox.store.import_rows import import_chunks
+from paddlebox.store.life import shrink
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.table_set import TableSet
 from tests.saves.common import FIRST_DAY, Rows, apply, base_of, config, feasigns, open_table, train
 
 LIFE_SEQ = 5
@@ -155,15 +156,15 @@ def test_what_cannot_be_loaded_is_said_and_the_store_stays_empty(tmp_path: Path)
 
 def test_rows_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
     with open_table(tmp_path / "new") as table:
-        rows = np.zeros((2, table.row_bytes // 4), np.float32)
+        rows = np.zeros((2, table.first.row_bytes // 4), np.float32)
         for chunks in (
             [(np.array([2, 1], np.uint64), rows)],
             [(np.array([5, 6], np.uint64), rows), (np.array([6, 7], np.uint64), rows)],
         ):
             with pytest.raises(ValueError, match="expected them to ascend"):
-                import_chunks(table, iter(chunks), 4)
+                import_chunks(table.first, iter(chunks), 4)
         with pytest.raises(ValueError, match="2 keys and 3 floats"):
-            import_chunks(table, iter([(np.array([1, 2], np.uint64), rows[:1, :3])]), 2)
+            import_chunks(table.first, iter([(np.array([1, 2], np.uint64), rows[:1, :3])]), 2)
 
 
 # ---- several tables
@@ -185,14 +186,14 @@ TABLES = (
 
 
 @contextmanager
-def group(folder: Path | None, tables: Any = TABLES) -> Iterator[TableGroup]:
-    with TableGroup(
+def group(folder: Path | None, tables: Any = TABLES) -> Iterator[TableSet]:
+    with TableSet(
         tables, slots=SLOTS, folder=folder, hbm_budget_bytes=64 << 20, mem_budget_bytes=8 << 20
     ) as opened:
         yield opened
 
 
-def train_both(tables: TableGroup, of_table: dict[str, range], number: int) -> None:
+def train_both(tables: TableSet, of_table: dict[str, range], number: int) -> None:
     """A pass that pushes each feasign once, two shows and a click, up to its commit."""
     keys = [sorted_unique_keys(np.array(of_table[name], np.uint64)) for name in tables.names]
     slots = [np.full(len(k), 1 - t, np.uint16) for t, k in enumerate(keys)]
@@ -200,7 +201,7 @@ def train_both(tables: TableGroup, of_table: dict[str, range], number: int) -> N
     tables.begin(staged)
     for table, part in zip(tables.members, staged.parts, strict=True):
         ids = part.row_of_key
-        table._native.push_pooled(
+        table.native.push_pooled(
             ids,
             np.arange(len(ids) + 1, dtype=np.int32),
             1,
@@ -214,13 +215,15 @@ def train_both(tables: TableGroup, of_table: dict[str, range], number: int) -> N
     tables.commit(pass_number=number, day=FIRST_DAY, dense=dense)
 
 
-def saved(tables: TableGroup, out: Path) -> Save:
+def saved(tables: TableSet, out: Path) -> Save:
     """A base, a delta with deletions in one table, and one more."""
     train_both(tables, {"default": range(1, 50), "wide": range(40, 90)}, 1)
     box = paddlebox.BoxWrapper(tables, extra={"slots.yaml": b"slots"})
     box.save_base(f"{out}/20240101/0", f"{out}/20240101/base")
     train_both(tables, {"default": range(30, 70), "wide": range(60, 99)}, 2)
-    tables.members[1].shrink(FIRST_DAY, min_score=2.0)  # a click and two shows score 1.1
+    # A click and two shows score 1.1: the rows of the second table go.
+    life = tables.members[1].config.life
+    tables.append_events([[], [shrink(life, FIRST_DAY, min_score=2.0)]])
     first = open_save(box.save_delta(f"{out}/20240101/delta-2"))
     assert [part.meta["deleted"] for part in first.parts.values()] == [0, 20]
     train_both(tables, {"default": range(100, 110), "wide": range(40, 45)}, 3)
@@ -271,7 +274,7 @@ def test_several_tables_are_loaded_in_one_commit(tmp_path: Path) -> None:
         train_both(tables, {"default": range(1, 9), "wide": range(1, 9)}, 4)
     with group(tmp_path / "killed") as tables:
         first = tables.members[0]
-        first.commit_initial = lambda **_: (_ for _ in ()).throw(StoreError("dies here"))  # type: ignore[method-assign]
+        first.versions.commit = lambda *_, **__: (_ for _ in ()).throw(StoreError("dies here"))  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="dies here"):
             paddlebox.BoxWrapper(tables).load_model(str(last.folder))
     with group(tmp_path / "killed") as tables:  # nothing of it is there

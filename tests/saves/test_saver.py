@@ -108,17 +108,17 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
 def read_whole(table: Table, saver: Saver, name: str) -> bool:
     """Saves a delta, which must be right; whether the whole table was read for it."""
     seen = []
-    visit = table.visit
+    visit = table.first.visit
 
     def watched(*arguments: Any) -> Any:
         seen.append(1)
         return visit(*arguments)
 
-    table.visit = watched  # type: ignore[method-assign]
+    table.first.visit = watched  # type: ignore[method-assign]
     try:
         save = saver.delta(f"20240101/{name.replace(' ', '-')}")
     finally:
-        table.visit = visit  # type: ignore[method-assign]
+        table.first.visit = visit  # type: ignore[method-assign]
     assert apply(chain_of(save)) == base_of(table)
     return bool(seen)
 
@@ -289,7 +289,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         delta = Saver(table, tmp_path / "out").last()
         assert delta is not None
         assert apply([last, delta]) == base_of(table)
-        table.prune()
+        table.first.versions.prune()
         assert not list((tmp_path / "store" / "leases").iterdir())
         saves.close()
 
@@ -301,7 +301,7 @@ def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path
         train(table, feasigns(1, 100), 1)
         assert saves.due(1, "20240101") is not None
         saves.finish()
-        held = Held(table, "commit")
+        held = Held(table.first, "commit")
         train(table, feasigns(50, 100), 2, background=True)
         assert held.reached.wait(60)
         assert saves.due(2, "20240101") is None
@@ -546,5 +546,5 @@ def test_a_reader_can_save_and_changes_nothing(tmp_path: Path) -> None:
     with open_table(tmp_path / "store", read_only=True) as reader:
         save = Saver(reader, tmp_path / "out").base()
         assert apply([save]) == expected
-        assert reader.events == []  # nothing begins anew: the store is not the reader's
+        assert reader.first.events == []  # nothing begins anew: the store is not the reader's
     assert sorted(os.listdir(tmp_path / "store")) == before

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
-from paddlebox.store.table import Table
+from paddlebox.store.tiered_table import TieredTable
 
 #: Before the rows are written, the version is made, and the rows are given back to MEM.
 POINTS = ("write_frozen", "commit", "publish")
@@ -31,20 +31,20 @@ class _Before:
         return call
 
 
-def before_point(table: Table, point: str, act: Callable[[], None]) -> None:
+def before_point(table: TieredTable, point: str, act: Callable[[], None]) -> None:
     """Calls act, on the thread that commits, whenever a commit of this table comes to the point."""
-    ended = table._ended
+    parts = table.parts
     if point == "commit":
-        ended._history = _Before(ended._history, point, act)  # type: ignore[assignment]
+        parts._versions = _Before(parts._versions, point, act)  # type: ignore[assignment]
     else:
-        ended.native = _Before(ended.native, point, act)
+        parts.native = _Before(parts.native, point, act)
 
 
 class Held:
     """Holds the commits of a table at a point until `let_go`; a fault that is set then is raised
     there."""
 
-    def __init__(self, table: Table, point: str) -> None:
+    def __init__(self, table: TieredTable, point: str) -> None:
         self.reached, self._go = Event(), Event()
         self.fault: BaseException | None = None
         before_point(table, point, self._hold)

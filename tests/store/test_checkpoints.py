@@ -20,6 +20,7 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import CorruptionError, PassError, StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import Checkpoint, checkpoints
+from paddlebox.store.commit_queue import When
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.files import used_bytes
 from paddlebox.store.manifest import Manifest
@@ -269,8 +270,8 @@ class TestKept:
 
         with open_store(tmp_path / "a") as table:
             parts(table)
-            with table.committing():  # held up, as by a slow disk
-                future = table.commit_in_background(**fields(2))
+            with table.first.versions.committing:  # held up, as by a slow disk
+                future = table.commit(when=When.BACKGROUND, **fields(2))
                 table.begin(table.stage(sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))))
                 table.abandon()
             future.result()
@@ -353,7 +354,7 @@ class TestCopies:
         remote = str(tmp_path / "remote")
         with open_store(tmp_path / "store", keep_versions=1) as table:
             copier = copies.Copier(str(tmp_path / "store"), remote, 2)
-            table.after_commit = copier.offer
+            table.queue.after_commit = copier.offer
             for number in (1, 2, 3):
                 train(table, number)
                 if copier._running is not None:
@@ -367,7 +368,7 @@ class TestCopies:
         (tmp_path / "remote").write_text("a file")
         with open_store(tmp_path / "store") as table:
             copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"), 1)
-            table.after_commit = copier.offer
+            table.queue.after_commit = copier.offer
             train(table, 1)
             with pytest.raises(StoreError, match="version 1 cannot be copied"):
                 copier.finish(table.head)
@@ -395,7 +396,7 @@ def test_the_tool_names_copies_and_restores(store, tmp_path, capsys):
 def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
     """A version that names segments is seen by compaction only when they can be read."""
     with open_store(tmp_path / "store") as table:
-        native, seen = table._native, []
+        native, seen = table.first.native, []
 
         class Publishing:
             published = False
@@ -409,10 +410,10 @@ def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
                 native.publish(segments)
                 self.published = True
 
-        held = table._ended.native = Publishing()
+        held = table.first.parts.native = Publishing()
 
         def plan() -> None:
-            table._merging.plan(1 << 62)
+            table.first._merging.plan(1 << 62)
             seen.append(held.published)
 
         planner = threading.Thread(target=plan)

@@ -14,9 +14,9 @@ import pytest
 from paddlebox.config import LifeConfig, Slots, TableConfig
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store.compaction import Policy
-from paddlebox.store.group import TableGroup
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.table_set import TableSet
 
 SLOTS = Slots.model_validate(
     {
@@ -36,13 +36,13 @@ OFTEN = Policy(min_bytes=0, merge_depth=2, space_target=1.01)
 
 
 @contextmanager
-def opened(folder: Path | None, configs: Any = CONFIGS, **changes: Any) -> Iterator[TableGroup]:
+def opened(folder: Path | None, configs: Any = CONFIGS, **changes: Any) -> Iterator[TableSet]:
     arguments = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB, "compaction": None}
-    with TableGroup(configs, slots=SLOTS, folder=folder, **{**arguments, **changes}) as group:
+    with TableSet(configs, slots=SLOTS, folder=folder, **{**arguments, **changes}) as group:
         yield group
 
 
-def train(group: TableGroup, of_table: dict[str, range], number: int, **fields: Any) -> None:
+def train(group: TableSet, of_table: dict[str, range], number: int, **fields: Any) -> None:
     """A pass that pushes each feasign once, up to its commit."""
     keys = [sorted_unique_keys(np.array(of_table[name], np.uint64)) for name in group.names]
     slots = [np.full(len(k), 1 - t, np.uint16) for t, k in enumerate(keys)]
@@ -51,7 +51,7 @@ def train(group: TableGroup, of_table: dict[str, range], number: int, **fields: 
     for table, part in zip(group.members, staged.parts, strict=True):
         ids = part.row_of_key
         width = table.config.embedx_dim + 3
-        table._native.push_pooled(
+        table.native.push_pooled(
             ids,
             np.arange(len(ids) + 1, dtype=np.int32),
             1,
@@ -64,7 +64,7 @@ def train(group: TableGroup, of_table: dict[str, range], number: int, **fields: 
     group.commit(pass_number=number, dense={"w": np.full(2, number, np.float32)}, **fields)
 
 
-def first_two(group: TableGroup) -> None:
+def first_two(group: TableSet) -> None:
     train(group, {"default": range(1, 50), "wide": range(40, 90)}, 1)
     train(group, {"default": range(30, 70), "wide": range(60, 99)}, 2)
 
@@ -87,7 +87,7 @@ def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(t
             staged = alone.stage(keys, np.zeros(len(keys), np.uint16))
             alone.begin(staged)
             count = len(keys)
-            alone._native.push_pooled(
+            alone.first.native.push_pooled(
                 staged.row_of_key,
                 np.arange(count + 1, dtype=np.int32),
                 1,
@@ -111,7 +111,7 @@ def test_a_group_of_one_table_is_that_table(tmp_path):
         update={"slots": tuple(s.model_copy(update={"table": None}) for s in SLOTS.slots)}
     )
     sizes = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB}
-    with TableGroup(CONFIGS[:1], slots=slots, folder=tmp_path, **sizes) as group:
+    with TableSet(CONFIGS[:1], slots=slots, folder=tmp_path, **sizes) as group:
         train(group, {"default": range(1, 50)}, 1)
         digest = group.digest()
         assert group.head.tables == {}
@@ -187,7 +187,7 @@ def test_a_disk_full_in_the_first_table_stops_all(tmp_path, monkeypatch):
         def full(*_: Any, **__: Any) -> None:
             raise OutOfSpaceError("no space")
 
-        monkeypatch.setattr(group.first._history.manifest, "commit", full)
+        monkeypatch.setattr(group.first.versions.manifest, "commit", full)
         with pytest.raises(OutOfSpaceError):
             train(group, THIRD, 3)
         with pytest.raises(PassError, match="reopen"):
@@ -206,7 +206,7 @@ def test_merges_never_drop_what_the_first_table_names(tmp_path):
         named = group.head.tables["wide"]
         merged = group.members[1].head.version
         assert merged > named
-        assert {named, merged} <= set(group.members[1]._history.manifest.versions())
+        assert {named, merged} <= set(group.members[1].versions.manifest.versions())
         with opened_elsewhere(tmp_path) as found:
             assert found == digest
     with opened(tmp_path) as group:
@@ -243,14 +243,14 @@ def test_a_reader_keeps_the_versions_of_all_tables(tmp_path, monkeypatch):
     with opened(tmp_path, keep_versions=1) as group:
         for number in (3, 4, 5):
             train(group, THIRD, number)
-        assert set(group.first._history.manifest.versions()) == {2, 5}
-        assert set(group.members[1]._history.manifest.versions()) == {2, 5}
+        assert set(group.first.versions.manifest.versions()) == {2, 5}
+        assert set(group.members[1].versions.manifest.versions()) == {2, 5}
     with opened(tmp_path, read_only=True, version=2) as group:
         assert group.digest() == digest
     lease.release()
     with opened(tmp_path, keep_versions=1) as group:
         train(group, THIRD, 6)
-        assert group.members[1]._history.manifest.versions() == [6]
+        assert group.members[1].versions.manifest.versions() == [6]
 
 
 def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
@@ -260,7 +260,7 @@ def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
         digest = group.digest()
     with Table(CONFIGS[1], folder=tmp_path / "tables" / "wide", keep_versions=1) as alone:
         alone.compact(full=True)
-        assert 2 in alone._history.manifest.versions()
+        assert 2 in alone.first.versions.manifest.versions()
     with opened(tmp_path) as group:
         assert group.digest() == digest
 
@@ -284,11 +284,15 @@ def test_days_end_in_every_table_by_its_own_settings(tmp_path):
         assert [len(table.read_all()[0]) for table in group.members] == [8, 0]
 
 
+def killed(*_: Any) -> None:
+    raise Killed
+
+
 def test_killed_between_the_days_ends_of_the_tables_no_day_has_ended(tmp_path, monkeypatch):
     with opened(tmp_path) as group:
         train(group, THIRD, 1, day=20000)
         digest = group.digest()
-        monkeypatch.setattr(group.first, "append_events", lambda _: (_ for _ in ()).throw(Killed()))
+        monkeypatch.setattr(group.first, "add_events", killed)
         with pytest.raises(Killed):
             group.shrink_table()
     with opened(tmp_path) as group:
@@ -325,15 +329,15 @@ def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
         }
     )
     with pytest.raises(ConfigError, match="has rows in tables wide, which extra_tables lacks"):
-        TableGroup([CONFIGS[0], other], slots=slots, folder=tmp_path)
+        TableSet([CONFIGS[0], other], slots=slots, folder=tmp_path)
     with pytest.raises(ConfigError, match="slot 'user': no table 'wide'; did you mean 'wider'"):
-        TableGroup([CONFIGS[0], other], slots=SLOTS)
+        TableSet([CONFIGS[0], other], slots=SLOTS)
     with pytest.raises(ConfigError, match="expected a name of its own"):
-        TableGroup([CONFIGS[0], CONFIGS[0]], slots=SLOTS)
+        TableSet([CONFIGS[0], CONFIGS[0]], slots=SLOTS)
     with pytest.raises(ConfigError, match=r"its share of mem\.budget_bytes"):
-        TableGroup(CONFIGS, slots=SLOTS, mem_budget_bytes=3 * MIB // 2)
+        TableSet(CONFIGS, slots=SLOTS, mem_budget_bytes=3 * MIB // 2)
     with pytest.raises(ConfigError, match=r"embedx_dim.* by --init-from"):
-        TableGroup(
+        TableSet(
             [CONFIGS[0], CONFIGS[1].model_copy(update={"embedx_dim": 8})],
             slots=SLOTS,
             folder=tmp_path,

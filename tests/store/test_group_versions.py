@@ -13,16 +13,17 @@ import pytest
 
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.store import copies, names
+from paddlebox.store.commit_queue import When
 from paddlebox.store.files import used_bytes
-from paddlebox.store.group import TableGroup
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.table_set import TableSet
 from tests.store.test_group import THIRD, first_two, opened, train
 
 
-def push(group: TableGroup, number: int, feasigns: dict[str, range] = THIRD) -> dict[str, Any]:
+def push(group: TableSet, number: int, feasigns: dict[str, range] = THIRD) -> dict[str, Any]:
     """`train` up to its commit, and what the commit is given."""
-    commit, given = TableGroup.commit, {}
+    commit, given = TableSet.commit, {}
     group.commit = lambda **fields: given.update(fields)  # type: ignore[method-assign]
     try:
         train(group, feasigns, number, day=20000 + number, cursor={"pass": number})
@@ -66,9 +67,9 @@ def test_kept_passes_are_committed_together_by_the_next_commit(tmp_path):
         for number in (1, 2, 3):
             fields = push(group, number)
             if number < 3:
-                group.keep_in_background(**fields).result()
+                group.keep(when=When.BACKGROUND, **fields).result()
                 assert (group.head, group.pass_number, group.day) == (None, number, 20000 + number)
-        group.commit_in_background(**fields)
+        group.commit(when=When.BACKGROUND, **fields)
         assert group.digest() == digest
         assert (group.head.version, group.head.tables) == (1, {"wide": 1})
         assert (group.head.cursor, group.load_dense()["w"].tolist()) == ({"pass": 3}, [3, 3])
@@ -88,7 +89,7 @@ def test_kept_passes_are_committed_by_themselves_also_after_an_abandoned_one(tmp
     assert digest_of(tmp_path) == digest
 
 
-def _some(group: TableGroup) -> tuple[np.ndarray, np.ndarray]:
+def _some(group: TableSet) -> tuple[np.ndarray, np.ndarray]:
     from paddlebox.store.table import sorted_unique_keys
 
     keys = [sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))] * 2
@@ -105,7 +106,7 @@ def test_where_keeping_stops_half_way_the_last_commit_stands(tmp_path, monkeypat
         def full(*_: Any) -> None:
             raise OutOfSpaceError("no space")
 
-        monkeypatch.setattr(group.first._ended, "_keep", full)
+        monkeypatch.setattr(group.first.parts, "_keep", full)
         with pytest.raises(OutOfSpaceError):
             group.keep(**fields)
         assert group.commit_ended() == 0  # one table has pass 4, the other has not
@@ -122,7 +123,7 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
         push(group, 1)
         group.spill()
         fields = push(group, 2)
-        go_on, wide = threading.Event(), group.members[1]._ended
+        go_on, wide = threading.Event(), group.members[1].parts
         commit_wide = wide._commit
 
         def slow(*arguments: Any) -> int:
@@ -130,7 +131,7 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
             return commit_wide(*arguments)
 
         wide._commit = slow  # type: ignore[method-assign]
-        commit = group.commit_in_background(**fields)
+        commit = group.commit(when=When.BACKGROUND, **fields)
         group.begin(group.stage(*_some(group)))
         group.abandon()
         go_on.set()
@@ -140,7 +141,7 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
 
 def test_a_days_end_has_the_passes_before_it(tmp_path):
     with opened(tmp_path) as group:
-        group.keep_in_background(**push(group, 1))
+        group.keep(when=When.BACKGROUND, **push(group, 1))
         assert group.begin_day(20002)
         assert group.head.pass_number == 1
         assert group.head.kind == "life"
@@ -234,7 +235,7 @@ class TestCopies:
         store, remote = tmp_path / "store", tmp_path / "remote"
         with opened(store, keep_versions=1) as group:
             copier = copies.Copier(str(store), str(remote), 1)
-            group.after_commit = copier.offer
+            group.queue.after_commit = copier.offer
             for number in (1, 2, 3):
                 train(group, THIRD, number)
             copier.finish(group.head)

@@ -12,8 +12,10 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.errors import CorruptionError, OutOfSpaceError
+from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.tiered_table import TieredTable
 from paddlebox.tools.upkeep.report import row_fields
 
 SLOTS = 3
@@ -57,15 +59,15 @@ def source(open_table: Any, tmp_path: Path) -> Any:
         table.end_of_day(20000, 0.5)
         push(table, feasigns[:1000], slots[:1000], 20001, 2)
         push(table, feasigns[500:1500], slots[500:1500], 20001, 3)
-        rows = by_feasign(table)
+        rows = by_feasign(table.first)
         table.close()
         return rows
 
     return make
 
 
-def by_feasign(table: Table) -> dict[int, dict[str, Any]]:
-    layout = dict(table._native.layout)
+def by_feasign(table: TieredTable) -> dict[int, dict[str, Any]]:
+    layout = dict(table.native.layout)
     return {
         int(feasign): row_fields(layout, row)
         for feasign, row in zip(*table.read_all(), strict=True)
@@ -91,29 +93,22 @@ def convert(open_table: Any, tmp_path: Path) -> Any:
         with open_source(tmp_path / "old", None) as old:
             imported = import_rows(
                 [old],
-                table,
+                table.first,
                 slots=slots,
                 keyed_by_slot=keyed_by_slot,
                 progress=lambda _: None,
                 sort_bytes=sort_bytes,
             )
-            table.commit_initial(
-                imported.segments,
-                dense={"w": np.ones(3, np.float32)},
-                admission=None,
-                day=old.day,
-                events=old.events,
-                cursor={},
-                config_hash="",
-                config={},
-            )
+            dense = {"w": np.ones(3, np.float32)}
+            first = FirstVersion(imported.segments, dense, day=old.day, events=old.events)
+            commit_initial(table, [first])
         digest = table.digest()
         table.close()
         table = open_table(fields, folder=tmp_path / "new", **arguments)
         assert table.digest() == digest
         assert table.head.kind == "init"
         assert table.head.live_rows == imported.rows
-        rows = by_feasign(table)
+        rows = by_feasign(table.first)
         table.close()
         return rows
 
@@ -126,7 +121,7 @@ def fresh(open_table: Any, fields: dict[str, Any], rows: dict[int, Any], **argum
     table = open_table(fields, **arguments)
     feasigns = np.array(sorted(rows), np.uint64)
     push(table, feasigns, np.zeros(len(feasigns), np.int64), 0, 1)
-    return by_feasign(table)
+    return by_feasign(table.first)
 
 
 def same(found: dict[str, Any], expected: dict[str, Any], *names: str) -> None:
@@ -292,6 +287,7 @@ def test_a_store_that_is_being_trained_gives_its_last_commit(
 
 IMPORT = """
 import json, pathlib, sys
+from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.table import Table
 folder = pathlib.Path(sys.argv[1])
@@ -299,12 +295,10 @@ with open_source(folder / "old", int(sys.argv[2])) as old:
     config = old.config.model_copy(update={"name": "new"})
     with Table(config, folder=folder / "new") as new:
         imported = import_rows(
-            [old], new, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda _: None
+            [old], new.first, slots=[0, 1, 2], keyed_by_slot=False, progress=lambda _: None
         )
-        new.commit_initial(
-            imported.segments, dense={}, admission=None, day=old.day, events=old.events,
-            cursor={}, config_hash="", config={}
-        )
+        first = FirstVersion(imported.segments, day=old.day, events=old.events)
+        commit_initial(new, [first])
         same = new.digest() == old.digest()
         print(json.dumps(
             {"rows": imported.rows, "version": old.head.version, "digest_of_old": same}
@@ -328,7 +322,9 @@ def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
     source()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")
     with open_source(tmp_path / "old", None) as old:
-        import_rows([old], table, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda _: None)
+        import_rows(
+            [old], table.first, slots=(0, 1, 2), keyed_by_slot=False, progress=lambda _: None
+        )
     assert table.head is None  # nothing is named before the commit
     table.close()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")

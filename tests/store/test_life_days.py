@@ -20,8 +20,10 @@ from paddlebox import ops
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store import life
+from paddlebox.store.commit_queue import When
 from paddlebox.store.compaction import Merge, Policy
-from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
+from paddlebox.store.staged import StagedPass, sorted_unique_keys
+from paddlebox.store.table import Table
 
 FIRST_DAY = 20000
 DIM = 2
@@ -210,7 +212,7 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
             table.end(number)
             if early and following is not None and staged is None:
                 staged = stage(table, following)  # while this one is committed
-            table.commit_in_background(pass_number=number, day=current.day)
+            table.commit(when=When.BACKGROUND, pass_number=number, day=current.day)
             if current.save_delta:
                 chosen, saved = feasigns_of_delta(table)
                 assert chosen == model.save_delta(current.day)
@@ -287,22 +289,22 @@ def test_a_day_ends_when_a_later_one_begins(tmp_path: Path, in_memory: bool) -> 
     with open_table(None if in_memory else tmp_path / "s") as table:
         train(table, work_of(FIRST_DAY, MANY, 10), 1)
         train(table, work_of(FIRST_DAY, MANY, 10), 2)
-        assert table.events == []
+        assert table.first.events == []
         train(table, work_of(FIRST_DAY + 4, MANY[:2], 10), 3)
-        decay, shrink = table.events
+        decay, shrink = table.first.events
         assert (decay["kind"], decay["day"], decay["decay"]) == ("decay", FIRST_DAY, 0.7)
         assert (shrink["kind"], shrink["day"]) == ("shrink", FIRST_DAY)
         assert shows(table) == [14, 24]  # 20 * 0.7, and 10 more
         # An earlier day, as a run that looks at old data again has it, ends nothing.
         train(table, work_of(FIRST_DAY + 1, MANY[:2], 10), 4)
         train(table, work_of(FIRST_DAY + 2, MANY[:2], 10), 5)
-        assert [e["day"] for e in table.events if e["kind"] == "decay"] == [
+        assert [e["day"] for e in table.first.events if e["kind"] == "decay"] == [
             FIRST_DAY,
             FIRST_DAY + 1,
         ]
         train(table, work_of(FIRST_DAY + 1, MANY[:2], 10), 6)
         train(table, work_of(FIRST_DAY + 2, MANY[:2], 10), 7)
-        assert len(table.events) == 4
+        assert len(table.first.events) == 4
 
 
 def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
@@ -313,9 +315,9 @@ def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
         table.begin(staged)
         push(work_of(FIRST_DAY, MANY, 10), 1)
         table.end(1)
-        write, go_on = table._ended._commit, Event()
-        monkeypatch.setattr(table._ended, "_commit", lambda *a: go_on.wait() and write(*a))
-        committing = table.commit_in_background(pass_number=1, day=FIRST_DAY)
+        write, go_on = table.first.parts._commit, Event()
+        monkeypatch.setattr(table.first.parts, "_commit", lambda *a: go_on.wait() and write(*a))
+        committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
         assert not table.begin_day(FIRST_DAY)
         table.begin(table.stage(MANY.astype(np.uint64), train=False))
         table.abandon(evaluation=True)
@@ -323,7 +325,7 @@ def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
         Timer(0.2, go_on.set).start()
         assert table.begin_day(FIRST_DAY + 1)
         assert committing.done()
-        assert [event["day"] for event in table.events] == [FIRST_DAY, FIRST_DAY]
+        assert [event["day"] for event in table.first.events] == [FIRST_DAY, FIRST_DAY]
         assert shows(table) == [7]
 
 
@@ -337,8 +339,8 @@ def test_a_commit_that_failed_is_heard_when_the_next_pass_begins(
         table.begin(stage(table, work_of(FIRST_DAY, MANY)))
         table.end(1)
         with monkeypatch.context() as patch:
-            patch.setattr(table._ended, "_commit", full)
-            committing = table.commit_in_background(pass_number=1, day=FIRST_DAY)
+            patch.setattr(table.first.parts, "_commit", full)
+            committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
             assert isinstance(committing.exception(), OutOfSpaceError)
         with pytest.raises(OutOfSpaceError, match="no room"):
             table.begin_day(FIRST_DAY)
@@ -357,7 +359,7 @@ def test_a_day_ends_once_whatever_is_killed_and_called_again(tmp_path: Path) -> 
         assert not table.begin_day(FIRST_DAY + 1)
         assert not table.shrink_table()
         assert shows(table) == [7]
-        assert len(table.events) == 2
+        assert len(table.first.events) == 2
 
 
 def test_a_day_that_was_ended_by_hand_does_not_end_again(tmp_path: Path) -> None:
@@ -451,8 +453,8 @@ def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
             ({"kind": "shrink", "min_scor": 1.0}, "unknown min_scor"),
         ):
             with pytest.raises(ValueError, match=message):
-                table.append_events([{"kind": "decay", "decay": 0.5}, event])
-        assert table.events == []
+                table.append_events([[{"kind": "decay", "decay": 0.5}, event]])
+        assert table.first.events == []
         assert shows(table) == [1]
     with open_table(tmp_path / "s", read_only=True) as reader, pytest.raises(StoreError):
         reader.shrink_table()
@@ -467,7 +469,7 @@ def test_a_day_does_not_end_while_a_pass_is_open(tmp_path: Path) -> None:
         with pytest.raises(PassError, match="a pass is open"):
             table.shrink_table()
         table.abandon()
-        assert table.events == []
+        assert table.first.events == []
 
 
 def test_what_a_delta_held_is_not_in_the_next_one(tmp_path: Path) -> None:
@@ -495,7 +497,8 @@ def merge_sequence(table: Table, sequence: int) -> None:
     assert table.head is not None
     ids = tuple(s["id"] for s in table.head.segments if s["sequence"] == sequence)
     merge = Merge(ids, 0, "test")
-    table._merging.commit([(merge, table._merging.merge(merge, True))])
+    merging = table.first._merging
+    merging.commit([(merge, merging.merge(merge, True))])
 
 
 def test_a_row_counts_once_however_often_it_died(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from paddlebox.config import TableConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.ranks import World
-from paddlebox.store.table import StagedPass, Table, sorted_unique_keys
+from paddlebox.store.commit_queue import When
+from paddlebox.store.staged import StagedPass, sorted_unique_keys
+from paddlebox.store.table import Table
+from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.interrupt import Stopped
 from paddlebox.train.run import _ended_passes_committed
 from tests.data.conftest import SLOTS, multislot_lines
@@ -37,9 +40,9 @@ def stage(table: Table, feasigns: range) -> StagedPass:
     return table.stage(sorted_unique_keys(np.array(feasigns, np.uint64)))
 
 
-def push(table: Table, staged: StagedPass, value: float) -> None:
+def push(table: TieredTable, staged: StagedPass, value: float) -> None:
     ids = staged.row_of_key[staged.row_of_key >= 0]
-    table._native.push_pooled(
+    table.native.push_pooled(
         ids,
         np.arange(len(ids) + 1, dtype=np.int32),
         1,
@@ -54,7 +57,7 @@ def train(table: Table, feasigns: range, number: int) -> None:
     """Up to its end."""
     staged = stage(table, feasigns)
     table.begin(staged)
-    push(table, staged, 0.01 * number)
+    push(table.first, staged, 0.01 * number)
     table.end(number)
 
 
@@ -80,14 +83,14 @@ def second_held(table: Table, point: str) -> tuple[Held, Future[int]]:
     train(table, FIRST, 1)
     table.commit(pass_number=1)
     train(table, SECOND, 2)
-    held = Held(table, point)
-    return held, table.commit_in_background(pass_number=2)
+    held = Held(table.first, point)
+    return held, table.commit(when=When.BACKGROUND, pass_number=2)
 
 
 def third_begun(table: Table) -> None:
     third = stage(table, THIRD)
     table.begin(third)
-    push(table, third, 0.03)
+    push(table.first, third, 0.03)
 
 
 # ---- both are whole
@@ -159,7 +162,7 @@ def test_arrays_that_the_next_pass_changes_are_committed_as_they_were(tmp_path: 
         dataset.load_into_memory()
         dataset.begin_pass()
         assert len([*dataset.batches()]) == 4
-        held = Held(table, "commit")
+        held = Held(table.first, "commit")
         weights += 1
         dataset.end_pass()
         weights += 1  # in place, as an optimizer does
@@ -179,8 +182,8 @@ def test_a_commit_has_the_counts_at_the_end_of_its_pass(tmp_path: Path, keeps: b
         table.count_keys(keys, np.full(len(keys), 1, np.uint32))
         table.begin(table.stage(keys))
         table.end(1)
-        held = Held(table, "write_frozen")
-        (table.keep_in_background if keeps else table.commit_in_background)(pass_number=1)
+        held = Held(table.first, "write_frozen")
+        (table.keep if keeps else table.commit)(when=When.BACKGROUND, pass_number=1)
         assert held.reached.wait(60)
         table.count_keys(keys, np.full(len(keys), 1, np.uint32))  # of the next pass
         held.let_go()
@@ -197,7 +200,7 @@ def budget_of(folder: Path, passes: float) -> int:
     """Room for so many passes of the rows of FIRST beside the files of a new store."""
     files = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     with open_table(folder.with_name("size")) as table:
-        row_bytes = table._native.stored_row_bytes + 8
+        row_bytes = table.first.native.stored_row_bytes + 8
     return files + int(passes * len(FIRST) * row_bytes * 1.1)
 
 
@@ -206,8 +209,8 @@ def test_a_pass_begins_beside_a_commit_where_the_disk_has_room_for_both(tmp_path
     budget = budget_of(tmp_path / "s", 2.3)
     with open_table(tmp_path / "s", disk_budget_bytes=budget) as table:
         train(table, FIRST, 1)
-        held = Held(table, "write_frozen")
-        committing = table.commit_in_background(pass_number=1)
+        held = Held(table.first, "write_frozen")
+        committing = table.commit(when=When.BACKGROUND, pass_number=1)
         table.begin(stage(table, SECOND))
         assert not committing.done()
         held.let_go()
@@ -218,13 +221,13 @@ def test_a_pass_is_not_begun_where_the_commit_beside_it_takes_the_room(tmp_path:
     budget = budget_of(tmp_path / "s", 1.7)
     with open_table(tmp_path / "s", disk_budget_bytes=budget) as table:
         train(table, FIRST, 1)
-        held = Held(table, "write_frozen")
-        committing = table.commit_in_background(pass_number=1)
+        held = Held(table.first, "write_frozen")
+        committing = table.commit(when=When.BACKGROUND, pass_number=1)
         Timer(0.1, held.let_go).start()
         with pytest.raises(OutOfSpaceError, match="not begun"):
             table.begin(stage(table, range(10_000, 13_000)))
         assert committing.result() == 1
-        assert not table._native.training
+        assert not table.first.native.training
 
 
 def test_a_group_waits_for_the_commit_of_all_tables_where_there_is_not_room_for_both(
@@ -241,7 +244,7 @@ def test_a_group_waits_for_the_commit_of_all_tables_where_there_is_not_room_for_
         push(group.members[0], staged.parts[0], 0.01)
         group.end(1)
         held = Held(group.members[0], "write_frozen")
-        committing = group.commit_in_background(pass_number=1)
+        committing = group.commit(when=When.BACKGROUND, pass_number=1)
         assert held.reached.wait(60)
         Timer(0.1, held.let_go).start()
         with pytest.raises(OutOfSpaceError, match="not begun"):
@@ -259,7 +262,7 @@ def test_whoever_stages_after_a_group_was_torn_hears_what_tore_it(tmp_path: Path
         group.begin(group.stage(keys, slots))
         group.end(1)
         held = Held(group.members[1], "commit")
-        committing = group.commit_in_background(pass_number=1)
+        committing = group.commit(when=When.BACKGROUND, pass_number=1)
         held.let_go(OutOfSpaceError("no room on the disk"))
         assert isinstance(committing.exception(), OutOfSpaceError)
         with pytest.raises(PassError, match="no room on the disk"):
@@ -273,8 +276,8 @@ def test_a_commit_that_fails_while_a_signal_ends_the_run_is_told(
 ) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, FIRST, 1)
-        held = Held(table, "commit")
-        table.commit_in_background(pass_number=1)
+        held = Held(table.first, "commit")
+        table.commit(when=When.BACKGROUND, pass_number=1)
         held.let_go(StoreError("the disk is gone"))
         with (
             caplog.at_level(logging.ERROR, logger="paddlebox"),

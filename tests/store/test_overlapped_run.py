@@ -15,10 +15,11 @@ import pytest
 
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.saves.saver import Saver
+from paddlebox.store.commit_queue import When
 from paddlebox.store.compaction import Policy
-from paddlebox.store.group import StagedGroup, TableGroup
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import sorted_unique_keys
+from paddlebox.store.table_set import StagedSet, TableSet
 from tests.store.commit_held import POINTS, before_point
 from tests.store.test_group import SLOTS
 from tests.store.test_overlap import push
@@ -52,7 +53,7 @@ class Slow:
     """Commits of a group that stand still, at one point after another, until they are waited for.
     Where `overlapping` is False they are not held."""
 
-    group: TableGroup
+    group: TableSet
     overlapping: bool
     at: int = 0  # of the commit that runs: the number of its pass
     begun: int = 0  # the last pass that was
@@ -63,7 +64,7 @@ class Slow:
         for number, table in enumerate(self.group.members):
             for which, point in enumerate(POINTS):
                 before_point(table, point, lambda t=number, p=which: self._hold(t, p))  # type: ignore[misc]
-        background, wait = self.group._background, self.group._background.wait
+        background, wait = self.group.queue._background, self.group.queue._background.wait
 
         def waits() -> float:
             if background._running is not None:
@@ -76,7 +77,7 @@ class Slow:
         self.group.wait_commit()
         self.at = number
         self._go.clear()
-        self.group.commit_in_background(pass_number=number, **arguments)
+        self.group.commit(when=When.BACKGROUND, pass_number=number, **arguments)
         if not self.overlapping:
             self.group.wait_commit()
 
@@ -98,7 +99,7 @@ def keys_of(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return of_all, np.ones(len(of_all), np.uint32), np.concatenate(slots)
 
 
-def stage(group: TableGroup, number: int) -> tuple[StagedGroup, int]:
+def stage(group: TableSet, number: int) -> tuple[StagedSet, int]:
     keys, counts, slots = keys_of(number)
     counted = group.count_keys(keys, counts, slots)
     return group.stage(keys, slots, day=day_of(number)), counted
@@ -108,7 +109,7 @@ def day_of(number: int) -> int:
     return FIRST_DAY + (number - 1) // PASSES_A_DAY
 
 
-def look(group: TableGroup, number: int) -> None:
+def look(group: TableSet, number: int) -> None:
     """An evaluation between two passes."""
     keys, _, slots = keys_of(number)
     group.begin(group.stage(keys[::7], slots[::7], train=False))
@@ -117,7 +118,7 @@ def look(group: TableGroup, number: int) -> None:
 
 def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
     sizes = {"hbm_budget_bytes": 256 * MIB, "mem_budget_bytes": 2 * MIB}
-    group = TableGroup(
+    group = TableSet(
         CONFIGS,
         slots=SLOTS,
         folder=folder / "store",
@@ -131,7 +132,7 @@ def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
     weights, saves = np.zeros(64, np.float32), []
     with group, ThreadPoolExecutor(1) as stager:
         slow, saver = Slow(group, overlapping), Saver(group, folder / "saves")
-        following: Future[tuple[StagedGroup, int]] = stager.submit(stage, group, 1)
+        following: Future[tuple[StagedSet, int]] = stager.submit(stage, group, 1)
         for number in range(1, PASSES + 1):
             group.begin_day(day_of(number))
             staged, counted = following.result()
@@ -156,7 +157,7 @@ def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
         found = {
             "digest": group.digest(),
             "dense": group.load_dense()["w"].tolist(),
-            "counts": [table.admission_counts().tobytes() for table in group.members],
+            "counts": [table.first.admission_counts().tobytes() for table in group.members],
             "events": [table.events for table in group.members],
             "saves": saves,
         }
@@ -167,7 +168,7 @@ def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
     with Manifest.open_reader(folder / "store") as manifest:
         newest = {record.pass_number: record.version for record in manifest.records()}
     for number, version in newest.items():
-        with TableGroup(
+        with TableSet(
             CONFIGS, slots=SLOTS, folder=folder / "store", read_only=True, version=version, **sizes
         ) as kept:
             found[f"kept {number}"] = kept.digest()

@@ -28,16 +28,16 @@ from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.launch import cpu
 jobs = json.loads(sys.argv[1])
 cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
-from paddlebox.store.table import Table
+from paddlebox.store import first_version
 from paddlebox.train import init_from, run
 answers = []
 for file, overrides, run_dir, source, death in jobs:
     if death == "before the commit":
-        Table.commit_initial = lambda *args, **kwargs: os._exit(9)
+        first_version._commit = lambda *args: os._exit(9)
     if death == "between the tables":
-        commit = Table.commit_initial
-        Table.commit_initial = lambda self, *args, **kwargs: (
-            commit(self, *args, **kwargs) if self.name == "wide" else os._exit(9)
+        commit = first_version._commit
+        first_version._commit = lambda table, *args: (
+            commit(table, *args) if table.name == "wide" else os._exit(9)
         )
     if death == "after the commit":
         init_from.format_report = lambda report: os._exit(9)

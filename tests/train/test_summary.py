@@ -11,7 +11,7 @@ import pytest
 from paddlebox.config import Config, Slots
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import resume
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.run import train
@@ -66,14 +66,14 @@ def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = done_run(tmp_path / "other")  # of its data; its store is not looked at
-    close = Table.close
+    close = TableSet.close
 
-    def merging(table: Table) -> None:
-        if table._housekeeping is not None and table.head is not None:
-            table.compact(full=True)
+    def merging(table: TableSet) -> None:
+        if not table.options.read_only and table.head is not None:
+            table.first.compact(full=True)
         close(table)
 
-    monkeypatch.setattr(Table, "close", merging)
+    monkeypatch.setattr(TableSet, "close", merging)
     data = {**config.data.model_dump(mode="json"), "files_per_pass": 1}
     data["train_files"] *= 2  # two passes, whose segments overlap
     told = train(Config.model_validate({**config.model_dump(mode="json"), "data": data}), tmp_path)

@@ -20,7 +20,7 @@ from paddlebox import ops
 from paddlebox.config import Config, Program, Slots
 from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.tools.advise.rates import Rates
 from paddlebox.tools.advise.workload import Sample
 from paddlebox.train.metrics import TaskMetrics, sigmoid
@@ -117,18 +117,18 @@ def sizes_of(config: Config, slots: Slots, folder: Path) -> Sizes:
         return _sizes(table, build_runner(config, slots))
 
 
-def _sizes(table: Tables, runner: Runner) -> Sizes:
+def _sizes(table: TableSet, runner: Runner) -> Sizes:
     members = table.members
     return Sizes(
-        pass_row_bytes=max(int(member._native.pass_bytes_per_row) for member in members),
-        stored_row_bytes=max(int(member._native.stored_row_bytes) for member in members),
+        pass_row_bytes=max(int(member.native.pass_bytes_per_row) for member in members),
+        stored_row_bytes=max(int(member.native.stored_row_bytes) for member in members),
         max_pass_rows=min(member.max_pass_rows for member in members),
         weights=weights_of(runner.dense_state()),
     )
 
 
 def _walk(
-    dataset: InMemoryDataset, table: Tables, path: str, run: Callable[[Iterator[Feed]], None]
+    dataset: InMemoryDataset, table: TableSet, path: str, run: Callable[[Iterator[Feed]], None]
 ) -> dict[str, float]:
     """One pass over the sample. Seconds of each stage, and its rows."""
     dataset.set_filelist([path])
@@ -148,7 +148,7 @@ def _walk(
 class _Kernels:
     """Pulls and pushes, without a program."""
 
-    def __init__(self, config: Config, table: Tables) -> None:
+    def __init__(self, config: Config, table: TableSet) -> None:
         self._use_cvm = bool(getattr(config.model, "use_cvm", True))
         self._table = table
         self.ids, self.pull_s, self.push_s = 0, 0.0, 0.0
@@ -165,10 +165,10 @@ class _Kernels:
                 out = np.ones((len(offsets) - 1, width), np.float32)  # its pages are there
                 grad = np.full_like(out, 1e-3)
                 begin = time.perf_counter()
-                member._native.pull_pooled(ids, offsets, slots, self._use_cvm, out)
+                member.native.pull_pooled(ids, offsets, slots, self._use_cvm, out)
                 middle = time.perf_counter()
                 show_click = feed["box_show_click"]
-                member._native.push_pooled(
+                member.native.push_pooled(
                     ids, offsets, slots, self._use_cvm, show_click, plan, grad
                 )
                 self.push_s += time.perf_counter() - middle
@@ -179,7 +179,7 @@ class _Kernels:
 class _Dense:
     """The program's step on the first batch, again and again."""
 
-    def __init__(self, runner: Runner, table: Tables) -> None:
+    def __init__(self, runner: Runner, table: TableSet) -> None:
         self._runner, self._table = runner, table
         self.batch = self.rows = 0
         self.first_s = self.seconds = self.kernel_s = self.cpu_s = 0.0  # a step

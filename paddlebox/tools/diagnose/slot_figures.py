@@ -10,13 +10,13 @@ import numpy as np
 from paddlebox.config import Slots
 from paddlebox.config.table import Rule
 from paddlebox.data.loader import LoadedPass
-from paddlebox.store.group import Tables
-from paddlebox.store.table import Table
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 
 
-def slot_figures(table: Tables, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:
+def slot_figures(table: TableSet, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:
     """Of each sparse slot: coverage (share of instances with a feasign), values (mean number of an
     instance that has one), unique, new (share of occurrences without a row), new_unique, and, of
     the unique feasigns with a row: mean |embed_w|, has_embedx (share), mean norm of embedx where it
@@ -49,7 +49,7 @@ def slot_figures(table: Tables, slots: Slots, loaded: LoadedPass) -> list[dict[s
     return figures
 
 
-def _of_rows(table: Table, unique: np.ndarray, occurrences: np.ndarray) -> dict[str, Any]:
+def _of_rows(table: TieredTable, unique: np.ndarray, occurrences: np.ndarray) -> dict[str, Any]:
     order = np.argsort(_keys(unique))
     unique, occurrences = unique[order], occurrences[order]
     found, rows = table.lookup(unique)

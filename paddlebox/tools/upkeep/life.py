@@ -95,7 +95,7 @@ def life(
             LifeConfig, {**table.config.life.model_dump(), **(settings or {})}, "life settings"
         )
         counts = _Counts(table.config, chosen, day)
-        table._native.visit_chunks(_CHUNK_ROWS, counts.add)
+        table.native.visit_chunks(_CHUNK_ROWS, counts.add)
         return {
             "store": str(folder),
             "version": table.head.version,

@@ -19,7 +19,7 @@ from paddlebox.store import compaction, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.table import Table
+from paddlebox.store.tiered_table import TieredTable
 from paddlebox.tools.upkeep.store_files import newest, reading, table_of
 
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
@@ -88,7 +88,7 @@ def _version(
     }
 
 
-def open_version(folder: Path, version: int | None) -> Table:
+def open_version(folder: Path, version: int | None) -> TieredTable:
     """A version, the newest by default, to read."""
     with Manifest.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
@@ -138,11 +138,11 @@ def lookup(
     """The rows of some feasigns, with all life events applied, and the segments with a copy."""
     with open_version(folder, version) as table:
         assert table.head is not None
-        layout = dict(table._native.layout)
+        layout = dict(table.native.layout)
         found = []
         for feasign in feasigns:
             key = int(_native.core.mix(feasign))
-            here, rows = table._native.lookup(np.array([feasign], np.uint64))
+            here, rows = table.native.lookup(np.array([feasign], np.uint64))
             found.append(
                 {
                     "feasign": feasign,
@@ -185,7 +185,7 @@ def dump(
     Raises: StoreError when out cannot be written.
     """
     with open_version(folder, version) as table:
-        layout = dict(table._native.layout)
+        layout = dict(table.native.layout)
         schema = _schema(layout)
         written = 0
         temporary = out.with_name(f"{out.name}.tmp")
@@ -200,11 +200,11 @@ def dump(
                     writer.write_table(_columns(layout, feasigns, rows, schema))
                     written += len(feasigns)
 
-                table._native.visit_chunks(_DUMP_ROWS, write)
+                table.native.visit_chunks(_DUMP_ROWS, write)
                 table.close()  # tables of one process go by their names
                 for store, number in others:
                     with open_version(store, number) as of_rank:
-                        of_rank._native.visit_chunks(_DUMP_ROWS, write)
+                        of_rank.native.visit_chunks(_DUMP_ROWS, write)
             temporary.rename(out)
         except OSError as error:
             temporary.unlink(missing_ok=True)
@@ -238,7 +238,7 @@ def _schema(layout: dict[str, int]) -> pa.Schema:
 
 def _columns(
     layout: dict[str, int], feasigns: np.ndarray, rows: np.ndarray, schema: pa.Schema
-) -> pa.Table:
+) -> pa.TieredTable:
     words = rows.view(np.uint32)
     embed = 7 + layout["embed_state"]
     embedx = embed + layout["embedx_dim"]

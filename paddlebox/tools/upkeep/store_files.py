@@ -10,8 +10,8 @@ from typing import Any
 from paddlebox.config import TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.options import LEAST_MEM_BYTES
-from paddlebox.store.table import Table
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
+from paddlebox.store.tiered_table import TieredTable
 
 
 def store_folder(path: Path) -> Path:
@@ -44,10 +44,11 @@ def newest(manifest: Manifest) -> VersionRecord:
     return record
 
 
-def table_of(folder: Path, record: VersionRecord, **settings: Any) -> Table:
+def table_of(folder: Path, record: VersionRecord, **settings: Any) -> TieredTable:
     """The table that a version's record describes."""
     layout = dict(record.layout)
     seed = int(layout.pop("seed"))
     # JSON has lists for tuples and values for enums, which strict models refuse.
     config = TableConfig.model_validate(layout, strict=False)
-    return Table(config, seed=seed, folder=folder, mem_budget_bytes=LEAST_MEM_BYTES, **settings)
+    options = TableOptions(folder=folder, seed=seed, mem_budget_bytes=LEAST_MEM_BYTES, **settings)
+    return TieredTable(config, options)

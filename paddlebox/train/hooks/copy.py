@@ -7,7 +7,7 @@ from pathlib import Path
 from paddlebox.config import Config
 from paddlebox.ranks import World
 from paddlebox.store.copies import Copier
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import coordination
 from paddlebox.train.hooks.hook import Hook
 
@@ -15,12 +15,12 @@ from paddlebox.train.hooks.hook import Hook
 class Copy(Hook):
     """Copies versions in the background, as they are committed."""
 
-    def __init__(self, config: Config, table: Tables, store: Path, world: World) -> None:
+    def __init__(self, config: Config, table: TableSet, store: Path, world: World) -> None:
         uri = coordination.copies_of(config, world.rank)
         every_one = coordination.copies_every_one(world)
         self._table = table
         self._copier = Copier(str(store), uri, config.checkpoint.copy_every, every_one=every_one)
-        table.after_commit = self._copier.offer
+        table.queue.after_commit = self._copier.offer
 
     def end(self) -> None:
         self._copier.finish(self._table.head)

@@ -8,7 +8,7 @@ from pathlib import Path
 from paddlebox.config import Config
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import SavesBesidePasses
-from paddlebox.store.group import Tables
+from paddlebox.store.table_set import TableSet
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.plan import PlannedPass
 
@@ -16,7 +16,7 @@ from paddlebox.train.plan import PlannedPass
 class Save(Hook):
     """Args: saved: is told the kind of each save once it is done, in the thread that wrote it."""
 
-    def __init__(self, config: Config, table: Tables, saved: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, table: TableSet, saved: Callable[[str], None]) -> None:
         extra = {
             "slots.yaml": Path(config.data.slots).read_bytes(),
             "config.json": config.canonical_json().encode(),

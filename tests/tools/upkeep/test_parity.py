@@ -36,9 +36,9 @@ def trained(folder: Path, passes: int = 3, **settings: Any) -> str:
 
 
 def wait_parity(table: Table) -> None:
-    assert table._housekeeping is not None
-    assert table._housekeeping.parity is not None
-    table._housekeeping.parity.wait()
+    assert table.first._housekeeping is not None
+    assert table.first._housekeeping.parity is not None
+    table.first._housekeeping.parity.wait()
 
 
 def digest(folder: Path) -> str:
