@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_GATHERS_A_STEP = 1 / 8  # row ids are asked for 8 batches at a time (paddlebox/ranks/asking.py)
+_GATHERS_A_STEP = 1 / 8  # row ids are asked for 8 batches at a time (ranks/step_planner.py)
 _SWAPS = 2  # rows before a step, gradients after it
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
-from paddlebox.ranks import bare as bare_rows
-from paddlebox.ranks.bare import THIN, Bare
+from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.lane import Lane
-from paddlebox.ranks.narrow import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
+from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
+from paddlebox.ranks.rows_without_embedx import THIN, Bare
 from paddlebox.ranks.traffic import Traffic
 from paddlebox.ranks.world import World
 

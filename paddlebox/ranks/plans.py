@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.ranks.bare import Bare
-from paddlebox.ranks.early import Late
+from paddlebox.ranks.prefetch import Late
+from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.store.one_rank import BESIDE
 from paddlebox.store.staged import StagedPass
 

@@ -4,8 +4,8 @@ A rank owns a range of the hash order, in a store of its own. The keys of a pass
 so what a rank needs of an owner is one slice of them:
 
     once a pass   keys to their owners; row ids back (here)
-    each batch    the row ids that it needs, to their owners, ahead of its step (asking.py)
-    each step     rows before it, between hosts most of them in the step before (early.py);
+    each batch    the row ids that it needs, to their owners, ahead of its step (step_planner.py)
+    each step     rows before it, between hosts most of them in the step before (prefetch.py);
                   what the push has merged after it, and at once the rows of the next step:
                   what a rank does between steps makes no other wait (stepping.py, exchange.py)
 
@@ -21,10 +21,10 @@ import itertools
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.ranks.asking import Asking
 from paddlebox.ranks.batch_rows import batch_rows
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import ShardedPass
+from paddlebox.ranks.step_planner import StepPlanner
 from paddlebox.ranks.stepping import Stepping
 from paddlebox.ranks.world import LANES, World
 from paddlebox.store.one_rank import key_ranges
@@ -43,7 +43,7 @@ def range_starts(size: int) -> np.ndarray:
 class ShardedTable:
     """Args:
     table: of the rank's own range; programs pull and push the rows of every rank.
-    exchange: of that table. inputs: as of `Asking`.
+    exchange: of that table. inputs: as of `StepPlanner`.
 
     Every call that goes through all ranks (stage, count_keys, end, gather) is made by all of them
     in the same order.
@@ -53,7 +53,7 @@ class ShardedTable:
         self._table, self.exchange = table, exchange
         self._starts, self._size = range_starts(world.size), world.size
         self._staging, asking, self._lane, ahead = (world.lane(name) for name in LANES)
-        self.asking = Asking(asking, exchange, inputs)
+        self.asking = StepPlanner(asking, exchange, inputs)
         table.native.unregister()  # operators find the batch by the table's name
         batch = batch_rows(table.config, table.options.hbm_place, table.options.threads)
         self.stepping = Stepping(self._lane, ahead, exchange, batch, inputs)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from paddlebox.ranks.dense import SHARE
-from paddlebox.ranks.early import Late
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.plans import STEP, Feed, Step
+from paddlebox.ranks.prefetch import Late
 from paddlebox.store.one_rank import BESIDE
 
 _ROWS = f"{BESIDE}rows"  # of a feed: the future of what `Exchange.fetch` gives
@@ -42,7 +42,7 @@ class Progress:
 class Stepping:
     """Args:
     lane, ahead: of what a step waits for, and of what it does not. batch: of `batch_rows`.
-    inputs: as of `Asking`.
+    inputs: as of `StepPlanner`.
     """
 
     def __init__(

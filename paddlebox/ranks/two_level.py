@@ -24,9 +24,9 @@ from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.lane import Lane
-from paddlebox.ranks.narrow import Residual
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
+from paddlebox.ranks.quantize import Residual
 
 
 def exchange_of(options: RanksConfig, size: int) -> type[Exchange]:

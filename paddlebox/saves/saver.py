@@ -26,9 +26,9 @@ from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.served import Served
 from paddlebox.saves.touched import Index, keys_in, touched
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
-from paddlebox.store.frozen import Frozen
 from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
 from paddlebox.store.one_rank import OneRank
+from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 
@@ -155,18 +155,18 @@ class Saver:
 
         Raises: StoreError if a save of this name exists, or a table has no commit.
         """
-        frozen = Frozen(self._table)
+        snapshot = Snapshot(self._table)
         try:
             if self._table.peers.rank == 0:
                 donefile.claim(self.out, name)
         except BaseException:
-            frozen.close()
+            snapshot.close()
             raise
 
         def save() -> Save:
-            with frozen:
+            with snapshot:
                 saver = copy(self)
-                saver._members = frozen.open()
+                saver._members = snapshot.open()
                 if saver._dense is None:
                     saver._dense = saver._members[0].load_dense()
                 return saver.base(name) if kind == BASE else saver.delta(name)

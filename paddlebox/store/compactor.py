@@ -1,141 +1,155 @@
-"""Compactor: the thread that merges segments while training goes on (compaction.py says which)."""
+"""Compactor: what is written to a store beside its passes: merges, in the background and on demand
+(compaction.py says which), and parity."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paddlebox.store.compaction import Merge
+from paddlebox import _native
+from paddlebox.store import compaction
+from paddlebox.store.compaction import Merge, Policy
+from paddlebox.store.compaction_thread import CompactionThread
+from paddlebox.store.disk_budget import DiskBudget
+from paddlebox.store.options import TableOptions
+from paddlebox.store.parity import Keeper
+from paddlebox.store.record import newly_written
+from paddlebox.store.version_set import VersionSet, added_bytes
 
-log = logging.getLogger("paddlebox")
-
-_BATCH_BYTES = 512 << 20  # of inputs merged before they are committed: about a second of work
-_PARALLEL_MERGES = min(8, len(os.sched_getaffinity(0)))
-_NICE = 10  # training goes first
-
-
-def _yield_to_training() -> None:
-    # On Linux a priority is a thread's own; another thread's is not touched.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+core = _native.core
+_ALL = 1 << 62  # bytes of inputs
 
 
 class Compactor:
-    """Plans, merges and commits until nothing is due, each time it is woken.
-
-    Args:
-        plan: the merges that are due, of at most so many bytes of inputs.
-        merge: one merge; urgent: without waiting for readers.
-        commit: names the outputs of finished merges in place of their inputs.
-        cancel: makes the merges under way end soon.
+    """Args:
+    native: the core's table. options: read are compaction, disk_budget_bytes and parity.
     """
 
-    def __init__(
-        self,
-        plan: Callable[[int], list[Merge]],
-        merge: Callable[[Merge, bool], dict[str, Any]],
-        commit: Callable[[list[tuple[Merge, dict[str, Any]]]], None],
-        cancel: Callable[[], None],
-    ) -> None:
-        self._plan, self._merge, self._commit, self._cancel = plan, merge, commit, cancel
-        self._mutex = threading.Condition()
-        self._due = False
-        self._busy = False
-        self._urgent = 0
-        self._closed = False
-        self._error: BaseException | None = None
-        self._pool = ThreadPoolExecutor(
-            _PARALLEL_MERGES, "paddlebox-merge", initializer=_yield_to_training
-        )
-        self._thread = threading.Thread(target=self._work, name="paddlebox-compact", daemon=True)
-        self._thread.start()
+    def __init__(self, native: Any, versions: VersionSet, options: TableOptions) -> None:
+        assert versions.folder is not None
+        self._native = native
+        self._versions = versions
+        self.budget = DiskBudget(versions.folder, options.disk_budget_bytes)
+        self._policy = options.compaction
+        self._thread: CompactionThread | None = None
+        self.parity: Keeper | None = None
+        if options.parity is not None:
+            self.parity = Keeper(versions.folder, options.parity, lambda: versions.head)
+        if options.compaction is not None:
+            self._thread = CompactionThread(
+                self.plan, self.merge, self.commit, native.cancel_merges
+            )
+        self.wake()
 
     def wake(self) -> None:
-        """Something was committed: look whether merges are due."""
-        with self._mutex:
-            self._due = True
-            self._mutex.notify_all()
+        """Something was committed: looks whether merges are due, and parity files."""
+        if self.parity is not None:
+            self.parity.wake()
+        if self._thread is not None:
+            self._thread.wake()
 
-    def raise_error(self) -> None:
-        """Raises what went wrong in the background, once."""
-        with self._mutex:
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
+    def check_room(self, rows: int, settle: Callable[[], object]) -> None:
+        """Args:
+        settle: waits for a commit that is under way.
 
-    def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
-        """Makes merging urgent and waits until done() or nothing is left to merge; returns the
-        seconds that took, and logs why. Raises what goes wrong meanwhile."""
-        if done():
+        Raises: OutOfSpaceError when a pass of so many rows could not be committed; as `settle`.
+        """
+        stored = sum(segment["bytes"] for segment in self._versions.last.segments)
+        row_bytes, unwritten = self._native.stored_row_bytes, self._native.unwritten_rows
+        # The commit of the pass before needs room, too; once it is over the disk says how much.
+        if unwritten and not self.budget.holds_pass(rows + unwritten, row_bytes, stored):
+            settle()
+        self.budget.check_pass(rows, row_bytes, stored)
+
+    def make_room(self) -> float:
+        """Waits where segments are too many or take too much room, and says so; returns the seconds
+        that took. Raises what went wrong in the background."""
+        if self._thread is None:
             return 0.0
-        started = time.perf_counter()
-        if why is not None:
-            log.warning("waiting for compaction: %s", why())
-        with self._mutex:
-            self._urgent += 1
-            self._due = True
-            self._mutex.notify_all()
-            try:
-                while not self._closed and self._error is None and (self._due or self._busy):
-                    self._mutex.wait(0.1)
-                    if done():
-                        break
-            finally:
-                self._urgent -= 1
-        self.raise_error()
-        return time.perf_counter() - started
+        self._thread.raise_error()
+        return self._thread.wait_until(lambda: not self._over_ceiling(), self._describe)
 
-    def wait_idle(self) -> None:
-        """Waits until nothing is due. Raises what went wrong."""
-        self.wait_until(lambda: False)
+    def compact(self, *, full: bool) -> None:
+        """Merges what is due, or (full) until no two segments overlap."""
+        if self._thread is not None:
+            self._thread.wait_idle()  # it looks at nothing before the next commit
+        while merges := self.plan(_ALL):
+            self._make(merges)
+        if full:
+            for merge in compaction.plan_all(self._versions.last.segments):
+                self._make([merge])
+
+    def rewrite_old_formats(self) -> int:
+        """Rewrites segments of earlier formats; returns how many there were."""
+        assert self._versions.folder is not None
+        old = []
+        for segment in self._versions.last.segments:
+            path = self._versions.folder / "ssd" / segment["file"]
+            if core.SegmentFile(str(path), segment).shape["version"] < core.SEGMENT_VERSION:
+                old.append(Merge((segment["id"],), segment["bytes"], "format"))
+        for merge in old:
+            self._make([merge])
+        return len(old)
+
+    def plan(self, limit: int) -> list[Merge]:
+        """The merges that are due, of at most so many bytes of inputs."""
+        with self._versions.committing:
+            head = self._versions.head
+        if head is None:
+            return []
+        return compaction.plan(head.segments, head.live_rows, self._policy or Policy(), limit)
+
+    def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
+        """Writes its segments, which nothing names yet. urgent: without waiting for readers."""
+        self.budget.check_merge(len(merge.inputs), merge.bytes)
+        return dict(self._native.merge(list(merge.inputs), urgent))
+
+    def commit(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
+        """Names the outputs of merges in place of their inputs."""
+        gone = {id_ for merge, _ in finished for id_ in merge.inputs}
+        made = newly_written(s for _, result in finished for s in result["segments"])
+        with self._versions.committing:
+            last = self._versions.last
+            segments = [*(s for s in last.segments if s["id"] not in gone), *made]
+            live_rows = last.live_rows - sum(result["keys_gone"] for _, result in finished)
+            self._versions.commit(
+                "compaction",
+                segments=segments,
+                live_rows=compaction.live_rows_within(segments, live_rows),
+                bytes_written=added_bytes(last, "compaction", made),
+            )
+            self._native.replace_segments(sorted(gone), made)
+            self._versions.prune()
+        if self.parity is not None:
+            self.parity.wake()
 
     def close(self) -> None:
-        """Cancels what is under way and waits for it. May be called twice."""
-        with self._mutex:
-            self._closed = True
-            self._mutex.notify_all()
-        self._cancel()
-        self._thread.join()
-        self._pool.shutdown()
-        if self._error is not None:  # nobody asked since: the store is whole, but not merged
-            log.error("compaction failed: %s", self._error)
-            self._error = None
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+        if self.parity is not None:
+            self.parity.close()
 
-    def _work(self) -> None:
-        while True:
-            with self._mutex:
-                self._busy = False
-                self._mutex.notify_all()
-                self._mutex.wait_for(lambda: self._due or self._closed)
-                if self._closed:
-                    return
-                self._due, self._busy = False, True
-            try:
-                self._run()
-            except BaseException as error:
-                with self._mutex:
-                    if not self._closed:  # a cancelled merge is no error
-                        self._error = error
+    def _make(self, merges: list[Merge]) -> None:
+        self.commit([(merge, self.merge(merge, True)) for merge in merges])
 
-    def _run(self) -> None:
-        while not self._closed:
-            merges = self._plan(_BATCH_BYTES)
-            if not merges:
-                return
-            finished, errors = [], []
-            tasks = [self._pool.submit(self._merge, merge, self._urgent > 0) for merge in merges]
-            for merge, task in zip(merges, tasks, strict=True):
-                try:
-                    finished.append((merge, task.result()))
-                except Exception as error:
-                    errors.append(error)
-            if finished:
-                self._commit(finished)
-            if errors:
-                raise errors[0]
+    def _shape(self) -> compaction.Shape:
+        head = self._versions.head
+        if head is None:
+            return compaction.Shape(0, 0, 0)
+        return compaction.shape(head.segments, head.live_rows)
+
+    def _over_ceiling(self) -> bool:
+        policy, shape = self._policy, self._shape()
+        return policy is not None and (
+            shape.depth > policy.max_depth
+            or (shape.bytes >= policy.min_bytes and shape.space_ratio > policy.space_ceiling)
+        )
+
+    def _describe(self) -> str:
+        policy, shape = self._policy or Policy(), self._shape()
+        return (
+            f"{self._versions.folder}: {shape.bytes} bytes for {shape.live_bytes} of live rows "
+            f"(ceiling {policy.space_ceiling:g} times), up to {shape.depth} segments over a key "
+            f"(ceiling {policy.max_depth})"
+        )

@@ -50,8 +50,8 @@ def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
 
 
 def commit_moved(table: TieredTable, before: VersionRecord, own: FirstVersion) -> int:
-    """As `commit_initial`, of rows of this very model that other stores held (ranks/moving.py): the
-    version goes on from `before`, of which it has all else."""
+    """As `commit_initial`, of rows of this very model that other stores held
+    (ranks/reshard.py): the version goes on from `before`, of which it has all else."""
     table.versions.before = before
     return _commit(table, "ranks", own)
 

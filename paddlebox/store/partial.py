@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.store.history import ADMISSION, added_bytes
 from paddlebox.store.record import VersionRecord, newly_written
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_set import ADMISSION, added_bytes
 
 
 def commit_partial(

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.store.history import ADMISSION, History, added_bytes
 from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.record import newly_written
+from paddlebox.store.version_set import ADMISSION, VersionSet, added_bytes
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PassParts:
     counts: None for a table that admits every feasign.
     """
 
-    def __init__(self, native: Any, versions: History, counts: KeyCounts | None) -> None:
+    def __init__(self, native: Any, versions: VersionSet, counts: KeyCounts | None) -> None:
         self.native = native
         self._versions = versions
         self._counts = counts

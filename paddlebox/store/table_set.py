@@ -29,7 +29,6 @@ from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store import files, life
 from paddlebox.store.commit_queue import CommitQueue, When
-from paddlebox.store.history import GroupLink
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.one_rank import OneRank
@@ -37,6 +36,7 @@ from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.pass_parts import PassFields
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_set import VersionLink
 
 log = logging.getLogger("paddlebox")
 
@@ -158,12 +158,12 @@ class TableSet(Closing):
         assert self.head is not None  # a store without a version is not opened for reading
         return self.head.tables[self.names[number]]
 
-    def _link_of(self, number: int) -> GroupLink:
+    def _link_of(self, number: int) -> VersionLink:
         if number == 0:
-            return GroupLink(others=self._heads)
+            return VersionLink(others=self._heads)
         name, first = self.names[number], self.first.versions
         named = self.head.tables.get(name, 0) if self.head is not None else 0
-        return GroupLink(
+        return VersionLink(
             named=lambda: first.named_versions(name),
             version=None if self.options.read_only else named,
         )

@@ -18,15 +18,14 @@ from paddlebox.closing import Closing
 from paddlebox.config import TableConfig
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
-from paddlebox.store.history import ADMISSION, OWN, GroupLink, History
-from paddlebox.store.housekeeping import Housekeeping
+from paddlebox.store.compactor import Compactor
 from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.manifest import VersionRecord
-from paddlebox.store.merging import Merging
 from paddlebox.store.options import TableOptions
 from paddlebox.store.pass_parts import PassFields, PassParts
 from paddlebox.store.staged import StagedPass
+from paddlebox.store.version_set import ADMISSION, OWN, VersionLink, VersionSet
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
@@ -67,9 +66,9 @@ class TieredTable(Closing):
         options: TableOptions,
         *,
         slot_rates: Sequence[float] = (),
-        link: GroupLink | None = None,
+        link: VersionLink | None = None,
         settle: Callable[[], object] = _nothing_to_wait_for,
-        versions: History | None = None,
+        versions: VersionSet | None = None,
     ) -> None:
         self.config, self.options = config, options
         #: (K) ascending keys to (K) bool: the rows that evaluation sees. None: all.
@@ -79,10 +78,10 @@ class TieredTable(Closing):
         self._refused_for: BaseException | None = None  # see refuse_passes
         self._settle = settle
         self.native: Any = None
-        self._housekeeping: Housekeeping | None = None
+        self._compactor: Compactor | None = None
         described = config.model_dump(mode="json")
         layout = {"seed": options.seed, **described}
-        self.versions = versions or History(options, layout, link or GroupLink())
+        self.versions = versions or VersionSet(options, layout, link or VersionLink())
         try:
             last = self.versions.last
             fields = {
@@ -100,7 +99,7 @@ class TieredTable(Closing):
             counts = self._counts if self.counts_keys else None
             self.parts = PassParts(self.native, self.versions, counts)
             if self.folder is not None and not self.read_only:
-                self._housekeeping = Housekeeping(self.native, self.versions, options)
+                self._compactor = Compactor(self.native, self.versions, options)
         except BaseException:
             self.close()
             raise
@@ -204,9 +203,9 @@ class TieredTable(Closing):
         Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
         what went wrong in the background.
         """
-        if self._housekeeping is not None and staged.train:
-            self.compaction_wait_s += self._housekeeping.merging.make_room()
-            self._housekeeping.check_room(staged.rows, self._settle)
+        if self._compactor is not None and staged.train:
+            self.compaction_wait_s += self._compactor.make_room()
+            self._compactor.check_room(staged.rows, self._settle)
 
     def begin(self, staged: StagedPass) -> None:
         """Opens the staged pass, once there is room: operators read and write it from here on."""
@@ -282,8 +281,8 @@ class TieredTable(Closing):
             if head is not None and after is not None:
                 after(head)
             self.versions.prune()
-        if self._housekeeping is not None:
-            self._housekeeping.wake()
+        if self._compactor is not None:
+            self._compactor.wake()
 
     @property
     def head(self) -> VersionRecord | None:
@@ -421,22 +420,22 @@ class TieredTable(Closing):
         Raises: StoreError for a table that is read-only or has no folder; OutOfSpaceError.
         """
         self._settle()
-        self._merging.compact(full=full)
+        self.compactor.compact(full=full)
 
     def rewrite_old_formats(self) -> int:
         """Rewrites segments of earlier formats; returns how many there were."""
-        return self._merging.rewrite_old_formats()
+        return self.compactor.rewrite_old_formats()
 
     @property
-    def _merging(self) -> Merging:
-        if self._housekeeping is None:
+    def compactor(self) -> Compactor:
+        """Raises: StoreError for a table that is read-only or has no folder."""
+        if self._compactor is None:
             raise StoreError(f"table '{self.name}' has no store of its own to compact")
-        return self._housekeeping.merging
+        return self._compactor
 
     def free_bytes(self) -> int:
         """What the disk and disk_budget_bytes leave for new files of the store."""
-        assert self._housekeeping is not None
-        return self._housekeeping.room.free_bytes()
+        return self.compactor.budget.free_bytes()
 
     # ---- the whole table
 
@@ -477,9 +476,9 @@ class TieredTable(Closing):
 
     def close(self) -> None:
         """Gives the store free. May be called twice."""
-        if self._housekeeping is not None:
-            self._housekeeping.close()
-            self._housekeeping = None
+        if self._compactor is not None:
+            self._compactor.close()
+            self._compactor = None
         if self.native is not None:
             self.native.unregister()
             self.native = None

@@ -27,7 +27,7 @@ from typing import Any
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.ranks import World
-from paddlebox.ranks.moving import overlapping, write_range
+from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.lock import StoreLock

@@ -19,8 +19,8 @@ from paddlebox.config.phases import state_of
 from paddlebox.data.reader import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
-from paddlebox.store.frozen import Frozen, FrozenTable
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
+from paddlebox.store.snapshot import Snapshot, SnapshotTable
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import coordination, resume
 from paddlebox.train.batch_loop import run_pass
@@ -112,8 +112,8 @@ def _seen(
         yield ()
         return
     filters = [serve_filter(one.config.life, one.dated, threshold) for one in table.members]
-    with Frozen(table) as frozen:  # rows can be looked up there while a pass is open
-        for one, rows, kept in zip(table.members, frozen.open(), filters, strict=True):
+    with Snapshot(table) as snapshot:  # rows can be looked up there while a pass is open
+        for one, rows, kept in zip(table.members, snapshot.open(), filters, strict=True):
             one.shown = partial(_kept, rows, asdict(kept.at(one.day)))
         try:
             yield filters
@@ -123,7 +123,7 @@ def _seen(
     log.info("evaluated as served: %s", filters_text(filters))
 
 
-def _kept(rows: FrozenTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
+def _kept(rows: SnapshotTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
     """(K) ascending keys to (K) bool."""
     feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
     parts = [feasigns[at : at + _LOOKUP_ROWS] for at in range(0, len(feasigns), _LOOKUP_ROWS)]

@@ -20,7 +20,7 @@ from paddlebox import heartbeat
 from paddlebox.config import Config, KeySpace, Slot, Slots, TableConfig, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.ranks.moving import counts_of
+from paddlebox.ranks.reshard import counts_of
 from paddlebox.store.files import table_folder, write_durably
 from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows, open_source

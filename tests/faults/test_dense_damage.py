@@ -17,7 +17,7 @@ from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
-from paddlebox.store.frozen import Frozen
+from paddlebox.store.snapshot import Snapshot
 from paddlebox.tools.upkeep import cli
 from paddlebox.train import run
 from paddlebox.train.evaluation import evaluate
@@ -57,9 +57,9 @@ def _load(config: Config) -> None:
 def _load_beside_training(config: Config) -> None:
     with (
         open_table(config, RUN / "store", read_only=True) as table,
-        Frozen(table) as frozen,
+        Snapshot(table) as snapshot,
     ):
-        frozen.open()[0].load_dense()
+        snapshot.open()[0].load_dense()
 
 
 def _serve_run(config: Config) -> None:

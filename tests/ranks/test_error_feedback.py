@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Config, load_config
-from paddlebox.ranks.bare import Bare
 from paddlebox.ranks.exchange import core
 from paddlebox.ranks.plans import ShardedPass, Step
+from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.ranks.world import World
 from paddlebox.train.opening import open_table
 from tests.conftest import ROOT

@@ -413,7 +413,7 @@ def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
         held = table.first.parts.native = Publishing()
 
         def plan() -> None:
-            table.first._merging.plan(1 << 62)
+            table.first.compactor.plan(1 << 62)
             seen.append(held.published)
 
         planner = threading.Thread(target=plan)

@@ -497,7 +497,7 @@ def merge_sequence(table: Table, sequence: int) -> None:
     assert table.head is not None
     ids = tuple(s["id"] for s in table.head.segments if s["sequence"] == sequence)
     merge = Merge(ids, 0, "test")
-    merging = table.first._merging
+    merging = table.first.compactor
     merging.commit([(merge, merging.merge(merge, True))])
 
 

@@ -24,7 +24,7 @@ from paddlebox.train.interrupt import Stopped
 from paddlebox.train.run import _ended_passes_committed
 from tests.data.conftest import SLOTS, multislot_lines
 from tests.store.commit_held import POINTS, Held
-from tests.store.test_group import opened
+from tests.store.test_table_set import opened
 
 MIB = 1 << 20
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.0)

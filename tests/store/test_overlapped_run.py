@@ -21,8 +21,8 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import sorted_unique_keys
 from paddlebox.store.table_set import StagedSet, TableSet
 from tests.store.commit_held import POINTS, before_point
-from tests.store.test_group import SLOTS
 from tests.store.test_overlap import push
+from tests.store.test_table_set import SLOTS
 
 MIB = 1 << 20
 PASSES, PASSES_A_DAY, PASSES_A_SAVE = 18, 3, 5

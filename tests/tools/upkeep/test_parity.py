@@ -36,9 +36,8 @@ def trained(folder: Path, passes: int = 3, **settings: Any) -> str:
 
 
 def wait_parity(table: Table) -> None:
-    assert table.first._housekeeping is not None
-    assert table.first._housekeeping.parity is not None
-    table.first._housekeeping.parity.wait()
+    assert table.first.compactor.parity is not None
+    table.first.compactor.parity.wait()
 
 
 def digest(folder: Path) -> str:

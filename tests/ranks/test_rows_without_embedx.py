@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from paddlebox.config.ranks import Wire
-from paddlebox.ranks import bare as bare_rows
-from paddlebox.ranks.narrow import RowFormat
+from paddlebox.ranks import rows_without_embedx as bare_rows
+from paddlebox.ranks.quantize import RowFormat
 
 _COUNTS = [5, 0, 9, 1]  # of each message
 

@@ -1,4 +1,4 @@
-"""Asking: what the steps of batches exchange, found ahead of them on a lane of its own.
+"""StepPlanner: what the steps of batches exchange, found ahead of them on a lane of its own.
 
 Letters: R = ranks, u = unique rows of a batch.
 """
@@ -12,11 +12,11 @@ from concurrent.futures import Future
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.ranks.bare import Bare
-from paddlebox.ranks.early import Changes, Late, pack, unpack
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.plans import STEP, Feed, ShardedPass, Step
+from paddlebox.ranks.prefetch import Changes, Late, pack, unpack
+from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.store.one_rank import BESIDE
 
 core = _native.core
@@ -25,7 +25,7 @@ _BATCHES_A_MESSAGE = 8  # whose row ids travel together
 _BATCHES_FIRST = 2  # of a pass, which waits for them: those of a step and of the one after it
 
 
-class Asking:
+class StepPlanner:
     """Args:
     inputs: what ends the names of the table's inputs in a feed (data/batches.py).
     """

@@ -8,11 +8,11 @@ from typing import Any
 
 from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
-from paddlebox.store.history import GroupLink, History
 from paddlebox.store.leases import leased
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_set import VersionLink, VersionSet
 
 
 class _Version:
@@ -29,11 +29,11 @@ class _Version:
             self.lease = leased(str(table.folder), self.record.version)
 
 
-class _FrozenHistory(History):
+class _SnapshotVersions(VersionSet):
     """One version. The manifest stays with the table that it was taken of."""
 
     def __init__(self, of: _Version) -> None:
-        super().__init__(TableOptions(read_only=True), of.layout, GroupLink())
+        super().__init__(TableOptions(read_only=True), of.layout, VersionLink())
         self.folder, self.head = of.folder, of.record
         self._journal = of.journal
 
@@ -41,7 +41,7 @@ class _FrozenHistory(History):
         return self._journal
 
 
-class FrozenTable(TieredTable):
+class SnapshotTable(TieredTable):
     """Operators do not find it: a program that names no table means the one that it was taken
     of."""
 
@@ -56,7 +56,7 @@ class FrozenTable(TieredTable):
                 mem_budget_bytes=LEAST_MEM_BYTES,
                 read_only=True,
             ),
-            versions=_FrozenHistory(of),
+            versions=_SnapshotVersions(of),
         )
 
     @property
@@ -64,7 +64,7 @@ class FrozenTable(TieredTable):
         return self._of.name
 
 
-class Frozen(Closing):
+class Snapshot(Closing):
     """The last commit of a set of tables, kept until `close`. Rows are opened by `open`, which
     another thread may call: filters and fences are read then, 2 bytes a row.
 
@@ -82,11 +82,11 @@ class Frozen(Closing):
             self.close()
             raise
 
-    def open(self) -> list[FrozenTable]:
+    def open(self) -> list[SnapshotTable]:
         """Of each table. Raises: CorruptionError, StoreError."""
         tables = []
         for of in self._versions:
-            tables.append(FrozenTable(of))
+            tables.append(SnapshotTable(of))
             self._opened.callback(tables[-1].close)
         return tables
 

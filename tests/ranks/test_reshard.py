@@ -17,7 +17,7 @@ from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
-from paddlebox.ranks.moving import overlapping, write_range
+from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.copies import copy_version
 from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.options import TableOptions

@@ -1,4 +1,4 @@
-"""History: the committed versions of one table, of which the newest is its head."""
+"""VersionSet: the committed versions of one table, of which the newest is its head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADMISSION = OWN + "admission"
 
 
 @dataclass(frozen=True)
-class GroupLink:
+class VersionLink:
     """What ties a table to the others of its `TableSet` (store/table_set.py)."""
 
     #: Of the first table: the versions of the others that its next version names.
@@ -36,7 +36,7 @@ class GroupLink:
     version: int | None = None
 
 
-class History:
+class VersionSet:
     """Without a folder there are no versions; only events and days are remembered.
 
     Args:
@@ -48,7 +48,7 @@ class History:
     Raises: StoreLockedError, ConfigError, CorruptionError, as `Table`.
     """
 
-    def __init__(self, options: TableOptions, layout: Mapping[str, Any], link: GroupLink) -> None:
+    def __init__(self, options: TableOptions, layout: Mapping[str, Any], link: VersionLink) -> None:
         self.folder = folder = options.store
         self.layout = dict(layout)
         self._options = options

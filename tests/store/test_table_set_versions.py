@@ -18,7 +18,7 @@ from paddlebox.store.files import used_bytes
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.table_set import TableSet
-from tests.store.test_group import THIRD, first_two, opened, train
+from tests.store.test_table_set import THIRD, first_two, opened, train
 
 
 def push(group: TableSet, number: int, feasigns: dict[str, range] = THIRD) -> dict[str, Any]:

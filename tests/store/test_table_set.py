@@ -224,7 +224,7 @@ def opened_elsewhere(folder: Path) -> Iterator[str]:
     code = f"""
 import json
 from pathlib import Path
-from tests.store.test_group import opened
+from tests.store.test_table_set import opened
 with opened(Path({str(folder)!r}), read_only=True) as group:
     print(json.dumps(group.digest()))
 """

@@ -1,4 +1,4 @@
-"""Room: what the disk, and the budget of a store, leave for new files."""
+"""DiskBudget: what the disk, and the budget of a store, leave for new files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddlebox.store import files
 log = logging.getLogger("paddlebox")
 
 
-class Room:
+class DiskBudget:
     """Args:
     folder: of the store. budget_bytes: of all its files; 0: no limit but the disk's.
     """
