@@ -171,7 +171,9 @@ class PassFeeder:
             consumer="train",
         ) as batches:
             packed = threads.watch(batches)
-            for batch in self._table.peers.feeds(staged.pass_table, len(spans), packed, packer.nobody):
+            for batch in self._table.peers.feeds(
+                staged.pass_table, len(spans), packed, packer.nobody
+            ):
                 with stats.times.time("train"):
                     yield batch
         stats.wait_s["batch"] += batches.waited_ns / 1e9

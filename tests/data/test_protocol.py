@@ -160,7 +160,7 @@ def test_an_evaluation_ends_no_day(open_dataset, write_lines, tmp_path):
     load(dataset, file)
     assert list(dataset.batches())
     dataset.end_pass()
-    assert dataset._table.events == []
+    assert dataset._table.first.events == []
 
 
 def test_shrink_table_ends_the_day_between_passes(open_dataset, write_lines, tmp_path):
