@@ -4,15 +4,13 @@ process."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import call, run_python, tool
+from tests.support.processes import call, run, run_python, tool
 
 __all__ = ["call", "run_python", "tool"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,12 +53,8 @@ def open_table() -> Iterator[Callable[..., Any]]:
 def make_synthetic(folder: Path, *, passes: int, rows: int, test_rows: int = 10) -> Path:
     """Training files of so many rows each, and test.txt, as datasets/synthetic makes them."""
     counts = ("--passes", str(passes), "--rows-per-pass", str(rows), "--test-rows", str(test_rows))
-    subprocess.run(
-        [sys.executable, "datasets/synthetic/prepare.py", "--out", str(folder), *counts],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
+    done = run(["datasets/synthetic/prepare.py", "--out", str(folder), *counts])
+    assert done.returncode == 0, done.stderr
     return folder
 
 

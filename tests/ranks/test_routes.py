@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.routes import Topology, busy, choose_routes
+from tests.conftest import tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,13 +146,6 @@ def test_the_tool_prints_the_routes_of_what_it_reads():
 
 
 def test_the_tool_says_what_it_is_for():
-    done = subprocess.run(
-        [sys.executable, "tools/gpu_routes.py", "--help"],
-        stdin=subprocess.DEVNULL,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = tool("gpu_routes", "--help")
     assert done.returncode == 0
     assert "nvidia-smi topo -m | tools/gpu_routes.py" in done.stdout

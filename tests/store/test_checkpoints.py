@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.versions import find_version
 from paddlebox.tools.upkeep.cli import main
+from tests.conftest import tool
 
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
 DAY = 19723  # 20240101
@@ -141,8 +140,7 @@ class TestNames:
 
     def test_beside_a_training_process(self, store):
         with open_store(store, keep_versions=1) as table:
-            tool = [sys.executable, "tools/store.py", "name", str(store), "2", "good"]
-            subprocess.run(tool, check=True, cwd=Path(__file__).parents[2])
+            assert tool("store", "name", store, "2", "good").returncode == 0
             train(table, 5)
         assert versions(store) == [2, 5]
 

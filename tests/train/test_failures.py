@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from paddlebox._native import core
 from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, TrainingError
 from paddlebox.train.batch_loop import run_pass
+from tests.conftest import make_synthetic, tool
 from tests.data.conftest import multislot_lines, open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones, train
 from tests.support import processes
@@ -118,34 +116,17 @@ Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "s
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
 def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay):
-    root = Path(__file__).parents[2]
     data, run = tmp_path / "data", tmp_path / "run"
-    subprocess.run(
-        [
-            sys.executable,
-            "datasets/synthetic/prepare.py",
-            "--out",
-            data,
-            "--rows-per-pass",
-            "20000",
-        ],
-        check=True,
-        capture_output=True,
-        cwd=root,
-    )
+    make_synthetic(data, passes=6, rows=20000, test_rows=50000)
     arguments = ["-c", "configs/deepfm_synthetic.yaml", "--run-dir", run, "-o"]
     arguments += [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
-    trainer = subprocess.Popen(
-        [sys.executable, "tools/train.py", *arguments], cwd=root, stderr=subprocess.DEVNULL
-    )
+    trainer = processes.start_tool("train", *arguments)
     while not list(run.glob("store/MANIFEST-*")) and trainer.poll() is None:
         time.sleep(0.01)
     time.sleep(delay)
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    done = subprocess.run(
-        [sys.executable, "tools/evaluate.py", *arguments], cwd=root, capture_output=True, text=True
-    )
+    done = tool("evaluate", *arguments)
     if done.returncode != 0:  # killed between the first MANIFEST file and its transaction
         assert "no version has been committed yet" in done.stderr
     else:
