@@ -124,7 +124,7 @@ class Saver:
         return save
 
     def batch(self, name: str = "") -> Save:
-        """Save every row, with its delta_score. A batch is for training on from, not for serving.
+        """Save every row, with its delta_score. A batch is for further training, not for serving.
 
         Args:
             name: default `<day>/<pass>`.

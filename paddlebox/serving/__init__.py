@@ -1,6 +1,7 @@
-"""Prediction from an export file: see docs/serving.md.
+"""Prediction from an export file (docs/serving.md).
 
-Importing the package imports no Paddle: the process that keeps an HTTP server's workers never does.
+Importing the package does not import Paddle, because the parent process of an HTTP server's workers
+must not load it.
 """
 
 from __future__ import annotations
@@ -18,5 +19,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'paddlebox.serving' has no attribute {name!r}")
     from paddlebox.serving.predictor import Predictor
 
-    globals()[name] = Predictor  # the next access does not come here
+    globals()[name] = Predictor  # later accesses do not call __getattr__
     return Predictor

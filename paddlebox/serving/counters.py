@@ -1,7 +1,7 @@
-"""What the workers of a server count, in memory that they share, and its Prometheus text.
+"""The counters of a server's workers, in shared memory, and their Prometheus text.
 
-A worker writes its own row and no other, from one thread, so nothing is locked. The one that takes
-the place of a dead worker goes on with its row: what is counted never goes back.
+Each worker writes only its own row, from one thread, so that no lock is needed. A worker that
+replaces a dead one continues its row, so that counters never decrease.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 _ROW = np.dtype(
     [
-        ("starts", np.float64),  # how often a worker of this row became ready
+        ("starts", np.float64),  # how often a worker with this row became ready
         ("version", np.float64),  # 0: not ready
         ("created_at", np.float64),  # of the version's generation, seconds since 1970
         ("instances", np.float64),
-        ("waiting", np.float64),  # predictions queued or being made
-        ("seconds", np.float64),  # of requests to /predict, and below how many took how long
+        ("waiting", np.float64),  # predictions queued or running
+        ("seconds", np.float64),  # sum over requests to /predict; `buckets` counts them by time
         ("buckets", np.float64, (len(BUCKETS_S) + 1,)),
         ("requests", np.float64, (len(ENDPOINTS), len(STATUSES))),
     ]
@@ -32,13 +32,13 @@ _ROW = np.dtype(
 
 
 class Counters:
-    """The rows of all workers. Made before they are forked."""
+    """The rows of all workers. Create it before the workers are forked."""
 
     def __init__(self, workers: int) -> None:
         self.rows = np.frombuffer(mmap.mmap(-1, workers * _ROW.itemsize), _ROW, workers)
 
     def count(self, worker: int, path: str, status: int, seconds: float) -> None:
-        """One request that was answered."""
+        """Count one answered request. seconds: the time that it took."""
         row = self.rows[worker]
         endpoint = ENDPOINTS.index(path if path in ENDPOINTS else "other")
         row["requests"][endpoint, STATUSES.index(status if status in STATUSES else 0)] += 1
@@ -47,7 +47,7 @@ class Counters:
             row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
 
     def text(self) -> str:
-        """All workers' figures in Prometheus' text format 0.0.4."""
+        """The counters of all workers in Prometheus' text format 0.0.4."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
@@ -71,8 +71,8 @@ class Counters:
         ready = [worker for worker, row in enumerate(rows) if row["version"] > 0]
         ages = np.maximum(time.time() - rows["created_at"], 0)
         for name, kind, about, values, workers in (
-            ("waiting", "gauge", "Predictions queued or being made.", rows["waiting"], None),
-            ("worker_starts_total", "counter", "Workers made ready.", rows["starts"], None),
+            ("waiting", "gauge", "Predictions queued or running.", rows["waiting"], None),
+            ("worker_starts_total", "counter", "Starts of workers.", rows["starts"], None),
             ("version", "gauge", "The version that a worker shows.", rows["version"], ready),
             ("generation_age_seconds", "gauge", "Since that version was exported.", ages, ready),
         ):

@@ -1,8 +1,8 @@
-"""Raw fields of an instance to feasigns and dense features, by the code that training uses.
+"""Turns raw fields of an instance into feasigns and dense features, with the code of training.
 
-An instance is written as a line of text and parsed as training's lines are: a line of criteo_tsv
-where that is the config's format, else one of CSV; parsers differ in how they find the values, not
-in what becomes of them.
+An instance is written as a line of text, which the parsers of training read. The line is criteo_tsv
+if the config has that format, and CSV for every other format: parsers differ in how they find the
+values, not in what they do with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paddlebox._native import core
 from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
 from paddlebox.errors import DataError
 
-_CELL, _VALUE = "\x1f", "\x1e"  # between cells and between the values of one
+_CELL, _VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
 _CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
 _NO_NUMBER = re.compile(r"slot ('[^']*'): (.*) is not a finite number", re.DOTALL)
@@ -24,9 +24,10 @@ _NO_INTEGER = re.compile(r"slot ('[^']*'): ('nan'|'([0-9]+)\.0') is not a decima
 
 
 def _explained(reason: str, with_default: Container[str]) -> str:
-    """A parser's reason in the words of a request.
+    """Reword a parser's message for the sender of a request.
 
-    Args: with_default: names of the dense slots that have a default.
+    Args:
+        with_default: names of the dense slots that have a default.
     """
     found = _NO_INTEGER.fullmatch(reason)
     if found is not None:
@@ -51,11 +52,11 @@ def _explained(reason: str, with_default: Container[str]) -> str:
 
 
 class FieldParser:
-    """Parses instances, dicts from column (or slot) name to a string, a number, or a list of them.
+    """Parses instances: dicts from the name of a column or slot to a value.
 
-    What is not there or None is an empty cell. The label is not needed, and not looked at. Where
-    data.format is csv, a string is the text of a cell and is split into values as there; a list
-    holds values, which are not split.
+    A value is a string, a number, or a list of them. A missing field, or None, is an empty cell.
+    The label is ignored. If data.format is csv, a string is the text of a cell and is split into
+    values as in training. The elements of a list are not split.
     """
 
     def __init__(self, config: Config, slots: Slots) -> None:
@@ -66,7 +67,7 @@ class FieldParser:
             config.data.key_space is KeySpace.PER_SLOT,
             config.data.max_line_bytes,
             ",|" if criteo else _CELL + _VALUE,
-            csv_nulls=slots.csv.null,  # fields come as they stand in the data
+            csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else _CELL
@@ -100,9 +101,9 @@ class FieldParser:
         self._empty[self._label] = "0"
 
     def parse(self, instances: Sequence[Mapping[str, Any]]) -> Any:
-        """The native ParsedChunk of at least one instance.
+        """Parse at least one instance. Returns a native ParsedChunk.
 
-        Raises: DataError naming the instance and its field.
+        Raises: DataError that names the instance and the field.
         """
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
@@ -135,7 +136,7 @@ class FieldParser:
         return self._delimiter.join(cells)
 
     def _cell(self, value: Any, splits: bool) -> str:
-        """Args: splits: whether a string may hold several values."""
+        """The text of a cell. splits: whether a string may contain several values."""
         if isinstance(value, str) or not hasattr(value, "__len__"):
             text = self._one(value)
             if splits and isinstance(value, str) and text not in self._nulls:

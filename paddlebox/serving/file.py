@@ -22,8 +22,8 @@ from paddlebox.store.files import lmdb_text
 from paddlebox.store.record import seal, unseal
 
 FORMAT = 2
-FORMAT_OF_TABLES = 3  # of a file whose rows are of several tables
-MAP_BYTES = 1 << 40  # of addresses: whatever the file grows to, it is never mapped anew
+FORMAT_OF_TABLES = 3  # for a file with rows of several tables
+MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 
 HEAD = b"head"
@@ -51,10 +51,10 @@ def block_key(layer: int, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Head:
-    """What readers show, and what a writer goes on from."""
+    """The root record: the generation that readers use, and where a writer continues."""
 
-    current: int = 0  # generations; 0: none yet
-    newest: int = 0
+    current: int = 0  # number of the generation that readers use; 0: none yet
+    newest: int = 0  # number of the newest generation; 0: none yet
     pinned: bool = False
     next: int = 1  # number of the next generation, model or layer
     format: int = FORMAT
@@ -64,20 +64,20 @@ class Head:
 class Part:
     """The rows of one table in a generation."""
 
-    name: str  # of the table; of the first, which may have any, ""
+    name: str  # name of the table; "" for the first table, whatever its name
     layers: list[int]  # newest first; the last is a base
     embedx_dim: int
-    slots: int  # of the table
-    rows: int = 0  # that are live; of files of earlier releases an upper bound
+    slots: int  # slots of the table
+    rows: int = 0  # live rows; an upper bound in files of earlier releases
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One version as the file has it."""
+    """The record of one version in the file."""
 
     generation: int
     version: int
-    layers: list[int]  # as of Part, of the first table
+    layers: list[int]  # as in Part, for the first table
     model: int
     embedx_dim: int  # of the first table
     counts: bool  # rows keep show and click
@@ -87,25 +87,25 @@ class Generation:
     day: int = 0
     pass_number: int = 0
     dense_version: int = 0
-    rows: int = 0  # as of Part, of the first table
-    save: dict[str, Any] | None = None  # {name, crc32c} of the save that it is; None: of no save
+    rows: int = 0  # as in Part, for the first table
+    save: dict[str, Any] | None = None  # {name, crc32c} of the save it comes from; None: no save
     created_at: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
-    tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the further tables
-    # ServeFilters of the tables, as dicts; None: the source did not say. Under a key of its own.
+    tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
+    # ServeFilters of the tables, as dicts; None: unknown. Stored under a separate key.
     filters: list[dict[str, Any]] | None = None
-    counted: bool = True  # `rows` are those that are live; False: of an earlier release
+    counted: bool = True  # `rows` counts live rows; False: written by an earlier release
 
     @property
     def parts(self) -> list[Part]:
-        """Of each table, the first one's first."""
+        """One Part for each table, in the order of the tables."""
         others = [Part(**fields) for fields in self.tables]
         slots = self.slots - sum(part.slots for part in others)
         return [Part("", self.layers, self.embedx_dim, slots, self.rows), *others]
 
     def of(self, parts: Sequence[Part]) -> Generation:
-        """Itself, of these parts."""
+        """A copy of this record with other parts."""
         first, *others = parts
         return dataclasses.replace(
             self,
@@ -122,7 +122,10 @@ def to_json(value: Any) -> bytes:
 
 @contextlib.contextmanager
 def system_errors(path: Path, what: str) -> Iterator[None]:
-    """Raises what LMDB raises as an error of ours that names the file."""
+    """Turn errors of LMDB and the system into a StoreError that names the file.
+
+    Raises: OutOfSpaceError, CorruptionError, StoreError.
+    """
     try:
         yield
     except (lmdb.Error, OSError) as error:
@@ -145,16 +148,16 @@ class _Open:
     users: int = 0
 
 
-# By (pid, real path): LMDB forbids a second environment of one file in a process.
+# By (pid, real path), because LMDB forbids a second environment of a file in one process.
 _open: dict[tuple[int, str], _Open] = {}
 _lock = threading.Lock()
 
 
 class ExportFile(Closing):
-    """An open export file; several readers of one process share its environment.
+    """An open export file. The readers of a process share one LMDB environment.
 
-    Raises: StoreError when there is none, when it is open in this process the other way, or after a
-        fork.
+    Raises: StoreError if there is no file, if this process has the file open and one of the two
+        opens is for writing, or after a fork.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, write: bool = False, create: bool = False):
@@ -169,7 +172,7 @@ class ExportFile(Closing):
             held = _open.get(self._key)
             if held is not None and (write or held.write):
                 raise StoreError(
-                    f"{self.path}: is open in this process already; write to it from another one"
+                    f"{self.path}: is already open in this process; write to it from another one"
                 )
             if held is None:
                 with system_errors(self.path, "open"):
@@ -195,17 +198,17 @@ class ExportFile(Closing):
         return self._env
 
     def check_process(self) -> None:
-        """Raises StoreError in a process that was forked since."""
+        """Raises: StoreError in a process that was forked after the file was opened."""
         if os.getpid() != self._key[0]:
             raise StoreError(f"{self.path}: was opened before a fork; open it in each process")
 
     def read(self) -> Any:
-        """A read transaction. What it gives are buffers of the map, until it ends."""
+        """Begin a read transaction. Its values are buffers into the map, valid until it ends."""
         with system_errors(self.path, "read"):
             return self.env.begin(buffers=True)
 
     def sealed(self, txn: Any, key: bytes) -> bytes:
-        """The payload under key. Raises: CorruptionError when it is absent or damaged."""
+        """The payload under a key. Raises: CorruptionError if it is missing or damaged."""
         where = f"{self.path}: {key.decode()}"
         value = txn.get(key)
         if value is None:
@@ -213,7 +216,7 @@ class ExportFile(Closing):
         return unseal(bytes(value), where)
 
     def record(self, txn: Any, key: bytes) -> dict[str, Any]:
-        """The JSON object under key. Raises: CorruptionError."""
+        """The JSON object under a key. Raises: CorruptionError."""
         payload = self.sealed(txn, key)
         try:
             return dict(json.loads(payload))
@@ -233,7 +236,7 @@ class ExportFile(Closing):
         if found not in (FORMAT, FORMAT_OF_TABLES):
             raise StoreError(
                 f"{self.path}: has format {found}, this version reads {FORMAT} and "
-                f"{FORMAT_OF_TABLES}: export anew"
+                f"{FORMAT_OF_TABLES}: export it again"
             )
         return Head(**self._known(Head, fields))
 
@@ -245,7 +248,7 @@ class ExportFile(Closing):
         return Generation(**self._known(Generation, {**fields, **kept}))
 
     def generations(self, txn: Any) -> list[Generation]:
-        """All that are kept, oldest first."""
+        """All generations in the file, oldest first."""
         prefix = b"generation/"
         found = []
         cursor = txn.cursor()
@@ -267,7 +270,7 @@ class ExportFile(Closing):
         return fields
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file. Further calls have no effect."""
         if self._env is None:
             return
         self._env = None
@@ -293,5 +296,5 @@ def generation_value(generation: Generation) -> bytes:
     fields = dataclasses.asdict(generation)
     del fields["filters"], fields["counted"]
     if not generation.tables:
-        del fields["tables"]  # a file of one table stays readable as it was
+        del fields["tables"]  # so that earlier releases can read a file of one table
     return seal(to_json(fields))

@@ -1,4 +1,4 @@
-"""An export file that follows the saves of a run: each base and delta, in order, as it is done."""
+"""Keeps an export file up to date with the saves of a run: applies each base and delta in order."""
 
 from __future__ import annotations
 
@@ -19,27 +19,33 @@ from paddlebox.serving.writer import MOST_DELETED, Writer, export
 
 log = logging.getLogger("paddlebox")
 
-# While another process writes the file, as that of a trainer which was killed a moment ago.
+# Retries while another process writes the file, such as that of a trainer that was just killed.
 _LOCKED_S, _LOCKED_TRIES = 0.2, 300
 
 
 @dataclass(frozen=True)
 class Served:
-    """A save that the file shows, or that was refused."""
+    """The result for one save: applied or refused."""
 
     name: str
     pass_number: int
     at: float  # seconds since 1970
-    seconds: float  # to bring it in
-    refused: str = ""  # why; empty: it is shown
+    seconds: float  # duration
+    refused: str = ""  # the reason; empty: the save was applied
 
 
 class Follower:
-    """Brings what is done below `saves` into an export file, which the first base makes.
+    """Applies the complete saves in a folder to an export file. The first base creates the file.
 
-    A save that the gate refuses, or that deletes more than MOST_DELETED of the live rows, is not
-    shown, and not tried again; the next one comes with all of its chain then, as a delta needs the
-    one before it.
+    A save is refused if the gate refuses it, or if it deletes more than MOST_DELETED of the live
+    rows. It is not tried again. Since a delta needs the one before it, the next save is then
+    applied together with its whole chain.
+
+    Args:
+        saves: OUT, the folder with the donefiles.
+        path: the export file.
+        precision: of embedx, for a new file; None: float32.
+        gate: None accepts every version.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class Follower:
         self._refused: set[str] = set()
 
     def pending(self) -> list[str]:
-        """Names of saves that are done and not in the file, oldest first."""
+        """Names of the complete saves that are not in the file, oldest first."""
         names = _in_order(self._saves)
         if not self._path.exists():
             bases = {done.name for done in donefile.read(self._saves, BASE)}
@@ -62,9 +68,9 @@ class Follower:
         return [name for name in after if name not in self._refused]
 
     def catch_up(self) -> list[Served]:
-        """Brings in what is pending.
+        """Apply the pending saves. Returns one result for each.
 
-        Raises: StoreError, CorruptionError. What was brought in before stays.
+        Raises: StoreError, CorruptionError. Saves that were applied before the error stay applied.
         """
         return [self._apply(name) for name in self.pending()]
 
@@ -85,14 +91,17 @@ class Follower:
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)
-            self._refused.add(name)  # the receiver of `Served` reports it
+            self._refused.add(name)  # not logged here: the receiver of `Served` reports it
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
 
 def follow(saves: Path, publish: PublishConfig, requests: TextIO, answers: TextIO) -> None:
-    """Keeps `publish.file` up with the saves of a trainer, until `requests` ends.
+    """Apply the saves of a trainer to `publish.file` until `requests` ends.
 
-    A line of `requests` means that a save may be done. A line of `answers` is a `Served` as JSON.
+    Args:
+        saves: OUT, the folder with the donefiles.
+        requests: each line means that a new save may be complete.
+        answers: gets a line for each save, a `Served` as JSON.
     """
     gate = None
     if publish.gate_files:
@@ -112,7 +121,7 @@ def _catch_up(follower: Follower, answers: TextIO) -> None:
         except StoreLockedError as error:
             held = error
             time.sleep(_LOCKED_S)
-        except (PaddleBoxError, OSError) as error:  # the staleness of serving tells as well
+        except (PaddleBoxError, OSError) as error:  # the alert serving_lag reports it too
             log.error("publish: %s", error)
             return
     log.error("publish: %s", held)

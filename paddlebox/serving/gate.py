@@ -1,4 +1,4 @@
-"""The gate before a version is shown: how well it predicts files whose labels are known."""
+"""The gate: checks how well a new version predicts files with known labels, before it is shown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class Gate:
-    """What a new version must fulfil to be shown; of several tasks, the first counts.
+    """The conditions that a new version must fulfil to be shown.
+
+    If there are several tasks, the first one counts.
 
     Args:
-        files: in the format of the config.
-        min_auc: 0: any.
-        max_copc_drift: how far COPC, clicks over predicted clicks, may lie from that of the version
-            shown now, as a share of it; from 1 where there is none. 0: any.
+        files: files with labels, in the format of the config.
+        min_auc: the lowest AUC; 0: no limit.
+        max_copc_drift: the largest relative difference of COPC (clicks / predicted clicks) from
+            that of the current version, or from 1 if there is none. 0: no limit.
     """
 
     files: Sequence[str]
@@ -36,7 +38,12 @@ class Gate:
     max_copc_drift: float = 0.0
 
     def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
-        """Returns the metrics of the new version.
+        """Evaluate a new version.
+
+        Args:
+            shown: the current version; None: there is none.
+
+        Returns: the metrics of the new version, by name.
 
         Raises: TrainingError with the value found and the bound; DataError, ConfigError.
         """
@@ -44,16 +51,16 @@ class Gate:
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"
         auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
-        if self.min_auc > 0 and metrics["auc"] < 0:  # the core's mark: a class is missing
+        if self.min_auc > 0 and metrics["auc"] < 0:  # -0.5: a class is missing
             raise TrainingError(
                 f"{name}: AUC is not defined, because all {metrics['size']:.0f} labels are "
                 f"{metrics['actual_ctr']:.0f}; expected clicks and others in the gate files: it is "
-                "not shown; readers stay where they are"
+                "not shown; readers keep the current version"
             )
         if self.min_auc > 0 and not metrics["auc"] >= self.min_auc:
             raise TrainingError(
                 f"{name}: AUC {auc}, expected {self.min_auc} at least: it is not "
-                "shown; readers stay where they are"
+                "shown; readers keep the current version"
             )
         if self.max_copc_drift > 0:
             before = _evaluate(shown, loaded)["copc"] if shown is not None else 1.0
@@ -62,7 +69,7 @@ class Gate:
                 raise TrainingError(
                     f"{name}: COPC {metrics['copc']:.4f} against {before:.4f} is a drift of "
                     f"{drift:.4f}, expected {self.max_copc_drift} at most: it is not shown; "
-                    "readers stay where they are"
+                    "readers keep the current version"
                 )
         log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
         return metrics

@@ -1,4 +1,4 @@
-"""One version of an export file, open for prediction or for a writer that builds on it."""
+"""One version of an export file, opened by a predictor, or by a writer that extends it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _NO_DENSE = np.zeros(0, np.float32)
 
 
 class OpenRows:
-    """The rows of a generation's table, as long as its read transaction lasts.
+    """The rows of one table of a generation. Valid until the read transaction ends.
 
     Args:
-        number: of the table.
-        resident_bytes: of blocks that are copied into memory of this process.
+        before: the same table of the previous generation. Blocks that it has tested already are
+            not tested again.
+        resident_bytes: the most bytes of blocks to copy into memory of this process.
+        number: index of the table.
 
-    Raises: CorruptionError for a layer that is not whole.
+    Raises: CorruptionError if a layer is incomplete.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class OpenRows:
             record.dense_width,
             resident_bytes,
         )
-        self.rows: list[int] = []  # of each layer, deleted ones too
+        self.rows: list[int] = []  # rows of each layer, including deletions
         for layer in part.layers:
             self._add(file, txn, layer)
         if before is not None:
@@ -81,7 +83,7 @@ class OpenRows:
 
 
 def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, tuple[bytes, bytes]]:
-    """The config, the slots, and the program with its parameters."""
+    """Read a model: the config, the slots, and (program, parameters) as Paddle saves them."""
     where = f"{file.path}: model {model}"
     config = validate(
         Config, completed(json.loads(file.sealed(txn, model_key(model, "config")))), where
@@ -92,7 +94,12 @@ def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, t
 
 
 class OpenGeneration:
-    """A generation that predicts. Its read transaction lasts until `close`."""
+    """A generation that can predict. `close` ends its read transaction.
+
+    Args:
+        threads: threads of the dense part of one prediction.
+        before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
+    """
 
     def __init__(
         self,
@@ -104,10 +111,10 @@ class OpenGeneration:
         resident_bytes: int = 0,
     ) -> None:
         self.record, self._txn = record, txn
-        self.users = 0  # requests in flight; of the Predictor
+        self.users = 0  # requests in flight, counted by the Predictor
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         parts = record.parts
-        self.parts: list[OpenRows] = [  # of each table
+        self.parts: list[OpenRows] = [
             OpenRows(
                 file,
                 txn,
@@ -130,11 +137,11 @@ class OpenGeneration:
 
     @property
     def rows(self) -> OpenRows:
-        """Of the first table."""
+        """The rows of the first table."""
         return self.parts[0]
 
     def test_all(self) -> None:
-        """Reads and tests every block. Raises: CorruptionError."""
+        """Read and test every block. Raises: CorruptionError."""
         for part in self.parts:
             part.table.test_all()
 
@@ -164,7 +171,7 @@ class OpenGeneration:
 
 
 def _unpacked(parsed: Any, slots: Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Feasigns, offsets and dense features of parsed instances."""
+    """Feasigns, offsets and dense features of parsed instances, in the order of the batch."""
     instances = core.Instances(len(slots.sparse), slots.dense_width)
     size = parsed.instances
     instances.append(parsed)

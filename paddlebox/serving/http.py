@@ -1,7 +1,7 @@
 """The HTTP server of one worker process: JSON in, predictions out (docs/serving.md).
 
-The event loop reads requests and writes answers; one other thread parses and predicts, so that the
-loop answers `/healthz` and refuses what is too much while a prediction is made.
+The event loop reads requests and writes responses. One other thread parses and predicts, so that
+the loop can answer `/healthz` and refuse excess requests during a prediction.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_SHUTDOWN_S = 0.5  # for answers to be written, and for what `drain` gave up
-_LOOK_S = 0.5  # between two looks at which version is shown, for /metrics
+_SHUTDOWN_S = 0.5  # to write responses, and to end requests that outlived `drain`
+_LOOK_S = 0.5  # interval at which the current version is recorded for /metrics
 _RETRY = {"Retry-After": "1"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,14 +46,14 @@ class ServeOptions:
     """The limits of one worker."""
 
     max_body_bytes: int = 1 << 20
-    max_batch: int = 4096  # instances of a request
-    max_queue: int = 64  # requests that wait for a prediction or get one; more are refused
-    timeout_s: float = 10.0  # for the body to come, and the prediction to be made
+    max_batch: int = 4096  # instances in a request
+    max_queue: int = 64  # requests that wait for a prediction or get one; others are refused
+    timeout_s: float = 10.0  # to receive the body and predict
     grace_s: float = 30.0  # for requests in flight, after SIGTERM
 
 
 class Server:
-    """The endpoints, over a predictor."""
+    """The endpoints of a predictor."""
 
     def __init__(
         self, predictor: Predictor, options: ServeOptions, counters: Counters, worker: int
@@ -61,12 +61,13 @@ class Server:
         self._predictor, self._options = predictor, options
         self._counters, self._worker = counters, worker
         self._row = counters.rows[worker]
-        self._row["waiting"] = 0  # those of a worker before this one are gone
+        self._row["waiting"] = 0  # the queue of a dead worker with this row is gone
         self._pool = ThreadPoolExecutor(1, "paddlebox-predict")
         self._lock = threading.Lock()
-        self._waiting = 0  # predictions queued or being made
-        self._in_flight = 0  # requests that have begun and have no answer yet
-        self._ended: asyncio.Event | None = None  # once draining: that there are none
+        self._waiting = 0  # predictions queued or running
+        self._in_flight = 0  # requests without a response yet
+        # While draining: set when no request is in flight.
+        self._ended: asyncio.Event | None = None
 
     def application(self) -> web.Application:
         app = web.Application(
@@ -79,20 +80,21 @@ class Server:
         return app
 
     def started(self) -> None:
-        """Notes that it answers."""
+        """Count and log that this worker is ready."""
         self._row["starts"] += 1
         log.info("worker %d is ready: version %d", self._worker, self._predictor.version)
 
     def look(self) -> None:
-        """Notes which version is shown."""
+        """Record the current version for /metrics."""
         record = self._predictor.generation
         self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
         self._row["version"] = record.version
 
     async def drain(self) -> None:
-        """Returns when no request is in flight, or after the grace; connections end with theirs.
+        """Wait until no request is in flight, at most `grace_s`. Each response closes its
+        connection.
 
-        Before aiohttp's own shutdown, which reads no more of a body that has not come whole.
+        Call it before aiohttp's shutdown, which stops reading bodies that are incomplete.
         """
         self._ended = asyncio.Event()
         if self._in_flight:
@@ -101,8 +103,7 @@ class Server:
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Whatever comes of a request is an answer in the form that the page promises, and is
-        counted."""
+        """Count each request, and make every error a response of the documented form."""
         started = asyncio.get_running_loop().time()
         self._in_flight += 1
         try:
@@ -177,13 +178,13 @@ class Server:
             raise Refused(400, "malformed_body", f"the body cannot be read: {error}") from None
 
     def _submitted(self, body: bytes) -> Future[tuple[bytes, int]]:
-        """The prediction, in the queue. What nobody waits for any more is not begun."""
+        """Queue a prediction. A cancelled one that has not started is never run."""
         with self._lock:
             if self._waiting >= self._options.max_queue:
                 raise Refused(
                     503,
                     "overloaded",
-                    f"{self._options.max_queue} requests wait already; try again later",
+                    f"{self._options.max_queue} requests are waiting already; try again later",
                 )
             self._waiting += 1
             self._row["waiting"] = self._waiting
@@ -198,7 +199,7 @@ class Server:
         return done
 
     def _answer(self, body: bytes) -> tuple[bytes, int]:
-        """The JSON of the answer, and how many instances are in it. Raises: Refused."""
+        """The JSON of the response, and its number of instances. Raises: Refused."""
         instances = parse_request(body, self._options.max_batch)
         try:
             predictions, generation = self._predictor.answer(instances)
@@ -206,7 +207,7 @@ class Server:
             raise bad_field(error) from error
         finite = np.isfinite(predictions)
         infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
-        if len(infinite):  # of dense values near the end of float's range
+        if len(infinite):  # from dense values near the limits of float32
             raise Refused(
                 422,
                 "not_finite",
@@ -241,7 +242,7 @@ class Server:
 
 
 def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
-    """A number an instance; of several tasks an object with a number by the name of each."""
+    """For each instance a number; with several tasks an object, task name -> number."""
     if predictions.ndim == 1:
         return list(predictions.tolist())
     return [dict(zip(tasks, row, strict=True)) for row in predictions.tolist()]
@@ -260,7 +261,7 @@ def _said(error: web.HTTPException, request: web.Request) -> str:
 
 
 def _is_not_the_clients(record: logging.LogRecord) -> bool:
-    """False for what aiohttp logs of bytes that are no HTTP: it answers them with 400."""
+    """False for aiohttp's log entries about bytes that are not HTTP. It answers those with 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -271,15 +272,15 @@ def serve(
     counters: Counters,
     worker: int,
 ) -> None:
-    """Serves until SIGTERM, and then ends what is in flight. For a process's main thread.
+    """Serve until SIGTERM, then finish the requests in flight. Call it in the main thread.
 
-    SIGTERM may be blocked before: it is let in when the handler is there.
+    SIGTERM may be blocked at the call. It is unblocked once its handler is installed.
 
     Args:
-        listener: bound. It listens from the first worker on that comes here, so that nobody
-            connects to a server that cannot answer.
+        listener: a bound socket. The first worker that is ready starts to listen on it, so that no
+            client connects before the server can answer.
 
-    Raises: ConfigError when another server has come to listen there.
+    Raises: ConfigError if another server already listens there.
     """
     asyncio.run(_serve(listener, Server(predictor, options, counters, worker)))
 

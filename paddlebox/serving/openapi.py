@@ -1,4 +1,4 @@
-"""The OpenAPI page of a server: its endpoints, and the fields that the shown version reads."""
+"""The OpenAPI page of a server: its endpoints, and the fields that the current version reads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _TEXT: dict[str, Any] = {
         {"type": "number"},
     ]
 }
-# Of criteo_tsv. An integer of a token is read as its digits, which are hexadecimal there.
+# For criteo_tsv. A token may not be sent as an integer: its decimal digits would be read as
+# hexadecimal ones.
 _CRITEO_INTEGER = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
 _CRITEO_TOKEN = {"type": "string", "pattern": "^[0-9a-f]{0,16}$"}
 
 
 def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
-    """What a slot takes of its field."""
+    """The JSON schema of a slot's field."""
     if criteo:
         integer = (slot.column or slot.name)[0] == "I"
         return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, {"type": "null"}]}
@@ -89,19 +90,24 @@ _ERROR_REFERENCE = {"$ref": "#/components/schemas/Error"}
 _VERSION = {"type": "integer", "minimum": 0}
 _NAME = {"type": "string"}
 _REFUSALS = {
-    400: "The body is not JSON, or not a whole body.",
-    408: "The body did not come in time.",
+    400: "The body is not JSON, or is incomplete.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not application/json, or is compressed.",
-    422: "The body is JSON, but not a request; or a field holds what its slot cannot read.",
+    422: "The body is JSON, but not a request, or a slot cannot read the value of a field.",
     500: "The server failed; its log says how.",
-    503: "Too many requests wait, or the server ends: try again after Retry-After.",
+    503: "Too many requests are waiting, or the server is ending: try again after Retry-After.",
     504: "The prediction took too long.",
 }
 
 
 def page(config: Config, slots: Slots, max_instances: int, package_version: str) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """The page, in OpenAPI 3.1.
+
+    Args:
+        max_instances: the most instances in a request.
+        package_version: the version of paddlebox.
+    """
     request = _object(
         instances={
             "type": "array",

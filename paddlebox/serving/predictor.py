@@ -1,4 +1,4 @@
-"""Predictor: probabilities from an export file, following the versions that come into it."""
+"""Predictor: probabilities from an export file. It follows new versions of the file."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ log = logging.getLogger(__name__)
 
 
 class Predictor(Closing):
-    """Letters: B = instances, S = sparse slots, W = dense width, nnz = feasigns in the batch.
+    """Predicts probabilities from an export file.
 
-    Thread safe. Not to be used after a fork: open one in each process; they share the file's pages.
+    It is thread-safe. It cannot be used after a fork: open one in each process. The processes share
+    the pages of the file.
+
+    Letters: B = instances, S = sparse slots, T = tasks, W = dense width, nnz = feasigns in the
+    batch.
 
     Args:
         path: an export file (tools/export.py).
-        threads: of the dense part of one prediction.
-        pin: a version to stay at; None: what the file shows, followed as it changes.
-        follow_s: seconds between two looks at the file; 0: only `refresh` looks.
-        resident_bytes: of a version's blocks that are copied to huge pages of this process as they
-            are first used, where a row costs no TLB miss; the others are read in the file's map,
-            which processes share.
+        threads: threads of the dense part of one prediction.
+        pin: the version to use; None: the current version of the file, also after it changes.
+        follow_s: seconds between two checks of the file; 0: only `refresh` checks it.
+        resident_bytes: the most bytes of a version's blocks to copy, at first use, into huge pages
+            of this process, which saves a TLB miss per row. Other blocks are read from the map of
+            the file, which processes share.
 
-    Raises: StoreError, CorruptionError.
+    Raises: StoreError, CorruptionError; ValueError for a number out of range.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Predictor(Closing):
         self._switching = threading.Lock()
         self._stop = threading.Event()
         self._now: OpenGeneration | None = None
-        self._open = 0  # generations whose read transactions last; the file stays open for them
+        self._open = 0  # generations with an open read transaction; the file stays open for them
         self._file = ExportFile(path)
         try:
             self.refresh()
@@ -71,13 +75,16 @@ class Predictor(Closing):
     # ---- prediction
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Probabilities, (B) float32, of raw fields; of T tasks (B, T), in the order of `tasks`.
+        """Predict from raw fields.
 
         Args:
-            instances: a dict each, from column or slot name to a string, a number or a list of
-                them, as `slots.yaml` describes the training data. The label is not needed.
+            instances: one dict for each instance: the name of a column or slot -> a string, a
+                number or a list of them, as `slots.yaml` describes the training data. The label is
+                not needed.
 
-        Raises: DataError naming the instance and the field; CorruptionError.
+        Returns: probabilities, (B) float32; for several tasks (B, T), in the order of `tasks`.
+
+        Raises: DataError that names the instance and the field; CorruptionError.
         """
         generation = self._enter()
         try:
@@ -86,20 +93,26 @@ class Predictor(Closing):
             self._leave(generation)
 
     def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
-        """As `predict`, with what predicted; of that, only what it knows may be used afterwards."""
+        """As `predict`, but also returns the generation that predicted.
+
+        Use only the attributes of the generation: it may be closed at any time.
+        """
         with self._using() as generation:
             return generation.predict(instances), generation
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
     ) -> np.ndarray:
-        """Probabilities, (B) or (B, T) float32, of what the feeder makes of raw fields.
+        """Predict from feasigns and dense features, as the feeder computes them from raw fields.
 
         Args:
-            feasigns: (nnz) uint64, or int64 bits. 0, and any that has no row, reads as zeros.
-            offsets: (B * S + 1) int32; those of slot s of instance b are
+            feasigns: (nnz) uint64, or int64 with the same bits. 0, or a feasign without a row,
+                reads as zeros.
+            offsets: (B * S + 1) int32. Slot s of instance b has
                 feasigns[offsets[b * S + s] : offsets[b * S + s + 1]].
-            dense: (B, W) float32, transformed; None where W is 0.
+            dense: (B, W) float32, after the transforms of slots.yaml; None if W is 0.
+
+        Returns: probabilities, (B) float32; for several tasks (B, T).
 
         Raises: ValueError for another shape or dtype; CorruptionError.
         """
@@ -118,8 +131,9 @@ class Predictor(Closing):
             self._leave(generation)
 
     def warm(self) -> None:
-        """Reads and tests every block of the version now, so that no request is the first to need
-        one. Other requests go on beside it.
+        """Read and test every block of the version now, so that no request has to.
+
+        Other threads can predict meanwhile.
 
         Raises: CorruptionError.
         """
@@ -130,7 +144,7 @@ class Predictor(Closing):
 
     @property
     def generation(self) -> Generation:
-        """What is predicted with: its version, day, pass and more."""
+        """The record of the current generation: its version, day, pass and more."""
         with self._using() as generation:
             return generation.record
 
@@ -140,21 +154,24 @@ class Predictor(Closing):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """(T) names of the labels that are predicted."""
+        """(T) the names of the predicted labels."""
         with self._using() as generation:
             return generation.slots.tasks
 
     @property
     def model(self) -> tuple[Any, Any]:
-        """(Config, Slots) of the version."""
+        """(Config, Slots) of the current version."""
         with self._using() as generation:
             return generation.config, generation.slots
 
     def refresh(self) -> bool:
-        """Goes to what the file shows, if that has changed; requests in flight end where they
-        began. Returns whether it has.
+        """Switch to the current version of the file, if it has changed.
 
-        Raises: CorruptionError, StoreError; then it stays where it was.
+        Requests in flight finish with the version they started with.
+
+        Returns: whether it switched.
+
+        Raises: CorruptionError, StoreError. The predictor keeps its version then.
         """
         with self._switching:
             txn = self._file.read()
@@ -172,7 +189,7 @@ class Predictor(Closing):
                 raise
             with self._lock:
                 if self._stop.is_set():
-                    before = opened  # the predictor was closed meanwhile
+                    before = opened  # the predictor was closed in the meantime
                 else:
                     self._now = opened
                 self._open += 1
@@ -204,7 +221,7 @@ class Predictor(Closing):
             except PaddleBoxError as error:
                 if self._stop.is_set():
                     return
-                log.error("%s: stays at its version: %s", self.path, error)
+                log.error("%s: keeps its version: %s", self.path, error)
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[OpenGeneration]:
@@ -215,7 +232,7 @@ class Predictor(Closing):
             self._leave(generation)
 
     def _enter(self) -> OpenGeneration:
-        """What is predicted with, kept open until `_leave`."""
+        """The current generation. It stays open until `_leave`."""
         self._file.check_process()
         with self._lock:
             generation = self._now
@@ -240,7 +257,7 @@ class Predictor(Closing):
             self._file.close()
 
     def close(self) -> None:
-        """Lets the file go, once requests in flight have ended. May be called twice."""
+        """Close the file after the last request in flight. Further calls have no effect."""
         self._stop.set()
         with self._lock:
             generation, self._now = self._now, None

@@ -1,7 +1,7 @@
-"""The dense part of a model in Paddle's inference form: made at export, run at prediction.
+"""The dense part of a model as a Paddle inference program: created at export, run at prediction.
 
-Its one input is what a lookup gives, (B, S * width + W): the pooled slots and then the dense
-features of each instance. So it needs no operator of ours.
+Its only input is the result of a lookup, (B, S * width + W): for each instance its pooled slots
+followed by its dense features. So the program needs no operator of this package.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ INPUT = "box_input"
 
 
 class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Stands where a model pulls its slots, and gives what was pulled already.
+    """Replaces `PooledSlots` in a model: returns slots that were pulled before.
 
     Args:
-        scaled: the model changes its dense features first, which are not those of INPUT then.
+        scaled: whether the model scales its dense features first, so that they differ from INPUT.
     """
 
     def __init__(self, pulled: PooledSlots, scaled: bool) -> None:
@@ -42,8 +42,8 @@ class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         self.width = pulled.width
 
     def forward(self, ids: Any, *rest: Any, dense: Any | None = None) -> Any:
-        """ids: all of INPUT. rest: offsets, show_click and plan of `PooledSlots`, and dense where
-        the model wants it behind the slots."""
+        """ids: all of INPUT. rest: offsets, show_click and plan of `PooledSlots`, and dense if the
+        model wants it after the slots."""
         behind = rest[3] if len(rest) == 4 else dense
         if behind is not None and not self._scaled:
             return ids
@@ -54,7 +54,7 @@ class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
 
 class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """Stands where a model pulls the slots of several tables. scaled: as of `_FedSlots`."""
+    """Replaces `PooledTables` in a model. scaled: as for `_FedSlots`."""
 
     def __init__(self, pulled: PooledTables, scaled: bool) -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
         self._scaled = scaled
 
     def forward(self, batches: Any, *rest: Any, dense: Any | None = None) -> Any:
-        """batches: as of `PooledTables`, with all of INPUT in place of the first table's ids. rest:
-        show_click, and dense where the model wants it behind the slots."""
+        """batches: as for `PooledTables`, with all of INPUT in place of the first table's ids.
+        rest: show_click, and dense if the model wants it after the slots."""
         ids = batches[0][0]
         behind = rest[1] if len(rest) == 2 else dense
         if behind is not None and not self._scaled:
@@ -111,15 +111,19 @@ def uses_counts(config: Config) -> bool:
 
 
 def form(config: Config, slots: Slots) -> tuple[int, int]:
-    """What a lookup gives: cells, and floats behind them: a sequence is max_length cells and a
-    length (data/positions.py)."""
+    """The form of a lookup's result: the number of cells, and of floats after them.
+
+    A sequence has max_length cells, and its length is one of the floats (data/positions.py).
+    """
     sequences = config.model.sequences
     return fields_of(slots, sequences).cell_count, slots.dense_width + len(sequences)
 
 
 def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarray | None:
-    """(1, C * width + behind) of INPUT, 0 where a slot is that the model does not read and 1 else;
-    None where it reads all."""
+    """A mask for INPUT, (1, C * width + behind): 0 for slots that the model does not read, else 1.
+
+    None if the model reads all slots.
+    """
     read = config.model.slots
     if not read:
         return None
@@ -133,10 +137,15 @@ def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarr
 
 
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    """The model of a config with this dense state: (program, parameters) as Paddle saves them.
+    """Freeze the model of a config.
 
-    Raises: CorruptionError when the state is of another model; ConfigError for a model that cannot
-        be exported; StoreError where there is no room for temporary files.
+    Args:
+        dense: the dense state, variable name -> array.
+
+    Returns: (program, parameters) as Paddle saves them.
+
+    Raises: CorruptionError if the state belongs to another model; ConfigError if the model cannot
+        be exported; StoreError if there is no space for temporary files.
     """
     was_dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
@@ -149,7 +158,7 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
 
 def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
     program, startup = paddle.static.Program(), paddle.static.Program()
-    # In a guard of its own, so that parameters get the names that training gave them.
+    # The name guard gives the parameters the same names as in training.
     with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
         of_slot = slots.tables([table.name for table in config.tables])
         first, *more = (
@@ -206,19 +215,19 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
         saved = {path.suffix: path.read_bytes() for path in Path(folder).iterdir()}
         described = saved.get(".json") or saved.get(".pdmodel", b"")
         parameters = saved.get(".pdiparams", b"")
-        # Paddle says nothing where a disk takes only a part of what it saves.
+        # Paddle reports no error if the disk is full and a file is incomplete.
         whole = described.rstrip().endswith(b"}") if ".json" in saved else described
         if not whole or len(parameters) < wanted:
             free = shutil.disk_usage(folder).free
             raise StoreError(
-                f"{folder}: Paddle could not save the program there whole; {free} bytes are free. "
-                "Make room, or set TMPDIR to a folder that has some"
+                f"{folder}: Paddle could not save the whole program there; {free} bytes are free. "
+                "Free some space, or set TMPDIR to a folder with enough"
             )
     return described, parameters
 
 
 class _Runner:
-    """A predictor of Paddle's with its handles, and the memory that its input is made in."""
+    """A Paddle predictor with its handles, and the memory for its input."""
 
     def __init__(self, predictor: Any, width: int) -> None:
         self.run, self._width = predictor.run, width
@@ -233,11 +242,15 @@ class _Runner:
 
 
 class DenseProgram:
-    """Runs a frozen program on the CPU. Thread safe: each thread that runs at once has a predictor
-    of its own, with its parameters: a clone reads the files anew where the program is a PIR one.
+    """Runs a frozen program on the CPU.
 
-    `paddle.inference` and not a static Executor: 81 and 331 us a run at batch 1 and 64 against 117
-    and 427 (MLP 300-400-400-400-1, one thread, AMD EPYC with AVX-512).
+    It is thread-safe: each of the threads that run at the same time has a Paddle predictor of its
+    own. Each predictor has its own copy of the parameters, because a clone of a predictor of a PIR
+    program reads the files again.
+
+    It uses `paddle.inference` instead of a static Executor, because a run takes 81 and 331 us at
+    batch 1 and 64, against 117 and 427 us (MLP 300-400-400-400-1, one thread, AMD EPYC with
+    AVX-512).
 
     Args:
         width: S * width + W.
@@ -246,12 +259,12 @@ class DenseProgram:
     def __init__(self, program: bytes, parameters: bytes, threads: int, width: int) -> None:
         self._program, self._parameters = program, parameters
         self._threads, self._width = threads, width
-        self._idle = [self._new()]  # its pop and append need no lock
+        self._idle = [self._new()]  # pop and append of a list are atomic, so there is no lock
 
     def _new(self) -> _Runner:
         inference = paddle.inference
         suffix = ".json" if self._program[:1] == b"{" else ".pdmodel"
-        # From files: given buffers, Paddle 3.3.1 crashes on a PIR program.
+        # From files, because Paddle 3.3.1 crashes if it gets a PIR program in buffers.
         with tempfile.TemporaryDirectory() as folder:
             paths = [str(Path(folder) / f"model{end}") for end in (suffix, ".pdiparams")]
             for path, content in zip(paths, (self._program, self._parameters), strict=True):
@@ -259,13 +272,19 @@ class DenseProgram:
             config = inference.Config(*paths)
             config.disable_gpu()
             config.disable_glog_info()
-            config.disable_mkldnn()  # it speaks on stdout, and is no faster here
+            config.disable_mkldnn()  # it prints to stdout, and is not faster here
             config.set_cpu_math_library_num_threads(self._threads)
             return _Runner(inference.create_predictor(config), self._width)
 
     def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
-        """(B) float32 predictions, of T tasks (B, T), of what fill, called with the arguments and a
-        (B, S * width + W) float32, writes there."""
+        """Predict.
+
+        Args:
+            fill: called with the arguments and a float32 array (B, S * width + W). It writes the
+                input into the array.
+
+        Returns: float32 predictions, (B); for several tasks (B, T).
+        """
         try:
             runner = self._idle.pop()
         except IndexError:
@@ -274,8 +293,8 @@ class DenseProgram:
             if len(runner.packed) != instances:
                 runner.set_instances(instances)
             fill(*arguments, runner.packed)
-            # A copy, of 93 KB at batch 64: to share memory, by share_external_data, gained 3 us of
-            # 322, and with memory of numpy (DenseTensor.set with zero_copy) Paddle 3.3.1 hangs.
+            # This copies 93 KB at batch 64. Sharing the memory with share_external_data saved only
+            # 3 of 322 us. With numpy's memory (DenseTensor.set with zero_copy) Paddle 3.3.1 hangs.
             runner.input.copy_from_cpu(runner.packed)
             runner.run()
             found: np.ndarray = runner.output.copy_to_cpu()

@@ -1,4 +1,4 @@
-"""Saves (docs/formats/save.md) as what a writer of export files takes."""
+"""A save (docs/formats/save.md) as a `Source` for a writer of export files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_save(path: Path) -> bool:
 
 
 class _SavedRows:
-    """What the last of these parts of saves holds, or what all of them serve, as a part."""
+    """The rows of one table: those of a single save, or those that a chain serves."""
 
     def __init__(self, chain: list[Save], is_base: bool) -> None:
         self.layout = chain[-1].meta["layout"]
@@ -50,13 +50,15 @@ def _filters_of(save: Save) -> list[ServeFilter]:
 
 
 class SaveSource:
-    """A base or a delta as it was saved.
+    """A base or a delta.
 
     Args:
-        whole: what the save serves with all of its chain, as a base: a delta can begin a file then.
+        path: the folder of the save.
+        whole: whether to present the save with its whole chain as a base, so that a new file can
+            start with a delta.
 
-    Raises: StoreError for a batch, which holds rows that are not to be served, and where a part of
-        the chain is missing; CorruptionError.
+    Raises: StoreError for a batch, which contains rows that must not be served, or if a save of the
+        chain is missing; CorruptionError.
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
@@ -64,7 +66,7 @@ class SaveSource:
         save = self._save.meta
         if save["kind"] == BATCH:
             raise StoreError(
-                f"{path}: is a batch, every row to go on training from; expected a base or a delta"
+                f"{path}: is a batch, which is for further training; expected a base or a delta"
             )
         chain = chain_of(self._save) if whole else [self._save]
         parent = None if whole else save["parent"]
@@ -80,7 +82,7 @@ class SaveSource:
         }
         self.parts = {
             table: _SavedRows([one.parts[table] for one in chain], self.meta["kind"] == BASE)
-            for table in self._save.parts  # as of Config.tables: the further ones by name
+            for table in self._save.parts  # as in Config.tables: the other tables by name
         }
         self.config: Config | None = None
         self.slots: Slots | None = None
@@ -89,16 +91,16 @@ class SaveSource:
             self.config = validate(
                 Config, completed(json.loads(content)), str(path / "config.json")
             )
-            self._save.file("slots.yaml")  # its checksum
+            self._save.file("slots.yaml")  # checks the CRC32C
             self.slots = load_slots(self._save.folder / "slots.yaml")
         elif self.meta["kind"] == BASE:
             raise StoreError(
-                f"{path}: was saved without {' and '.join(_MODEL_FILES)}: it says nothing of the "
-                "model to serve; saves of save.out have them"
+                f"{path}: was saved without {' and '.join(_MODEL_FILES)}, which describe the model "
+                "to serve; saves of save.out have them"
             )
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Rows of the first table."""
+        """The rows of the first table."""
         return iter(next(iter(self.parts.values())))
 
     def deleted(self) -> Iterable[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Where a writer takes a version from."""
+"""Sources of versions for a writer of export files."""
 
 from __future__ import annotations
 
@@ -29,32 +29,37 @@ Visit = Callable[[np.ndarray, np.ndarray], None]
 
 
 class Source(Protocol):
-    """A base, or what a delta changes. Letters: n = rows of a chunk.
+    """A base or a delta to write into an export file. Letters: n = rows of a chunk.
 
-    meta: kind ("base" or "delta"), version, day, pass_number, layout as `VersionRecord.layout`;
-        of a delta also `follows`, the version it was made against, if it says so. Of a save
-        `save`, {name, crc32c}, and of a delta among them `follows_save`, that of its parent.
-        `filters`, where it says which rows it keeps: a `ServeFilter` of each table.
+    `meta` has:
+        kind: "base" or "delta".
+        version, day, pass_number.
+        layout: as in `VersionRecord.layout`.
+        follows: optional, for a delta: the version that it changes.
+        save: for a save: {name, crc32c}.
+        follows_save: for a save: the {name, crc32c} of a delta's parent; None for a base.
+        filters: optional: a `ServeFilter` for each table, which tells the rows that it keeps.
 
-    Its rows come in chunks, (n) uint64 feasigns in the order of keys and (n, words) float32 rows
-    (docs/formats/row.md): it is iterated, or has `visit(callback)`. One that brings another model
-    has `config` and `slots`; the first of a file must. One of several tables has `parts`, of each
-    table in the order of `Config.tables` its name and what has its `layout`, its rows and
-    `deleted()`.
+    Rows come in chunks: (n) uint64 feasigns in key order and (n, words) float32 rows
+    (docs/formats/row.md). The source is iterable, or has `visit(callback)`.
+
+    A source with a new model has `config` and `slots`. The first source of a file must have them.
+    A source of several tables has `parts`: for each table, in the order of `Config.tables`, its
+    name -> an object with its `layout`, its rows and `deleted()`.
     """
 
     @property
     def meta(self) -> Mapping[str, Any]: ...
 
     def deleted(self) -> Iterable[np.ndarray]:
-        """(n) uint64 feasigns that are gone; none of a base."""
+        """Chunks of (n) uint64 feasigns that a delta deletes; none for a base."""
 
     def dense(self) -> Mapping[str, np.ndarray]:
-        """The dense state, by variable name."""
+        """The dense state, variable name -> array."""
 
 
 class _Whole:
-    """A source of one table as its only part."""
+    """Presents a source of one table as its only part."""
 
     def __init__(self, source: Source) -> None:
         self.layout = source.meta["layout"]
@@ -63,7 +68,7 @@ class _Whole:
 
 
 def parts_of(source: Any) -> Mapping[str, Any]:
-    """What has the rows of each table, by name; of the first, "" where it is the only one."""
+    """The part of each table, by table name; by "" if there is only one table."""
     parts: Mapping[str, Any] | None = getattr(source, "parts", None)
     return parts if parts is not None and len(parts) > 1 else {"": _Whole(source)}
 
@@ -79,14 +84,16 @@ def each_chunk(source: Any, visit: Visit) -> None:
 class _TableRows:
     """The rows of one table that a filter keeps, as a part.
 
-    Args: of_ranks: of each rank that has some of them, in the order of their keys.
+    Args:
+        of_ranks: the table of each rank, in key order.
+        kept: the filter.
     """
 
     def __init__(self, of_ranks: Sequence[TieredTable], kept: ServeFilter) -> None:
         self.layout = of_ranks[0].layout
         self._of_ranks = of_ranks
         self._kept = kept
-        self.live = self.left_out = 0  # rows, of the last visit
+        self.live = self.left_out = 0  # rows in the last visit
 
     def visit(self, callback: Visit) -> None:
         self.live = self.left_out = 0
@@ -117,14 +124,18 @@ class _TableRows:
 
 
 class RunSource(Closing):
-    """The base of a run: the rows of its newest commit, or of one kept, that `serve_filter` keeps.
-    Where several ranks trained it is that of the newest pass which all have committed.
+    """A base from the store of a run: the rows of a commit that `serve_filter` keeps.
+
+    If several ranks trained the run, the commit is that of the newest pass which all of them have
+    committed.
 
     Args:
-        threshold: of `serve_filter`, in place of base_threshold of the tables' `life`; 0: all rows.
-        filters: of each table, in place of `serve_filter` where there is no threshold.
-        config: that trained the run; None: what the version's record says, or else
-            RUN_DIR/config.json, with the overrides ("key.path=value").
+        version: a kept version; None: the newest one.
+        threshold: for `serve_filter`, instead of `life.base_threshold` of the tables; 0: all rows.
+        filters: one for each table, instead of `serve_filter`. Ignored if there is a threshold.
+        config: the config that trained the run; None: that of the version's record, or else
+            RUN_DIR/config.json, with the overrides.
+        overrides: "key.path=value".
 
     Raises: StoreError, ConfigError.
     """
@@ -142,8 +153,8 @@ class RunSource(Closing):
         store = run_dir / "store"
         if not store.is_dir():
             raise StoreError(
-                f"{run_dir}: is no run dir: expected a folder with a store, found none in it: give "
-                "the --run-dir of a training run"
+                f"{run_dir}: is no run dir: expected a folder that contains a store, found none: "
+                "give the --run-dir of a training run"
             )
         (_, head), *others = rank_versions(store, version)
         if config is None:
@@ -188,19 +199,20 @@ class RunSource(Closing):
         }
 
     def choose(self, phase: Phase) -> None:
-        """Makes the program of a phase the one that serves; update's is unless this is called.
+        """Choose the phase whose program to serve. The default is update.
 
-        Raises: ConfigError where there is none, or it reads whole pages, which a request has not.
+        Raises: ConfigError if the run has no phases, or the program reads page views, which a
+            request does not have.
         """
         if phase is Phase.UPDATE:
             return
         if not self.config.phases:
-            raise ConfigError("--phase join: the run has no phases, and one model: leave it out")
+            raise ConfigError("--phase join: the run has one model and no phases: omit --phase")
         chosen = self.config.of_phase(phase)
         if chosen.model.page_views:
             raise ConfigError(
                 f"--phase join: phases.join.model.type {chosen.model.type.value} reads page views, "
-                "and a request has single instances: export update, as is done without --phase"
+                "and a request has single instances: omit --phase to export update"
             )
         self.config, self._phase = chosen, phase
 
@@ -211,19 +223,19 @@ class RunSource(Closing):
         record: VersionRecord,
         options: TableOptions,
     ) -> list[TieredTable]:
-        """The tables of another rank."""
+        """Open the tables of another rank."""
         tables = []
         for number, one in enumerate(fields):
             folder = Path(table_folder(str(store), one.name)) if number else store
             version = record.tables[one.name] if number else record.version
-            # Tables of one process go by their names.
+            # The names of the tables in a process must be unique.
             named = one.model_copy(update={"name": f"{one.name} of {folder}"})
             tables.append(TieredTable(named, replace(options, folder=folder, version=version)))
             self._others.callback(tables[-1].close)
         return tables
 
     def told(self) -> str:
-        """Once the rows were visited: how many were left out, and what that changes."""
+        """A sentence about the rows that the last visit left out, and the effect of that."""
         live = sum(part.live for part in self.parts.values())
         left_out = sum(part.left_out for part in self.parts.values())
         if not left_out:
@@ -236,7 +248,7 @@ class RunSource(Closing):
         )
 
     def visit(self, callback: Visit) -> None:
-        """Of the first table."""
+        """Visit the rows of the first table."""
         next(iter(self.parts.values())).visit(callback)
 
     def deleted(self) -> Iterable[np.ndarray]:
@@ -250,7 +262,7 @@ class RunSource(Closing):
         self._table.close()
 
 
-# docs/formats/row.md, for an embedding of one float.
+# State words for an embedding of one float (docs/formats/row.md).
 _EMBED_STATE = {
     "naive": 0,
     "adagrad": 1,
@@ -263,5 +275,5 @@ _EMBED_STATE = {
 
 
 def embed_state_words(layout: Mapping[str, Any]) -> int:
-    """Words of state behind embed_w in the rows of a layout."""
+    """The number of optimizer state words after embed_w in the rows of a layout."""
     return _EMBED_STATE[layout["embed"]["rule"]]

@@ -1,4 +1,4 @@
-"""Writes export files: versions in, and back (docs/formats/export.md, "Writing")."""
+"""Writes export files: adds versions, and goes back to earlier ones (docs/formats/export.md)."""
 
 from __future__ import annotations
 
@@ -45,18 +45,22 @@ from paddlebox.store.record import seal
 
 log = logging.getLogger(__name__)
 
-MOST_DELETED = 0.2  # of the live rows, by one version that comes in without --force
+MOST_DELETED = 0.2  # share of the live rows that one version may delete without --force
 PRECISIONS = ("float32", "float16", "int8")
-MAX_LAYERS = 8  # each costs a lookup some 3 ns, for its filter
-KEPT = 3  # generations before the newest, to roll back to
+MAX_LAYERS = 8  # the filter of each layer costs about 3 ns per lookup
+KEPT = 3  # generations before the newest, for rollback
 _TRANSACTION_BYTES = 64 << 20
 _REMOVED_A_TRANSACTION = 1 << 14
 
 
 class Writer(Closing):
-    """The one writer of an export file. Readers of other processes go on beside it.
+    """The only writer of an export file. Readers in other processes are not disturbed.
 
-    Raises: StoreLockedError while another process writes; StoreError when this one reads the file.
+    Args:
+        create: whether to create the file if there is none.
+
+    Raises: StoreLockedError if another process writes the file; StoreError if this process has the
+        file open for reading.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -68,7 +72,7 @@ class Writer(Closing):
             self._lock.release()
             raise
         with self._closed_on_error():
-            self._file.env.reader_check()  # slots of readers that were killed
+            self._file.env.reader_check()  # frees the slots of killed readers
             with self._file.read() as txn:
                 self._head = self._file.head(txn)
             self._remove_unnamed()
@@ -84,7 +88,7 @@ class Writer(Closing):
     # ---- versions
 
     def generations(self) -> tuple[Head, list[Generation]]:
-        """What is shown, and all that is kept, oldest first."""
+        """The head of the file, and all its generations, oldest first."""
         with self._file.read() as txn:
             return self._file.head(txn), self._file.generations(txn)
 
@@ -97,20 +101,23 @@ class Writer(Closing):
         after_going_back: bool = False,
         most_deleted: float = 1.0,
     ) -> Generation:
-        """Makes a source the newest version, and shows it unless the file is pinned.
+        """Add a source as the newest version. It becomes the current one unless the file is pinned.
 
-        A delta becomes a layer as it is. Of a base what differs from the newest version becomes
-        one; the first base of a file is its lowest layer.
+        A delta becomes a layer. The difference between a base and the newest version becomes a
+        layer too. The first base of a file is its lowest layer.
 
         Args:
-            precision: of embedx; None: as the file has it. Of the first base only.
-            after_going_back: take a base of an older version too: the run went back since.
-            most_deleted: refuse what deletes a larger share of the live rows than this, unless it
-                is of an earlier pass than the file shows.
+            precision: of embedx. The first base sets it; None: keep that of the file.
+            gate: None accepts every version.
+            after_going_back: also accept a base of an older version, because the run went back.
+            most_deleted: refuse a version that deletes a larger share of the live rows, unless it
+                is of an earlier pass than the newest version.
 
-        Raises: StoreError when the version does not follow; ConfigError for another layout or
-            precision; TrainingError when the gate does not let it pass, or it deletes too many
-            rows. The file shows what it showed, then.
+        Returns: the record of the new version.
+
+        Raises: StoreError if the version does not follow the newest one; ConfigError for another
+            layout or precision; TrainingError if the gate refuses the version, or it deletes too
+            many rows. The current version does not change if there is an error.
         """
         newest = self.newest()
         if newest is None or not after_going_back or source.meta["kind"] != "base":
@@ -140,9 +147,9 @@ class Writer(Closing):
         return record
 
     def rollback(self) -> Generation:
-        """Shows the version before the one that is shown; the next apply shows its own.
+        """Make the version before the current one the current one, until the next `apply`.
 
-        Raises: StoreError when none before it is kept.
+        Raises: StoreError if the file has no earlier version.
         """
         _, kept = self.generations()
         before = [g for g in kept if g.generation < self._head.current]
@@ -154,7 +161,10 @@ class Writer(Closing):
         return before[-1]
 
     def pin(self, version: int) -> Generation:
-        """Shows a version until `unpin`, whatever is applied. Raises: StoreError: not kept."""
+        """Make a version the current one until `unpin`; `apply` does not change it.
+
+        Raises: StoreError if the file does not have the version.
+        """
         _, kept = self.generations()
         found = [g for g in kept if g.version == version]
         if not found:
@@ -166,7 +176,7 @@ class Writer(Closing):
         return found[-1]
 
     def unpin(self) -> Generation:
-        """Shows the newest version, and from now on each that is applied."""
+        """Make the newest version the current one, and from now on each that is applied."""
         self._publish(dataclasses.replace(self._head, current=self._head.newest, pinned=False))
         with self._file.read() as txn:
             return self._file.generation(txn, self._head.newest)
@@ -180,7 +190,7 @@ class Writer(Closing):
         precision: str | None,
         most_deleted: float,
     ) -> Generation:
-        """Writes what the generation consists of; nothing names it yet."""
+        """Write the data of a generation. No record names it yet, so that readers do not see it."""
         model, config, slots = self._write_model(source, newest)
         of_tables = parts_of(source)
         parts = _new_parts(self.path, of_tables, config, slots)
@@ -211,13 +221,13 @@ class Writer(Closing):
             live = before[number] * is_delta + added - gone * is_delta
             parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
             deleted += gone
-        # A run that went back to an earlier pass was told to: serving follows it.
+        # A run goes back to an earlier pass only on request, so that serving follows it.
         forward = newest is not None and record.pass_number >= newest.pass_number
         if newest is not None and forward and deleted > most_deleted * sum(before):
             raise TrainingError(
                 f"{self.path}: version {record.version} would delete {deleted:,} of the "
                 f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
-                f"{most_deleted:.0%}; the file still shows what it showed. If this is meant, apply "
+                f"{most_deleted:.0%}; the file is unchanged. If this is intended, apply "
                 f"it with tools/export.py --force. It keeps {_told(record)}, the file "
                 f"{_told(newest)}"
             )
@@ -225,7 +235,7 @@ class Writer(Closing):
         return record.of([self._merged(record, number) for number in range(len(parts))])
 
     def _live_rows(self, record: Generation) -> list[int]:
-        """Of each table; files of earlier releases are counted."""
+        """The live rows of each table. For files of earlier releases it has to count them."""
         if record.counted:
             return [part.rows for part in record.parts]
         counts = []
@@ -244,7 +254,7 @@ class Writer(Closing):
         return counts
 
     def newest(self) -> Generation | None:
-        """None: the file has no version yet."""
+        """The newest version; None if the file has none yet."""
         if self._head.newest == 0:
             return None
         with self._file.read() as txn:
@@ -273,25 +283,31 @@ class Writer(Closing):
             )
 
     def _check_save(self, meta: Mapping[str, Any], newest: Generation) -> bool:
-        """Whether a save follows; False: its version tells. A base may be of the version that is
-        there already: the next delta is made upon it."""
+        """Whether a save follows the newest version; if False, compare the version numbers.
+
+        A base of the version that the file has already is accepted, because the next delta extends
+        that base.
+
+        Raises: StoreError for a delta whose parent the file does not have.
+        """
         parent = meta["follows_save"]
         if meta["kind"] == "base":
             return bool(meta["version"] == newest.version and meta["save"] != newest.save)
         if newest.save == parent:
             return True
-        holds = newest.save["name"] if newest.save is not None else "of no save"
+        holds = newest.save["name"] if newest.save is not None else "not from a save"
         raise StoreError(
-            f"{self.path}: holds version {newest.version}, {holds}, expected the delta that was "
-            f"made upon it, found {meta['save']['name']}, made upon {parent['name']} with CRC32C "
-            f"{parent['crc32c']:#010x}: apply the saves of a chain in order, or export anew"
+            f"{self.path}: holds version {newest.version}, {holds}, expected the delta that "
+            f"extends it, found {meta['save']['name']}, which extends {parent['name']} with CRC32C "
+            f"{parent['crc32c']:#010x}: apply the saves of a chain in order, or export into a new "
+            "file"
         )
 
     def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
         if getattr(source, "config", None) is not None:
             config, slots = source.config, source.slots
         else:
-            assert newest is not None  # a base brings them
+            assert newest is not None  # a base has config and slots
             with self._file.read() as txn:
                 config, slots, _ = read_model(self._file, txn, newest.model)
         if newest is not None:
@@ -313,8 +329,15 @@ class Writer(Closing):
     def _write_layer(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:
-        """Returns the layer, how many rows it adds (of a base: has), and how many live rows of
-        `newest` are gone. rows: of the table with this number, as `parts_of` gives them."""
+        """Write a layer.
+
+        Args:
+            rows: the part of the table, from `parts_of`.
+            number: index of the table.
+
+        Returns: the number of the layer; the rows that a delta adds, or that a base has; and the
+            live rows of `newest` that it deletes.
+        """
         writer = core.LayerWriter(
             record.parts[number].embedx_dim,
             record.counts,
@@ -324,7 +347,7 @@ class Writer(Closing):
         )
         layer, puts = self._next(), _Puts(self._file)
         added = deleted = 0
-        old = None  # rows to compare with
+        old = None  # the rows of the newest version
 
         def take(feasigns: np.ndarray, of_them: np.ndarray) -> None:
             nonlocal added
@@ -358,7 +381,7 @@ class Writer(Closing):
         return layer, added, deleted
 
     def _merged(self, record: Generation, number: int) -> Part:
-        """The part of this number with few enough layers."""
+        """The part of this table, with its layers merged if there are more than MAX_LAYERS."""
         part = record.parts[number]
         with self._file.read() as txn:
             opened = OpenRows(self._file, txn, record, number=number)
@@ -394,14 +417,14 @@ class Writer(Closing):
     # ---- transactions
 
     def _next(self) -> int:
-        """A number that nothing has had. It is kept in the file with the next `_publish`; until
-        then nothing names what has it."""
+        """An unused number. The next `_publish` saves the counter. Until then no record names the
+        data with this number."""
         number = self._head.next
         self._head = dataclasses.replace(self._head, next=number + 1)
         return number
 
     def _publish(self, head: Head, record: Generation | None = None) -> None:
-        """The one transaction that readers see."""
+        """Commit the new head and record in one transaction, the only one that readers see."""
         with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
             if record is not None:
                 txn.put(generation_key(record.generation), generation_value(record))
@@ -416,8 +439,8 @@ class Writer(Closing):
         self._remove_unnamed()
 
     def _remove_unnamed(self) -> None:
-        """Layers and models that no generation names, of generations gone and of writers that
-        died, and filters of generations gone."""
+        """Remove layers, models and filters that no generation names. They are of removed
+        generations, or of writers that died."""
         with self._file.read() as txn:
             kept = self._file.generations(txn)
         named = {
@@ -432,13 +455,13 @@ class Writer(Closing):
                     at = _remove(txn, prefix, numbers, at)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file and release the lock. Further calls have no effect."""
         self._file.close()
         self._lock.release()
 
 
 class _Puts:
-    """Gathers values, and writes them in transactions that memory has room for."""
+    """Collects values, and writes them in transactions of about _TRANSACTION_BYTES."""
 
     def __init__(self, file: ExportFile) -> None:
         self._file = file
@@ -469,7 +492,10 @@ class _Puts:
 
 
 def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None:
-    """Removes what has another number from key `at` on; where to go on, or None at the end."""
+    """Remove the keys with numbers that are not in named, from key `at` on, in one transaction.
+
+    Returns: the key to continue at; None at the end.
+    """
     cursor = txn.cursor()
     left = _REMOVED_A_TRANSACTION
     found = cursor.set_range(at)
@@ -484,7 +510,7 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
         if left == 0:
             return key
         left -= 1
-        found = cursor.delete()  # and goes to the next key
+        found = cursor.delete()  # also moves to the next key
         found = bool(cursor.key())
     return None
 
@@ -492,7 +518,7 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
 def _new_parts(
     path: Path, of_tables: Mapping[str, Any], config: Config, slots: Slots
 ) -> list[Part]:
-    """Without layers yet. Raises: ConfigError for tables that are not those of the config."""
+    """Parts without layers. Raises: ConfigError if the tables are not those of the config."""
     names = [table.name for table in config.tables]
     found = list(of_tables)
     if len(found) != len(names) or found[1:] != names[1:]:
@@ -511,7 +537,7 @@ def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
 
 
 def filters_of(record: Generation) -> list[ServeFilter] | None:
-    """Which rows of each table a generation keeps; None: the source did not say."""
+    """The filter of each table in a generation; None: unknown."""
     return None if record.filters is None else [ServeFilter(**one) for one in record.filters]
 
 
@@ -536,8 +562,8 @@ def _check_same_phase(path: Path, old: Config, new: Config) -> None:
     joins = [one.phases[Phase.JOIN].model for one in (old, new) if one.phases]
     if old.model != new.model and (old.model in joins or new.model in joins):
         raise ConfigError(
-            f"{path}: serves one phase of the run, and this is the other's program: give the "
-            "--phase that the file was made with, or export into a new file"
+            f"{path}: serves one phase of the run, and this is the program of the other: use the "
+            "--phase that the file was created with, or export into a new file"
         )
 
 
@@ -558,13 +584,19 @@ def export(
     precision: str = "float32",
     gate: Gate | None = None,
 ) -> Generation:
-    """Makes a new export file of a base. It is there whole, or not at all.
+    """Create an export file from a base. After an error there is no file.
 
-    Raises: StoreError when there is a file; what `Writer.apply` raises.
+    Args:
+        precision: of embedx, one of PRECISIONS.
+        gate: None accepts every version.
+
+    Returns: the record of the version.
+
+    Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
     path = Path(path)
     if path.exists():
-        raise StoreError(f"{path}: is there already; --apply brings a new version into it")
+        raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
     made = path.with_name(f"{path.name}.new")
     for old in (made, Path(f"{made}-lock")):
         old.unlink(missing_ok=True)
@@ -580,7 +612,7 @@ def export(
     except OSError as error:
         if isinstance(error, StoreError):
             raise
-        raise StoreError(f"{path}: cannot be made: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
     finally:
         for left in (made, Path(f"{made}-lock"), Path(f"{made}-writer")):
             left.unlink(missing_ok=True)

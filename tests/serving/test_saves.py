@@ -175,16 +175,14 @@ def test_a_delta_of_another_parent_is_refused_and_both_are_named(
     second = trainer.save("delta")
     with Writer(path) as writer:
         for wrong, parent in ((second, "delta-2"), (foreign, "base-1")):
-            with pytest.raises(
-                StoreError, match=rf"base-1, expected .* made upon 20240101/{parent}"
-            ):
+            with pytest.raises(StoreError, match=rf"base-1, expected .* extends 20240101/{parent}"):
                 writer.apply(SaveSource(wrong))
         with pytest.raises(StoreError, match="expected one that follows"):
             writer.apply(SaveSource(base))
     check_serves(path, before)
     with Writer(path) as writer:
         writer.apply(SaveSource(first))
-        with pytest.raises(StoreError, match=r"delta-2, expected .* made upon 20240101/base-1"):
+        with pytest.raises(StoreError, match=r"delta-2, expected .* extends 20240101/base-1"):
             writer.apply(SaveSource(first))
         writer.apply(SaveSource(second))
     check_serves(path, trainer.rows())
