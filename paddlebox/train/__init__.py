@@ -1,1 +1,1 @@
-"""Training: the pass loop over programs and layers."""
+"""Training: opens, resumes and evaluates runs, and trains their passes."""

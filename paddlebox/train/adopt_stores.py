@@ -1,16 +1,16 @@
-"""Whose folders a job finds, and what it does where they are not those of its own ranks.
+"""Restores or reshards the stores of an earlier job before a job starts.
 
-Before anything is opened all ranks tell each other what they see. A rank's folder that is gone
-comes back from its remote copy, at the newest pass that all can go to. A model of another number of
-ranks is moved:
+Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its remote
+copy is restored, at the newest pass that all ranks can go to. If another number of ranks trained
+the model, it is resharded:
 
-    <rank's dir>/store.moving   being written, of the old ranks' stores; nothing else changes
-    <rank's dir>/store.moved    whole and durable. When all ranks have one the move counts
-    <rank's dir>/store          then each puts its own in place of the old one
-    <rank's dir>/store.before   the old one until all have done that
+    <rank's dir>/store.moving   being written from the old ranks' stores; nothing else changes
+    <rank's dir>/store.moved    complete and durable; once all ranks have one, the move is valid
+    <rank's dir>/store          each rank then replaces its old store with its `store.moved`
+    <rank's dir>/store.before   the old store, until all ranks have done that
 
-Killed anywhere, the next start begins the move anew or goes on with it: it goes on where every rank
-of the new number has either `store.moved` or that as its `store`, and no rank trains before.
+After a kill at any moment, the next start repeats the move or finishes it. It finishes it if every
+rank of the new number has a `store.moved`, or a `store` that was one. No rank trains before that.
 """
 
 from __future__ import annotations
@@ -40,24 +40,25 @@ from paddlebox.train.opening import table_options
 log = logging.getLogger("paddlebox")
 
 _MOVING, _MOVED, _BEFORE, _SOURCES = "store.moving", "store.moved", "store.before", "moving-sources"
-# Of the first rank's dir, what a rank that is new begins with.
+# Files that a new rank copies from the first rank's dir.
 _ALSO = ("metrics.jsonl", "init.json")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A rank's store; `ranks` is 0 where nothing was committed yet."""
+    """The committed state of a rank's store."""
 
-    ranks: int
-    passes: dict[int, int]  # the newest version after each
-    newest: int  # version
+    ranks: int  # number of ranks that trained the model; 0 if nothing is committed
+    passes: dict[int, int]  # pass -> the newest version after it
+    newest: int  # the newest version
 
     def can_go_to(self) -> set[int]:
+        """The passes that the store can go back to; 0 stands for an empty store."""
         return set(self.passes) or {0}
 
 
 def look(store: Path) -> Found | None:
-    """What a store holds; None where there is none."""
+    """Read the committed state of a store; None if there is no store."""
     data = store / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
         return None
@@ -67,19 +68,25 @@ def look(store: Path) -> Found | None:
     except CorruptionError:
         if files.manifest_versions(str(store)):
             raise
-        records = []  # a power cut while the store was made: its writer makes it anew
+        records = []  # a power cut while the store was created: its writer creates it again
     passes = {number: record.version for number, record in newest_after_passes(records).items()}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
     return Found(ranks, passes, records[-1].version if records else 0)
 
 
 def take_over(root: Path, config: Config, world: World, back_to: str = "") -> None:
-    """Leaves each rank with the store of its own range, if the run has one.
+    """Give each rank the store of its own key range, if the run has stores. Every rank calls it.
 
-    Args: root: the first rank's run dir. back_to: that was asked for.
+    Args:
+        root: the run dir of the first rank.
+        config: the config of the run.
+        world: the ranks.
+        back_to: the version to go back to; it must be empty if the model is resharded.
 
-    Raises: ConfigError where the old ranks' folders are not all visible, or a version is asked for
-        of another number of ranks; StoreError for stores that do not belong together.
+    Raises:
+        ConfigError: some folders of the old ranks are not visible, or `back_to` names a version of
+            another number of ranks.
+        StoreError: the stores do not belong together.
     """
     mine = look(own_dir(root, world) / "store")
     found = [_from_json(text) for text in world.gather("store", _to_json(mine))]
@@ -98,8 +105,8 @@ def take_over(root: Path, config: Config, world: World, back_to: str = "") -> No
         return
     if back_to:
         raise ConfigError(
-            f"--from {back_to}: {root} is of {size} ranks, and this is a job of {world.size}: go "
-            f"back with {size} ranks, or start without --from"
+            f"--from {back_to}: {root} was trained by {size} ranks, and this is a job of "
+            f"{world.size}: go back with {size} ranks, or start without --from"
         )
     _move(root, config, world, stores, size)
 
@@ -119,13 +126,13 @@ def _from_fields(fields: Mapping[str, Any]) -> Found:
 
 
 def _ranks_seen(root: Path) -> list[int]:
-    """Ranks that have a folder here."""
+    """The ranks whose folders this rank sees."""
     beside = [path.name for path in (root / "ranks").glob("*") if path.name.isdecimal()]
     return [0, *sorted(int(name) for name in beside)]
 
 
 def _has_leftovers(root: Path, world: World) -> bool:
-    """Of a move, or of ranks that are no more."""
+    """Whether this rank sees folders of an unfinished move, or of ranks that no longer exist."""
     return any(
         (dir_of(root, rank) / name).exists()
         for rank in _ranks_seen(root)
@@ -134,7 +141,7 @@ def _has_leftovers(root: Path, world: World) -> bool:
 
 
 def _in_turns(world: World) -> Iterator[None]:
-    """The body runs on one rank after the other: they may see the same folders."""
+    """Run the body on one rank after another, because ranks may see the same folders."""
     for rank in range(world.size):
         if rank == world.rank:
             yield
@@ -142,19 +149,22 @@ def _in_turns(world: World) -> Iterator[None]:
 
 
 def _view(root: Path, world: World, name: str) -> dict[int, Found]:
-    """The stores of a name that any rank sees, by rank."""
+    """The stores with this folder name that any rank sees, by rank."""
     here = {rank: look(dir_of(root, rank) / name) for rank in _ranks_seen(root)}
     mine = {rank: asdict(found) for rank, found in here.items() if found is not None}
     views = [json.loads(v) for v in world.gather(f"view {name}", json.dumps(mine).encode())]
     fields = {rank: of for view in views for rank, of in view.items()}
-    # Where nodes do not share the folder one may have an old rank's there: a rank knows its own.
+    # Nodes that do not share the folder may hold old folders of other ranks: each rank's own view
+    # of its own store wins.
     fields |= {str(r): view[str(r)] for r, view in enumerate(views) if str(r) in view}
     return {int(rank): _from_fields(of) for rank, of in fields.items()}
 
 
 def _settled(root: Path, world: World) -> dict[int, Found]:
-    """The committed stores by rank, after a move that was begun has ended or is forgotten, and what
-    is of no use is removed."""
+    """Finish or undo a move that was interrupted, and remove leftovers. Every rank calls it.
+
+    Returns: the committed stores, by rank.
+    """
     moved = _view(root, world, _MOVED)
     stores = _view(root, world, "store")
     wanted = {found.ranks for found in moved.values()}
@@ -188,12 +198,12 @@ _NOTHING = Found(0, {}, 0)
 
 
 def _size_of(stores: Mapping[int, Found]) -> int:
-    """How many ranks a model has: as its first one says."""
+    """The number of ranks that trained a model, as recorded by its first rank."""
     return stores[min(stores)].ranks
 
 
 def _put_in_place(folder: Path) -> None:
-    """`store.moved` as the store."""
+    """Make `store.moved` the store."""
     if not (folder / _MOVED).is_dir():
         return
     if (folder / "store").exists():
@@ -203,7 +213,7 @@ def _put_in_place(folder: Path) -> None:
 
 
 def _set_aside(folder: Path, to: Path) -> None:
-    """To where nobody looks for a store: what is removed file by file must not be found half."""
+    """Rename a store to a name that is never opened, so that no one finds it half removed."""
     _remove(to)
     os.rename(folder, to)
 
@@ -236,7 +246,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
             f"{_passes_text(stores, copied)}"
         )
     at = max(agreed)
-    log.info("%s: pass %d, of %d rank(s), becomes one of %d", root, at, size, world.size)
+    log.info("%s: resharding pass %d from %d rank(s) to %d", root, at, size, world.size)
     folder = own_dir(root, world)
     sources = []
     for rank in overlapping(own, size):
@@ -265,7 +275,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
                 shutil.copyfile(root / name, folder / name)
     os.rename(folder / _MOVING, folder / _MOVED)
     files.sync_folder(str(folder))
-    log.info("%s: %d rows are this rank's", folder, rows)
+    log.info("%s: this rank has %d rows", folder, rows)
     world.wait("moved")
     _settled(root, world)
 
@@ -275,8 +285,12 @@ def _visible(root: Path, rank: int) -> bool:
 
 
 def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None:
-    """Raises: StoreLockedError while the old ranks still run; StoreError where a version that would
-    go with their stores has a name."""
+    """Check that the old stores may be replaced.
+
+    Raises:
+        StoreLockedError: an old rank still runs.
+        StoreError: a version that would be lost with its store has a name.
+    """
     for rank in stores:
         if rank % world.size != world.rank or not _visible(root, rank):
             continue
@@ -285,13 +299,17 @@ def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None
         for named in checkpoints(str(store)):
             raise StoreError(
                 f"{store}: version {named.version} has the name {named.name!r} and would be lost "
-                f"where {world.size} ranks go on: copy it (tools/store.py copy), and "
-                "`tools/store.py unname` it first"
+                f"when the run continues with {world.size} ranks: copy it (tools/store.py copy), "
+                "and `tools/store.py unname` it first"
             )
 
 
 def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
-    """Raises: ConfigError where a rank that is seen here has committed no pass to its end."""
+    """Check that each visible store has a complete pass.
+
+    Raises:
+        ConfigError: a store has none.
+    """
     for rank in range(size):
         if not _visible(root, rank):
             continue
@@ -300,7 +318,7 @@ def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
         if rank not in stores or all(record.is_partial for record in records):
             raise ConfigError(
                 f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch "
-                f"with {size} ranks until one is, or begin anew with --fresh"
+                f"with {size} ranks until one is, or start from nothing with --fresh"
             )
 
 
@@ -312,8 +330,8 @@ def _raise_missing(root: Path, config: Config, missing: list[int], size: int, wo
     ]
     remote = config.checkpoint.copy_to
     raise ConfigError(
-        f"{root}: was trained by {size} ranks, this is a job of {world.size}, and what it needs of "
-        "these is not to be seen by all of it:\n  " + "\n  ".join(lines) + "\n"
+        f"{root}: was trained by {size} ranks, and this is a job of {world.size}. Not all of its "
+        "ranks can see these stores:\n  " + "\n  ".join(lines) + "\n"
         + (f"{remote} has no copies of them: " if remote else "")
         + f"make the folders visible, set checkpoint.copy_to to where their copies are, or launch "
         f"it with {size} ranks (python -m paddle.distributed.launch --nproc_per_node {size} ...)"
@@ -324,7 +342,7 @@ def _raise_missing(root: Path, config: Config, missing: list[int], size: int, wo
 
 
 def _bring_back(root: Path, config: Config, world: World, found: list[Found | None]) -> None:
-    """Restores what a rank has not, where there are copies of it."""
+    """Restore missing stores from their copies, at a pass that all ranks can go to."""
     lost = [rank for rank, one in enumerate(found) if one is None]
     there = {rank: one for rank, one in enumerate(found) if one is not None}
     begun = any(one.ranks for one in there.values())
@@ -343,8 +361,8 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
         raise StoreError(
             f"{root}: the store of "
             + ", ".join(f"rank {r} ({ranges[r][0]:#018x} to {ranges[r][1]:#018x})" for r in lost)
-            + f" is gone, and no pass is left that all have: {_passes_text(there, copied)}; set "
-            "checkpoint.copy_to to where its copies are, or begin anew with --fresh"
+            + f" is gone, and the ranks have no pass in common: {_passes_text(there, copied)}; set "
+            "checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
         )
     at = max(agreed)
     own = own_dir(root, world)
@@ -355,12 +373,12 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
         _set_aside(own / "store", own / _BEFORE)
     record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])
     _remove(own / _BEFORE)
-    log.info("%s: pass %d came back from its copy, version %d", own, at, record.version)
+    log.info("%s: restored pass %d from its copy, version %d", own, at, record.version)
 
 
 def _copies(uris: Mapping[int, str], size: int, world: World) -> dict[int, dict[int, str]]:
-    """By rank and pass, the label of a copy."""
-    if world.rank == 0:  # one asks for all
+    """The labels of copies, by rank and pass. Every rank calls it."""
+    if world.rank == 0:  # only the first rank lists the remote storage
         found = {
             rank: {
                 int(record.cursor.get("pass", 0)): label

@@ -1,5 +1,7 @@
-"""What the ranks have measured over a pass, as one: states are exact, so that neither the order of
-ranks nor their number changes a bit of a metric."""
+"""Merges the metrics that the ranks measured over a pass.
+
+The states are exact: neither the order of the ranks nor their number changes a bit of a metric.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from paddlebox.train.metrics import TaskMetrics
 
 
 class Measured(NamedTuple):
-    """Over a pass."""
+    """Sums and metrics over a pass."""
 
     samples: int
     loss_sum: float
@@ -31,8 +33,16 @@ def of_all_ranks(
     specs: Sequence[MetricConfig],
     tasks: Sequence[str],
 ) -> Measured:
-    """The sum over ranks, for which `mine` is used up; on one rank what it is given. Every rank
-    calls it."""
+    """Merge the measurements of all ranks. Every rank calls it.
+
+    Args:
+        dataset: the dataset that connects the ranks.
+        mine: the measurements of this rank. With several ranks its metrics are modified.
+        specs: the metrics that the config names.
+        tasks: (T) names of the tasks.
+
+    Returns: the measurements over all ranks; on one rank, `mine`.
+    """
     if dataset.ranks == 1:
         return mine
     own = _to_bytes(mine)
@@ -42,7 +52,7 @@ def of_all_ranks(
         sums, usual_state, named_state = _from_bytes(theirs)
         samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
         scored = scored or bool(sums[2])
-        if rank != found.index(own):  # an equal one of another rank counts, too
+        if rank != found.index(own):  # the first equal bytes stand for `mine`; others are merged
             usual, named = TaskMetrics(tasks), MetricSet(specs)
             usual.load_state(usual_state)
             named.load_state(named_state)
@@ -61,7 +71,7 @@ def _to_bytes(mine: Measured) -> bytes:
 
 
 def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
-    """Samples, sum of losses, whether scored; states of the usual and of the named metrics."""
+    """[samples, sum of losses, scored], and the states of the usual and the named metrics."""
     parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         sums: list[float] = arrays["sums"].tolist()

@@ -1,9 +1,9 @@
-"""Averages of the dense parameters over the steps: what `optimizer.averaging` asks for.
+"""Exponential moving averages of the dense parameters (`optimizer.averaging`).
 
-After step n an average is k times itself and 1 - k times its parameter, k = min(decay, n / (n +
-START)): Polyak and Juditsky 1992, with exponential weights that begin short. Steps train the
-parameters as they are; evaluation, exports and serving use the averages, which lie beside the
-parameters in the dense state.
+After step n: average = k * average + (1 - k) * parameter, with k = min(decay, n / (n + START)). The
+source is Polyak and Juditsky 1992, here with exponential weights whose window grows at the start.
+Training steps use the parameters. Evaluation, exports and serving use the averages. The dense state
+holds both.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from paddlebox.data.batches import Feed
 from paddlebox.store.averages import STEPS, SUFFIX
 from paddlebox.train.ranked import RankedRunner
 
-START = 9.0  # the average begins as that of the last ninth of the steps
+START = 9.0  # early averages span about the last ninth of the steps
 
 
 class Averaged:
-    """A runner that evaluates with the averages of what it trains."""
+    """A runner that trains the parameters of another runner and evaluates with their averages."""
 
     def __init__(self, runner: RankedRunner, decay: float) -> None:
         self._runner = runner
         self._decay = decay
         self._steps = 0
         self._averages = runner.parameters()
-        self._own: dict[str, np.ndarray] | None = None  # while the averages are in their place
+        # The trained parameters, while the model holds the averages instead; else None.
+        self._own: dict[str, np.ndarray] | None = None
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._put_back()
@@ -65,7 +66,7 @@ class Averaged:
         }
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """A state without averages, as of a run that had none before, is where they begin."""
+        """Load a dense state. Averages that it lacks start at the loaded parameters."""
         self._put_back()
         own = {k: v for k, v in state.items() if k != STEPS and not k.endswith(SUFFIX)}
         self._runner.load_dense_state(own)

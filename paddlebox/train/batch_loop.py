@@ -22,33 +22,41 @@ from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid, warn_of_one_class
 from paddlebox.train.observe import calibration
 
-# One step: takes a feed, returns the loss before the update and the logits (B, T), or None without.
+# One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
+# program has no logits.
 Step = Callable[[Feed], tuple[float, np.ndarray | None]]
-# Told after each batch: batches so far, samples so far, loss of the batch, metrics so far.
+# Called after each batch with: batches so far, samples so far, loss of the batch, metrics so far.
 Watcher = Callable[[int, int, float, PassMetrics], None]
 
 
 class Watched(Protocol):
-    """Gets the predictions of every batch, with columns of the instances."""
+    """Receives the predictions of every batch. B = instances."""
 
-    columns: Sequence[str]  # slots, or log keys
+    columns: Sequence[str]  # names of the slots or log keys to pass to `add`
 
     def add(
         self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
     ) -> None:
-        """predictions: (B) probabilities. labels: (B). columns: (B) by name; of each of several
-        tasks, the first among them, also label_<task> and prediction_<task>."""
+        """Receive a batch.
+
+        Args:
+            predictions: (B) float32 probabilities of the first task.
+            labels: (B) labels of the first task.
+            columns: (B) values by name. With several tasks it also has label_<task> and
+                prediction_<task> of every task.
+        """
 
 
 @dataclass
 class PassResult:
-    """What training over one pass gave."""
+    """The result of running a step over all batches of a pass."""
 
     batches: int
     samples: int
     mean_loss: float  # over samples
     seconds: float
-    # Empty without logits; of metrics that were asked for, by name; of several tasks in "tasks".
+    # Usual metrics by name, empty without logits; with several tasks, "tasks" has those of each.
+    # A metric that the config names is a dict under its name.
     metrics: dict[str, Any]
     calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
 
@@ -64,17 +72,24 @@ def run_pass(
     tasks: Sequence[str] = (),
     watched: Watched | None = None,
 ) -> PassResult:
-    """Runs step over every batch of the open pass.
+    """Run a step over every batch of the open pass. Every rank calls it.
+
+    After an error in a batch the pass is abandoned, and the store stays at its last commit.
 
     Args:
-        metrics: what to measure beside the usual metrics.
-        outputs: filled anew by each step: columns for them that the program computes, by name.
-        tasks: (T) names of the columns of labels and logits, where there are several.
-        watched: gets the predictions; a step that gives logits, and a label, are needed for it.
+        dataset: the dataset with the open pass.
+        step: the step to run.
+        watch: called after each batch.
+        label: name of the label's variable; None: `dataset.label_variable`.
+        metrics: metrics to measure besides the usual ones.
+        outputs: columns for `metrics` that the program computes, by name. Each step overwrites
+            them.
+        tasks: (T) names of the columns of labels and logits, if there are several.
+        watched: receives the predictions. It needs a label and a step that returns logits.
 
-    Raises: TrainingError at the first loss that is not finite. After that, or any other error of a
-        batch, the pass is abandoned: the store stays at its last commit. PassError when no pass is
-        open, or it has been trained already; that changes nothing.
+    Raises:
+        TrainingError: a loss is not finite.
+        PassError: no pass is open, or it has been trained already. Nothing changes then.
     """
     measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
@@ -88,7 +103,7 @@ def run_pass(
             columns = take_metric_columns(feed)
             batches += 1
             size, loss, logits = _step(dataset, step, feed, batches, measured.samples)
-            if size == 0:  # a step of other ranks
+            if size == 0:  # only other ranks have instances in this step
                 continue
             measured.add(feed, columns, size, loss, logits)
             if watch is not None:
@@ -103,11 +118,19 @@ def run_pass(
 def _step(
     dataset: Dataset, step: Step, feed: Feed, batch: int, samples: int
 ) -> tuple[int, float, np.ndarray | None]:
-    """Runs one batch. Returns how many of its instances count, its loss and its logits.
+    """Run one batch.
 
-    Args: batch: its number, from 1. samples: of the batches before it.
+    Args:
+        dataset: the dataset with the open pass.
+        step: the step to run.
+        feed: the batch.
+        batch: its number, from 1.
+        samples: number of samples in the batches before it.
 
-    Raises: TrainingError that names the batch, also for a loss that is not finite.
+    Returns: how many of its instances count, its loss and its logits.
+
+    Raises:
+        TrainingError: the step failed or its loss is not finite. The error names the batch.
     """
     size = instances_of(feed)
     try:
@@ -124,14 +147,14 @@ def _step(
             f"is {loss}: the pass is abandoned, the store stays at its last commit."
             + (
                 _cause(dataset, feed)
-                or " A smaller learning rate, or a look at the data of this batch, may help"
+                or " Try a smaller learning rate, or check the data of this batch"
             )
         )
     return size, loss, logits
 
 
 class _Measured:
-    """Metrics of the batches of a pass so far. The arguments are those of `run_pass`."""
+    """Metrics over the batches of a pass so far. The arguments are those of `run_pass`."""
 
     def __init__(
         self,
@@ -152,7 +175,7 @@ class _Measured:
         self._loss_sum, self._scored = 0.0, False
 
     def columns(self, known: set[str]) -> set[str]:
-        """Columns of `known` that metrics need, and all that `watched` does."""
+        """The columns to read: those that metrics need, if in `known`, and those of `watched`."""
         wanted = set[str]().union(*(spec.columns for spec in self._metrics))
         return (wanted & known) | set(self._watched.columns if self._watched is not None else ())
 
@@ -164,7 +187,15 @@ class _Measured:
         loss: float,
         logits: np.ndarray | None,
     ) -> None:
-        """A batch of so many instances. logits: (B, T), or None if the step gives none."""
+        """Add a batch.
+
+        Args:
+            feed: the batch.
+            columns: values by instance that the dataset read for metrics and `watched`.
+            size: B, the number of instances.
+            loss: mean loss of the batch.
+            logits: (B, T), or None if the step returns none.
+        """
         self.samples += size
         self._loss_sum += loss * size
         predicted = sigmoid(logits) if logits is not None else None
@@ -195,7 +226,7 @@ class _Measured:
         )
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
-        """Of all ranks. Every rank calls it."""
+        """The result over all ranks. Every rank calls it."""
         mine = Measured(self.samples, self._loss_sum, self._scored, self.usual, self._named)
         found = of_all_ranks(dataset, mine, self._metrics, self._tasks)
         usual = found.usual.compute() if found.scored else {}
@@ -210,7 +241,7 @@ class _Measured:
 
 
 def _cause(dataset: Dataset, feed: Feed) -> str:
-    """A sentence on inputs of a batch that are large enough to explain a failed step, or ""."""
+    """A sentence that names inputs large enough to explain a failed step; "" if there are none."""
     named = large_inputs(dataset._slots, feed)
     if not named:
         return ""
@@ -224,7 +255,7 @@ def _show(
     columns: Mapping[str, np.ndarray],
     tasks: Sequence[str],
 ) -> None:
-    """predictions, labels: (B, T)."""
+    """Pass a batch to `watched`. predictions, labels: (B, T)."""
     predictions = predictions.reshape(len(labels), -1)
     labels = labels.reshape(len(labels), -1)
     of_tasks: dict[str, np.ndarray] = {}
@@ -234,7 +265,7 @@ def _show(
 
 
 def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
-    """What has a value for each instance, its first one."""
+    """The first column of each array that has one row per instance; the others are left out."""
     arrays = {name: np.asarray(value) for name, value in values.items()}
     return {
         name: array.reshape(size, -1)[:, 0]
@@ -257,22 +288,29 @@ def train_from_dataset(
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, Any] | None = None,
 ) -> PassResult:
-    """Trains a static program, PIR or old IR, over the open pass of a dataset.
+    """Train a static program, PIR or old IR, over the open pass of a dataset. B = instances.
 
     Args:
-        exe: paddle.static.Executor.
-        program: with its optimizer's ops, or without for an evaluation.
-        loss: scalar variable, fetched every step to stop at one that is not finite.
-        logits: (B, 1) variable; with it the result has metrics.
-        fetch_list, fetch_handler: what else to fetch, and who gets it every step.
-        label: name of the variable that is fed the label, where `dataset.label_variable` is not it.
-        metrics: what to measure beside the usual metrics (docs/metrics.md); they may name slots,
-            variables that are fed, and outputs.
-        outputs: name: variable with a value for each instance, as predictions of other tasks.
+        exe: a paddle.static.Executor.
+        program: the program; without an optimizer it is only evaluated.
+        dataset: the dataset with the open pass.
+        loss: scalar variable, fetched in every step; training stops if it is not finite.
+        logits: (B, 1) variable; None: the result has no metrics.
+        fetch_list: more variables to fetch in every step.
+        fetch_handler: called in every step with the values of `fetch_list`.
+        label: name of the label's variable; None: `dataset.label_variable`.
+        watch: called after each batch.
+        metrics: metrics to measure besides the usual ones (docs/metrics.md). They may name slots,
+            variables that are fed, and `outputs`.
+        outputs: name -> variable with a value per instance, such as predictions of other tasks.
 
-    Returns: PassResult.
+    Returns: the result over the pass.
 
-    Raises: TrainingError, PassError, ValueError (a wrong shape or dtype to an operator), DataError.
+    Raises:
+        TrainingError: a loss is not finite.
+        PassError: no pass is open, or it has been trained already.
+        ValueError: an operator got a wrong shape or dtype, or there are logits but no label.
+        DataError: the data cannot be read.
     """
     if logits is not None and label is None and dataset.label_variable is None:
         raise ValueError(

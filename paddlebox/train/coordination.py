@@ -1,9 +1,10 @@
-"""A run on several ranks: which folder and files are whose, and where all of them stand.
+"""Coordinates the ranks of a run: their folders, their files, and the passes they agree on.
 
-Each rank has a run dir: the first RUN_DIR itself, rank r RUN_DIR/ranks/<r>, with the store of its
-range, its dense state and its lines. A version is global when every rank has committed it. No rank
-begins to commit a pass before all have committed the one before, and each keeps two versions; so
-there is always a pass that all have, and a run that is taken up goes on from the newest.
+Each rank has a run dir with the store of its key range, its dense state and its lines of metrics.
+Rank 0 uses RUN_DIR itself, rank r uses RUN_DIR/ranks/<r>. A version is global once every rank has
+committed it. No rank starts to commit a pass before all ranks have committed the previous pass, and
+each rank keeps at least two versions. So all ranks always have some pass in common, and a resumed
+run continues after the newest of them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from paddlebox.train import interrupt
 
 log = logging.getLogger("paddlebox")
 
-_STOPPED = f"{interrupt.Stopped.__name__}: "  # in what a rank that was stopped tells the others
+_STOPPED = f"{interrupt.Stopped.__name__}: "  # in the reason that a stopped rank leaves behind
 
 
 def check_config(config: Config, world: World, back_to: str = "") -> None:
-    """Raises: ConfigError for what works on one rank only."""
+    """Check options that several ranks restrict.
+
+    Raises:
+        ConfigError: the config or `--from` works on one rank only.
+    """
     if world.alone:
         return
     if back_to.isdecimal() and len(back_to) < 8:
@@ -41,8 +46,8 @@ def check_config(config: Config, world: World, back_to: str = "") -> None:
         )
     if config.checkpoint.keep_versions < 2:
         raise ConfigError(
-            "checkpoint.keep_versions is 1: with several ranks at least 2 are kept, for a rank may "
-            "be killed before it has committed a pass that others have"
+            "checkpoint.keep_versions is 1: several ranks need at least 2, because a rank may be "
+            "killed before it commits a pass that others have committed"
         )
 
 
@@ -52,32 +57,44 @@ def dir_of(run_dir: Path, rank: int) -> Path:
 
 
 def copies_of(config: Config, rank: int) -> str:
-    """Where the copies of a rank's commits are; empty: there are none."""
+    """URI of the copies of a rank's commits; empty if there are none."""
     uri = config.checkpoint.copy_to.rstrip("/")
     return f"{uri}/ranks/{rank}" if uri and rank > 0 else uri
 
 
 def copies_every_one(world: World) -> bool:
-    """Whether a version may not be left out of the copies when the next one is there already: ranks
-    copy the same passes, so that there is one of which all have a copy."""
+    """Whether every version is copied, even if a newer one already exists.
+
+    Several ranks copy the same passes, so that some pass is always copied by all of them.
+    """
     return not world.alone
 
 
 def finish_staging(dataset: InMemoryDataset, world: World) -> None:
-    """Before an evaluation within a run. The next pass may be fetching rows from other ranks, which
-    an evaluation does as well; one rank alone can do both at once."""
+    """With several ranks, wait until the rows of the next pass are fetched.
+
+    Call it before an evaluation within a run. Both fetch rows from other ranks, and they must not
+    do so at the same time.
+    """
     if not world.alone:
         dataset.wait_staged()
 
 
 def commits_alone(world: World) -> bool:
-    """Whether a rank that ends by an error commits the passes that had ended: the others, who may
-    know nothing of the error, do not. `stop_together` commits for all of them."""
+    """Whether a rank that ends with an error commits the passes that ended before it.
+
+    With several ranks it does not, because the others may not know of the error and would not
+    commit. `stop_together` commits on all of them.
+    """
     return world.alone
 
 
 def own_dir(run_dir: Path, world: World) -> Path:
-    """The run dir of this rank. Raises: StoreError where a folder cannot be made."""
+    """The run dir of this rank. Creates its parent folders.
+
+    Raises:
+        StoreError: a folder cannot be created.
+    """
     if world.rank == 0:
         return run_dir
     try:
@@ -89,11 +106,15 @@ def own_dir(run_dir: Path, world: World) -> Path:
 
 
 def share_files(files: Sequence[str], world: World, bytes_: Sequence[int] = ()) -> list[str]:
-    """Those of a pass's files that this rank reads, in their order: the largest first, each to the
-    rank that has the fewest bytes so far. Every rank finds the same shares.
+    """The files of a pass that this rank reads, in the order of the pass.
+
+    Files are assigned from the largest to the smallest, each to the rank with the fewest bytes so
+    far. Every rank computes the same shares.
 
     Args:
-        bytes_: of each file, as all ranks know them; without, they are looked up.
+        files: all files of the pass.
+        world: the ranks.
+        bytes_: size of each file, equal on all ranks; if empty, local files are looked up.
     """
     if world.alone:
         return list(files)
@@ -108,10 +129,11 @@ def share_files(files: Sequence[str], world: World, bytes_: Sequence[int] = ()) 
 
 
 def warn_of_idle(passes: Sequence[Sequence[str]], world: World) -> None:
-    """Says, on the first rank, that passes have too few files for every rank to train.
+    """Log a warning, on the first rank, if passes have fewer files than there are ranks.
 
     Args:
-        passes: the files of each.
+        passes: the files of each pass.
+        world: the ranks.
     """
     few = [files for files in passes if len(files) < world.size]
     if few and world.rank == 0:
@@ -126,7 +148,11 @@ def warn_of_idle(passes: Sequence[Sequence[str]], world: World) -> None:
 
 
 def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: World) -> None:
-    """Raises: ConfigError where a run was trained by another number of ranks."""
+    """Check that a version was written by as many ranks as there are now.
+
+    Raises:
+        ConfigError: it was written by another number of ranks.
+    """
     ranks = int(record.cursor.get("ranks", 1)) if record is not None else world.size
     if ranks != world.size:
         raise ConfigError(
@@ -137,10 +163,17 @@ def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: World) 
 
 
 def agreed_passes(own: Path, passes: int, world: World) -> int:
-    """How many passes every rank has committed. Where this one has committed more, it goes back to
-    the version after that pass.
+    """The number of passes that every rank has committed.
 
-    Raises: StoreError where that version is gone.
+    A rank that has committed more goes back to its version after that pass.
+
+    Args:
+        own: the run dir of this rank.
+        passes: number of passes that this rank has committed.
+        world: the ranks. Every rank calls it.
+
+    Raises:
+        StoreError: that version is no longer kept.
     """
     agreed = min(int(found) for found in world.gather("passes", str(passes).encode()))
     if agreed == passes:
@@ -148,23 +181,27 @@ def agreed_passes(own: Path, passes: int, world: World) -> int:
     with Manifest.open_writer(own / "store") as manifest:
         records = manifest.records()
         fitting = [r.version for r in records if int(r.cursor.get("pass", 0)) == agreed]
-        # Only a first commit is taken back whole: before the second all have the first.
+        # Going back to no version at all is correct only if this rank has just its first commit:
+        # no rank starts its second before all have made the first.
         if not fitting and (agreed or len({r.cursor.get("pass", 0) for r in records}) > 1):
             raise StoreError(
                 f"{own}: another rank has committed {agreed} passes, this one keeps versions after "
                 f"passes {sorted({r.cursor.get('pass', 0) for r in records})}: the ranks' stores "
-                "do not belong together; --fresh begins anew"
+                "do not belong together; --fresh starts from nothing"
             )
         gone = manifest.rewind(max(fitting, default=0))
-    log.info("%s: back at pass %d, which all ranks have, without versions %s", own, agreed, gone)
+    log.info("%s: went back to pass %d, which all ranks have; dropped %s", own, agreed, gone)
     return agreed
 
 
 def common_version(store: Path, world: World) -> int | None:
-    """To read: this rank's version after the newest pass that every rank has; None: the newest, of
-    one rank.
+    """The version to read so that all ranks read the same pass. Every rank calls it.
 
-    Raises: StoreError where there is no such pass.
+    Returns: this rank's version after the newest pass that every rank has; None, which means the
+        newest version, if there is one rank.
+
+    Raises:
+        StoreError: the ranks have no pass in common.
     """
     if world.alone:
         return None
@@ -175,24 +212,30 @@ def common_version(store: Path, world: World) -> int | None:
     common = set.intersection(*(set(json.loads(text)) for text in found))
     if not common:
         raise StoreError(
-            f"{store}: has versions after passes {sorted(own)}, and there is none of a pass that "
-            f"all {world.size} ranks have: start training again, so that they meet"
+            f"{store}: has versions after passes {sorted(own)}, and none of a pass that all "
+            f"{world.size} ranks have: start training again until all ranks have committed a pass"
         )
     return own[max(common)]
 
 
 def is_true_of_all(mine: bool, world: World) -> bool:
-    """Whether it is of every rank: what they must do alike depends on it."""
+    """Whether a condition holds on every rank. Every rank calls it and gets the same answer."""
     return all(world.gather("true of all", b"1" if mine else b""))
 
 
 def is_due(mine: bool, world: World) -> bool:
-    """Whether a pass is committed: where any rank means so, for a signal has come to it."""
+    """Whether to commit a pass: true if it is due on any rank. Every rank calls it.
+
+    Ranks may differ, because a signal that asks for a commit may have reached only some of them.
+    """
     return any(world.gather("due", b"1" if mine else b""))
 
 
 def known_to_any(skipped: Mapping[str, int], world: World) -> dict[str, int]:
-    """The files that are left out, as any rank knows: one may have died before it knew."""
+    """The union of the files that the ranks leave out. Every rank calls it.
+
+    Ranks may differ, because one may have died before it stored its list.
+    """
     known: dict[str, int] = {}
     for theirs in world.gather("skipped", json.dumps(dict(skipped)).encode()):
         known |= json.loads(theirs)
@@ -200,10 +243,12 @@ def known_to_any(skipped: Mapping[str, int], world: World) -> dict[str, int]:
 
 
 def stop_together(world: World, table: TableSet) -> None:
-    """After a pass: where a signal has come to any rank, every rank commits what it has and ends as
-    if it had come to it.
+    """End all ranks after a pass if a signal has reached any of them. Every rank calls it.
 
-    Raises: Stopped, where it came to another one.
+    Each rank first commits the passes that have ended.
+
+    Raises:
+        Stopped: the signal reached another rank, not this one.
     """
     asked = world.gather("stop", b"1" if interrupt.asked() else b"")
     if any(asked) and not world.alone:
@@ -215,23 +260,30 @@ def stop_together(world: World, table: TableSet) -> None:
 
 @contextmanager
 def stopped_with_others(world: World) -> Iterator[None]:
-    """Around a run. A signal that meets a rank between two passes ends it at once, while others may
-    have begun the next: they are stopped as it is, and have not failed.
+    """Treat errors that a stopped rank causes on the others as a stop. Wraps a run.
 
-    Raises: Stopped for the error that came of that.
+    A signal that reaches a rank between two passes ends it at once. Other ranks may have begun the
+    next pass, and their exchanges with the stopped rank then fail.
+
+    Raises:
+        Stopped: in place of such an error.
     """
     try:
         yield
     except Exception as error:
         if not _is_of_a_stop(error, world):
             raise
-        log.warning("the pass is given up, for another rank was stopped: %s", error)
+        log.warning("the pass is abandoned because another rank was stopped: %s", error)
         raise interrupt.Stopped(signal.SIGTERM) from error
 
 
 def _is_of_a_stop(error: Exception, world: World) -> bool:
-    """Of ranks on other hosts nothing is known, but that the signal came to this one as well."""
-    foreign = not isinstance(error, PaddleBoxError)  # of the job's TCPStore, or of Gloo
+    """Whether an error on this rank comes from another rank that was stopped.
+
+    The reason why a rank on another host ended is unknown. A signal that reached this rank too
+    makes a stop likely.
+    """
+    foreign = not isinstance(error, PaddleBoxError)  # from the job's TCPStore or from Gloo
     if world.alone or not (foreign or isinstance(error, RankError)):
         return False
     gone = world.gone()
@@ -242,4 +294,4 @@ def _size(file: str) -> int:
     try:
         return 0 if "://" in file else os.stat(file).st_size
     except OSError:
-        return 0  # reading it says what is wrong
+        return 0  # the error is raised later, when the file is read

@@ -1,6 +1,6 @@
-"""Predictions of an evaluation, instance by instance, as PaddleBox dumps them or as Parquet.
+"""Writes the predictions of an evaluation, as text in PaddleBox's dump format or as Parquet.
 
-Text, one line an instance, values with nine significant digits:
+Text has one line per instance, and floats with nine significant digits:
 
     <ins_id>\tlabel:1:<label>\tprediction:1:<probability>\t<slot>:1:<value>…
 """
@@ -18,20 +18,23 @@ import pyarrow.parquet as pq
 
 from paddlebox.errors import ConfigError, StoreError
 
-# Gives the ids of instances [begin, end).
+# Returns the ids of instances [begin, end).
 InsIds = Callable[[int, int], Sequence[str]]
 
 
 class PredictionDump:
-    """Writes PATH, whole or not at all; Parquet where it ends with .parquet, else text.
+    """Writes a dump file. It appears under its name only once it is complete.
 
     Args:
-        columns: slots to write beside label and prediction: of a sparse slot an instance's first
-            feasign, 0 without one; of a dense slot its first float.
-        ins_ids: None: an instance's id is its number in the order of the files, from 0, where
-            malformed lines do not count.
+        path: the file to write: Parquet if it ends with .parquet, else text.
+        columns: slots to write besides label and prediction. Of a sparse slot it writes the first
+            feasign of an instance, 0 if there is none; of a dense slot, the first float.
+        ins_ids: returns the ids of instances; None: the id is the number of the instance in the
+            order of the files, from 0. Malformed lines are not counted.
 
-    Raises: ConfigError for a column that is written anyway; StoreError when it cannot be written.
+    Raises:
+        ConfigError: `columns` names a column that every dump has.
+        StoreError: the file cannot be written.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class PredictionDump:
             ids = [str(number) for number in range(begin, self._written)]
         values = {"label": labels, "prediction": predictions}
         values |= {name: columns[name] for name in self.columns}
-        # Of several tasks, each.
+        # With several tasks, the label and prediction of each.
         values |= {k: v for k, v in columns.items() if k.startswith(("label_", "prediction_"))}
         try:
             if self._text is not None:

@@ -1,4 +1,4 @@
-"""A zoo model as a dygraph layer."""
+"""A zoo model as a layer in Paddle's dynamic graph mode."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ paddle = ops.paddle
 
 
 class DygraphRunner(RankedRunner):
+    """Runs the layer and its optimizer step by step."""
+
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
         self._place = place_of(config)
@@ -35,8 +37,8 @@ class DygraphRunner(RankedRunner):
         with paddle.utils.unique_name.guard():
             self._model = create_model_of(config, slots)
             self._optimizer = create_optimizer(config, self._model.parameters())
-            # Paddle would make the optimizer's state in the first step, too late to load some of it
-            # before, and under names that depend on what else the process has made.
+            # Paddle creates the optimizer's state in the first step. That is too late to load a
+            # stored state, and its names would depend on what else the process has created.
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._model.parameters())
         self._gradient_size = sum(p.size for p in self._trained())
@@ -62,7 +64,7 @@ class DygraphRunner(RankedRunner):
         return [p for p in self._model.parameters() if not p.stop_gradient]
 
     def _gradients(self) -> list[Any]:
-        """One for each parameter, zeros for one that this batch did not use: another rank's may."""
+        """One gradient per parameter; zeros if this batch did not use it but another rank may."""
         return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
 
     def _set_gradients(self, gradients: list[Any]) -> None:
@@ -70,7 +72,6 @@ class DygraphRunner(RankedRunner):
             parameter.grad = gradient
 
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, logits and (n) the gradients of all parameters."""
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
@@ -78,7 +79,6 @@ class DygraphRunner(RankedRunner):
         return float(loss), logits.numpy(), np.concatenate(flat)
 
     def _apply(self, gradient: np.ndarray) -> None:
-        """Updates the parameters by (n) as of `_backward`."""
         self._set_gradients(split_gradient(paddle.to_tensor(gradient), self._trained()))
         self._optimizer.step()
         self._optimizer.clear_grad()

@@ -1,4 +1,4 @@
-"""Evaluation of a run: its newest commit on other files."""
+"""Evaluates the newest commit of a run on test files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from paddlebox.train.runner import Runner, build_runner
 log = logging.getLogger("paddlebox")
 
 _ALONE = World()
-_LOOKUP_ROWS = 1 << 16  # at once
+_LOOKUP_ROWS = 1 << 16  # per call of FrozenTable.lookup
 
 
 def evaluate(
@@ -50,20 +50,29 @@ def evaluate(
     as_served: bool = False,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Evaluates the newest commit on data.test_files. Changes no byte of the store. A model of
-    several ranks is evaluated by as many.
+    """Evaluate the newest commit on `data.test_files`. The store does not change.
+
+    Writes the result to RUN_DIR/evaluate-<version>.json. The name also has "-join" for the join
+    phase, and "-as-served" with `as_served`.
 
     Args:
-        slots: those of the run; None: those in the file data.slots.
-        dump: write label and prediction of every instance there (`PredictionDump`), with values of
-            dump_slots; dump_ins_id: and ids that the data has.
-        phase: of a run with phases, the program that predicts.
-        as_served: only with the rows that an export keeps (`serve_filter`). threshold: that it is
-            made with; None: of an export without --threshold.
+        config: the config to evaluate with.
+        run_dir: the run dir.
+        world: the ranks. A model that R ranks trained is evaluated by R ranks.
+        slots: the slots of the run; None: those in the file data.slots.
+        dump: file to write the label and prediction of every instance to (`PredictionDump`).
+        dump_slots: slots whose values the dump has too.
+        dump_ins_id: dump the instance ids that the data has, not numbers.
+        phase: the program to evaluate, for a run with phases.
+        as_served: use only the rows that an export keeps (`serve_filter`).
+        threshold: the --threshold of that export; None: an export without it.
 
-    Returns: metrics, with the version and the files; also written to
-    RUN_DIR/evaluate-<version>.json, of join to RUN_DIR/evaluate-<version>-join.json, as_served to
-    RUN_DIR/evaluate-<version>-as-served.json.
+    Returns: samples, loss, metrics, calibration, the version and the files.
+
+    Raises:
+        ConfigError: an argument does not fit the config, or the run has another model or slots.
+        StoreError: the run has no commit, or a file cannot be written.
+        DataError: a file is missing or cannot be read.
     """
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
@@ -106,13 +115,12 @@ def evaluate(
 def _seen(
     table: TableSet, as_served: bool, threshold: float | None
 ) -> Iterator[Sequence[ServeFilter]]:
-    """as_served: lets evaluation see only the rows that an export keeps, and gives the filter of
-    each table."""
+    """With `as_served`, hide the rows that an export drops. Yields the filter of each table."""
     if not as_served:
         yield ()
         return
     filters = [serve_filter(one.config.life, one.dated, threshold) for one in table.members]
-    with Snapshot(table) as snapshot:  # rows can be looked up there while a pass is open
+    with Snapshot(table) as snapshot:  # unlike the table, it allows lookups while a pass is open
         for one, rows, kept in zip(table.members, snapshot.open(), filters, strict=True):
             one.shown = partial(_kept, rows, asdict(kept.at(one.day)))
         try:
@@ -124,7 +132,7 @@ def _seen(
 
 
 def _kept(rows: SnapshotTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
-    """(K) ascending keys to (K) bool."""
+    """Which rows an export keeps. keys: (K) uint64, ascending. Returns: (K) bool."""
     feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
     parts = [feasigns[at : at + _LOOKUP_ROWS] for at in range(0, len(feasigns), _LOOKUP_ROWS)]
     found = [rows.lookup(part, chosen)[0] for part in parts]
@@ -139,9 +147,13 @@ def opened(
     world: World = _ALONE,
     phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[TableSet, Runner, int]]:
-    """The newest commit of a run, of a pass that all ranks have, to evaluate with, and its version.
+    """Open the newest commit of a run, read-only, at a pass that all ranks have.
 
-    Raises: StoreError where there is none; ConfigError for another model or slots than it has.
+    Yields: the table, the runner with the dense state, and the version.
+
+    Raises:
+        StoreError: the run has no such commit.
+        ConfigError: the commit has another model or other slots.
     """
     if not (run_dir / "store").is_dir():
         raise StoreError(
@@ -170,9 +182,21 @@ def evaluate_files(
     ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
 ) -> dict[str, Any]:
-    """Goes through files by a runner, over a table's rows as they are. Returns samples, loss and
-    metrics."""
-    if dump is not None:  # in the order of the files, so that instances can be told
+    """Evaluate files with a runner and the current rows of a table.
+
+    Args:
+        config: the config of the run.
+        slots: its slots.
+        table: the table to read rows from.
+        runner: the model.
+        files: the files to evaluate.
+        dump: receives the predictions.
+        ins_id: read the instance ids from the data.
+        phase: the program that `runner` is, for a run with phases.
+
+    Returns: samples, loss, metrics and calibration.
+    """
+    if dump is not None:  # without shuffling, because a dump has instances in the files' order
         in_order = config.data.model_copy(update={"shuffle": False})
         config = config.model_copy(update={"data": in_order})
     with feeding(create_dataset(config, slots, table)) as dataset:

@@ -1,7 +1,7 @@
-"""Warm start: a new run from the rows and dense parameters of another (docs/warm_start.md).
+"""Warm start: starts a new run with the rows and dense parameters of another (docs/warm_start.md).
 
-What the two have in common is carried, the rest is as in a run that starts from nothing. All of it
-becomes version 1 of the new store, in one commit.
+What the two runs have in common is carried over; the rest is initialised as in a run that starts
+from nothing. One commit writes all of it as version 1 of the new store.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from paddlebox.train.resume import description
 
 log = logging.getLogger("paddlebox")
 
-INIT_FILE = "init.json"  # RUN/init.json: what a filled run was filled from
-# Paddle's variable of the dense optimizer's rate. It is the new config's, whatever was trained.
+INIT_FILE = "init.json"  # RUN_DIR/init.json: the source of the run, and what was carried over
+# Prefix of Paddle's variables that hold the dense learning rate. It comes from the new config.
 _RATE = "learning_rate_"
-_DEFAULT = ""  # the default table, whatever its name
-# What decides which feasign a value of a slot becomes.
+_DEFAULT = ""  # stands for the default table, whatever its name is
+# Fields of a slot that determine the feasigns of its values.
 _MEANING = ("hash", "bucket", "cross")
 _DROPPED = -1
 
@@ -48,16 +48,22 @@ _DROPPED = -1
 class Source:
     """A run to start from."""
 
-    run: Path
+    run: Path  # its run dir
     version: int | None  # None: the newest
-    config: Mapping[str, Any]  # of the run, as it was written down
+    config: Mapping[str, Any]  # its config.json
     slots: Slots
 
 
 def find_source(text: str, run_dir: Path) -> Source:
-    """RUN or RUN@VERSION, checked before anything is written.
+    """Find the run that --init-from names. Writes nothing.
 
-    Raises: StoreError when there is no such run; ConfigError when it is run_dir itself.
+    Args:
+        text: RUN or RUN@VERSION.
+        run_dir: the run dir of the new run.
+
+    Raises:
+        StoreError: there is no such run or version, or its config.json cannot be read.
+        ConfigError: the run is `run_dir` itself.
     """
     run, mark, name = text.rpartition("@")
     if not mark or Path(text).is_dir():
@@ -84,16 +90,17 @@ def find_source(text: str, run_dir: Path) -> Source:
         config["data"]["key_space"], config["optimizer"]["type"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(
-            f"--init-from {text}: {path} does not say what the run was: {error!r}; a run's "
-            "config.json is needed to understand its rows"
+            f"--init-from {text}: {path} does not describe the run: {error!r}; the config.json "
+            "of a run is needed to interpret its rows"
         ) from error
     return Source(folder, resolve_version(folder, name), config, slots)
 
 
 def resolve_version(run: Path, name: str) -> int | None:
-    """The version that a text names, as --from does; None: the newest.
+    """The version that a name, as --from takes it, stands for; None: the newest.
 
-    Raises: StoreError.
+    Raises:
+        StoreError: there is no such version.
     """
     if not name:
         return None
@@ -102,7 +109,7 @@ def resolve_version(run: Path, name: str) -> int | None:
 
 
 def write_slots(run_dir: Path, slots: Slots) -> None:
-    """Keeps the slots of a run beside its config, whose file of slots may change later."""
+    """Write the slots of a run to its run dir, because the file data.slots may change later."""
     text = json.dumps(slots.model_dump(mode="json"), indent=1)
     write_durably(str(run_dir / SLOTS_FILE), text.encode())
 
@@ -110,12 +117,27 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 def init_from(
     source: Source, config: Config, slots: Slots, tables: TableSet, runner: Runners, run_dir: Path
 ) -> dict[str, Any]:
-    """Fills the new run's empty store, and its model, and says in run_dir/init.json what was
-    carried, reset and dropped. The default tables belong together, others by name.
+    """Fill the empty store and the model of a new run from another run.
 
-    Raises: StoreError when the source cannot be read;
-        CorruptionError; OutOfSpaceError; ConfigError when the rows mean nothing to this config.
-        Nothing is committed then.
+    Writes a report of what was carried, reset and dropped to run_dir/init.json. The default tables
+    of the two runs correspond; other tables correspond by name. After an error nothing is
+    committed.
+
+    Args:
+        source: the run to start from.
+        config: the config of the new run.
+        slots: its slots.
+        tables: its open tables, without rows.
+        runner: its programs.
+        run_dir: its run dir.
+
+    Returns: the report.
+
+    Raises:
+        StoreError: the source cannot be read.
+        ConfigError: the rows have no meaning for this config.
+        CorruptionError: the source is damaged.
+        OutOfSpaceError: the new store does not fit on the disk.
     """
     _check_keys(source, config)
     chosen = _map_slots(source, config, slots)
@@ -162,8 +184,10 @@ def init_from(
 
 @contextmanager
 def _opened(source: Source) -> Iterator[dict[str, list[TieredTable]]]:
-    """The tables of the source by name, to read, of each of its ranks; _DEFAULT is the default
-    one."""
+    """Open the tables of the source for reading: name -> the table of each of its ranks.
+
+    _DEFAULT is the name of the default table.
+    """
     tables: dict[str, list[TieredTable]] = {}
     with ExitStack() as opened:
         for store, record in rank_versions(source.run / "store", source.version):
@@ -180,12 +204,12 @@ def _opened(source: Source) -> Iterator[dict[str, list[TieredTable]]]:
 
 @dataclass(frozen=True)
 class _Carried:
-    """What came of one table."""
+    """What was carried over into one table."""
 
     imported: Imported
-    parts: dict[str, str]
-    admission: bytes | None
-    counts: str  # what became of them
+    parts: dict[str, str]  # what happened to each part of a row
+    admission: bytes | None  # state of the admission filter; None: it starts empty
+    counts: str  # what happened to the admission counts
     day: int
     events: list[dict[str, Any]]
 
@@ -228,7 +252,7 @@ def _of_tables(
     carried: Mapping[str, _Carried],
     moved: Sequence[str],
 ) -> dict[str, Any]:
-    """What the report says of further tables; nothing where neither run has any."""
+    """The entries of the report about extra tables; empty if neither run has any."""
     further = [table.name for table in tables.members[1:]]
     gone = {name: _live_rows(of) for name, of in old.items() if name not in carried}
     if not further and not gone:
@@ -249,9 +273,10 @@ def _of_tables(
 
 
 def check_same_source(source: Source, run_dir: Path) -> None:
-    """Of a run that has versions already: it may go on if it was filled from this source.
+    """Check that a run that has versions was filled from this source.
 
-    Raises: StoreError when it was not.
+    Raises:
+        StoreError: it was filled from another source, or from none.
     """
     try:
         report = json.loads((run_dir / INIT_FILE).read_text())
@@ -271,8 +296,8 @@ def _check_keys(source: Source, config: Config) -> None:
     found, wanted = source.config["data"]["key_space"], config.data.key_space.value
     if found != wanted:
         raise ConfigError(
-            f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: a "
-            f"feasign of one means nothing in the other; set data.key_space: {found}, or start "
+            f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: "
+            f"feasigns of one have no meaning in the other; set data.key_space: {found}, or start "
             "without --init-from"
         )
 
@@ -283,13 +308,15 @@ def _per_slot(config: Config) -> bool:
 
 @dataclass(frozen=True)
 class _SlotMap:
-    indices: list[int]  # of the source's slots in the new run, -1: dropped
-    keys: list[tuple[int, int]]  # numbers in feasigns of the source's slots, before and after
+    """Maps the sparse slots of the source to those of the new run."""
+
+    indices: list[int]  # by slot of the source: its index in the new run; -1: dropped
+    keys: list[tuple[int, int]]  # by slot of the source: its number in feasigns, old and new
     kept: list[str]
     dropped: list[str]
-    changed: list[str]  # kept, but their values become other feasigns
-    tables: list[tuple[str, str]]  # that they belonged to and belong to; "" for those dropped
-    moved_tables: list[str]  # kept, but of another table: their rows stay behind
+    changed: list[str]  # kept, but their values now become other feasigns
+    tables: list[tuple[str, str]]  # by slot of the source: its table, old and new; "": dropped
+    moved_tables: list[str]  # kept, but now in another table, so their rows are not carried
 
     def report(self, slots: Slots) -> dict[str, list[str]]:
         added = [slot.name for slot in slots.sparse if slot.name not in self.kept]
@@ -305,7 +332,7 @@ class _SlotMap:
         return any(new not in (-1, old) for old, new in enumerate(self.indices))
 
     def within(self, table: str) -> _SlotMap:
-        """Of the slots that are of this table before and after."""
+        """The map restricted to slots that belong to this table in both runs."""
         indices = [
             to if of_both == (table, table) else -1
             for to, of_both in zip(self.indices, self.tables, strict=True)
@@ -314,7 +341,7 @@ class _SlotMap:
 
 
 def _table_of(slot: Slot, first: Any) -> str:
-    """first: name of the default table."""
+    """The name of a slot's table, or _DEFAULT. first: name of the default table."""
     return _DEFAULT if slot.table in (None, first) else str(slot.table)
 
 
@@ -330,7 +357,9 @@ def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
         if any(getattr(slot, name) != getattr(places[slot.name][1], name) for name in meaning)
     ]
     if changed:
-        log.warning("init: slots make other feasigns than they did: %s", ", ".join(changed))
+        log.warning(
+            "init: slots whose values become other feasigns than before: %s", ", ".join(changed)
+        )
     indices, keys = _places(old, new, _per_slot(config))
     tables = [
         (_table_of(slot, first), _table_of(new.sparse[to], config.table.name))
@@ -340,7 +369,9 @@ def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
     ]
     moved = [slot.name for slot, (a, b) in zip(old.sparse, tables, strict=True) if a != b]
     if moved:
-        log.warning("init: slots of another table leave their rows behind: %s", ", ".join(moved))
+        log.warning(
+            "init: slots that moved to another table start without rows: %s", ", ".join(moved)
+        )
     return _SlotMap(
         indices,
         keys,
@@ -353,12 +384,12 @@ def _map_slots(source: Source, config: Config, new: Slots) -> _SlotMap:
 
 
 def _places(old: Slots, new: Slots, per_slot: bool) -> tuple[list[int], list[tuple[int, int]]]:
-    """Of each sparse slot of the source: its place in the new run, or -1, and the numbers mixed
-    into its feasigns before and after.
+    """`indices` and `keys` of a `_SlotMap`.
 
-    With key_space per_slot a row belongs to the slot whose number is in its feasign, its owner. It
-    follows its owner, so that no two rows get the same feasign. Rows of a slot that shared no ids
-    and now shares those of another would: they stay behind.
+    With key_space per_slot, a feasign contains the number of a slot, the owner of its row. Rows
+    follow their owner, so that no two rows get the same feasign. If a slot shared no ids before and
+    now shares those of another slot, its rows could collide with rows of that slot, so they are
+    dropped.
     """
     place = {slot.name: index for index, slot in enumerate(new.sparse)}
     if not per_slot:
@@ -379,12 +410,12 @@ def _places(old: Slots, new: Slots, per_slot: bool) -> tuple[list[int], list[tup
 def _admission(
     old: Sequence[TieredTable], new: TieredTable, slots: _SlotMap, key_range: tuple[int, int]
 ) -> bytes | None:
-    """The counts of feasigns without a row, where the new filter can hold them."""
+    """The counts of feasigns without a row; None if the new filter cannot take them."""
     before, after = old[0].config.admission, new.config.admission
     if before.min_count == 1 or after.min_count == 1 or before.filter_bytes != after.filter_bytes:
         return None
     if slots.moved:
-        return None  # with key_space per_slot they are counts of other keys
+        return None  # with key_space per_slot, the counted feasigns are different ones now
     counts = [np.frombuffer(table.native.admission_state(), np.uint8) for table in old]
     return counts_of(counts, key_range).tobytes()
 
@@ -392,11 +423,11 @@ def _admission(
 def _what_of_counts(new: TieredTable, admission: bytes | None) -> str:
     if new.config.admission.min_count == 1:
         return "none"
-    return "carried" if admission is not None else "start anew"
+    return "carried" if admission is not None else "reset"
 
 
 def _rows(imported: Sequence[Imported], slots: Slots) -> dict[str, Any]:
-    """Of all tables that were carried."""
+    """Counts of rows over all tables that were carried."""
     names = [slot.name for slot in slots.sparse]
     sums = [sum(of_slot) for of_slot in zip(*(one.dropped for one in imported), strict=True)]
     dropped = {name: rows for name, rows in zip(names, sums, strict=True) if rows > 0}
@@ -409,7 +440,7 @@ def _rows(imported: Sequence[Imported], slots: Slots) -> dict[str, Any]:
 
 
 def _parts(old: TableConfig, new: TableConfig) -> dict[str, str]:
-    """What became of each part of a row."""
+    """What happened to each part of a row."""
 
     def state(name: str) -> str:
         rules = [getattr(config, name).rule.value for config in (old, new)]
@@ -427,20 +458,22 @@ def _parts(old: TableConfig, new: TableConfig) -> dict[str, str]:
         elif widths[1] == 0:
             parts[f"{name}_w"] = "dropped"
         else:
-            parts[f"{name}_w"] = f"made anew ({widths[0]} -> {widths[1]} floats)"
+            parts[f"{name}_w"] = f"reinitialised ({widths[0]} -> {widths[1]} floats)"
     return parts
 
 
 @dataclass
 class CarriedDense:
-    """The dense state of a new run. `fresh` and `dropped`: (name, shape, why)."""
+    """The dense state of a new run, and where its tensors come from."""
 
     state: dict[str, np.ndarray]
-    carried: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    carried: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # (name, shape)
+    # (name, shape, why)
     fresh: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
     dropped: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
 
     def report(self) -> dict[str, Any]:
+        """The section "dense" of init.json."""
         return {
             "carried": [{"name": name, "shape": list(shape)} for name, shape in self.carried],
             **{
@@ -453,10 +486,16 @@ class CarriedDense:
 def carry_dense(
     old: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], same_optimizer: bool
 ) -> CarriedDense:
-    """Takes from `old` what `fresh`, the state of the new model, has a place for.
+    """Combine the dense state of a trained model with that of a new one.
 
-    A parameter is carried where name, shape and dtype are the same; the optimizer's state of a
-    parameter (its name begins with the parameter's) goes with it where the optimizer is the same.
+    A parameter is carried if its name, shape and dtype are equal. The optimizer's state of a
+    parameter, whose name begins with the parameter's, is carried with it if the optimizer is the
+    same.
+
+    Args:
+        old: the state of the source.
+        fresh: the initial state of the new model.
+        same_optimizer: whether both runs use the same type of optimizer.
     """
     names = {*old, *fresh}
     out = CarriedDense(dict(fresh))
@@ -489,7 +528,10 @@ def carry_dense(
 
 
 def _owner(name: str, names: set[str]) -> str | None:
-    """The parameter whose optimizer state has this name: the longest that it begins with."""
+    """The parameter to which an optimizer state of this name belongs, or None.
+
+    It is the longest other name that this name begins with.
+    """
     parts = name.split("_")
     prefixes = ("_".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
     return next((prefix for prefix in prefixes if prefix in names), None)
@@ -514,7 +556,7 @@ def _progress(rows: int) -> Any:
 
 
 def format_report(report: Mapping[str, Any]) -> list[str]:
-    """init.json as lines to read."""
+    """The report in init.json as lines of text."""
     rows, slots, dense = report["rows"], report["slots"], report["dense"]
 
     def listed(names: Sequence[str]) -> str:

@@ -1,9 +1,10 @@
-"""SIGINT and SIGTERM that end a run well.
+"""Ends a run cleanly on SIGINT and SIGTERM.
 
-Outside of a pass they raise `Stopped` at once. Inside `finishing` they leave the pass some seconds
-to end and be committed; then, or at a second signal, they raise as well. Python drops an exception
-that comes up inside a `__del__` or a callback of a weak reference, with a line on standard error,
-and training would go on. So the signal is remembered as well, and every step asks for it.
+Outside of a pass, a signal raises `Stopped` at once. Inside `finishing` it gives the pass some
+seconds to end and be committed; after that time, or at a second signal, it raises `Stopped` too.
+Python drops an exception that is raised inside a `__del__` or a weak-reference callback and only
+prints a line to standard error, and training would continue. So the signal is also stored, and
+every step checks it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from types import FrameType
 from paddlebox import heartbeat
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# The same signal within this time is the same wish: Paddle's launcher sends SIGTERM three times in
-# 0.6 s, and a batch system to every process that has a supervisor too.
+# The same signal again within this time counts as one request: Paddle's launcher sends SIGTERM
+# three times in 0.6 s, and a batch system may signal both a supervisor and its processes.
 _SAME_S = 1.0
 
 
@@ -31,17 +32,19 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
-_asked = 0  # the first signal that came
-_asked_at = 0.0
-_due = False  # it must not be waited with any longer
-_grace_s: float | None = None  # inside finishing
-_held = False  # inside held
+_asked = 0  # the first signal received
+_asked_at = 0.0  # time.monotonic() of it
+_due = False  # the run must stop now
+_grace_s: float | None = None  # set inside `finishing`
+_held = False  # set inside `held`
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Signals raise Stopped, and from then on `check` does too. For the main thread of a program;
-    the handlers before come back at the end."""
+    """Install the signal handlers for the block; restore the previous ones after it.
+
+    A signal raises Stopped, and `check` raises it from then on. Use it in the main thread.
+    """
     global _asked, _due
     _asked, _due = 0, False
 
@@ -60,17 +63,17 @@ def remembered() -> Iterator[None]:
             return
         if _grace_s and not again:
             signal.setitimer(signal.ITIMER_REAL, _grace_s)
-            told = (
+            text = (
                 f"{signal.Signals(number).name}: the open pass ends first, if {_grace_s:g} s "
-                "(trainer.grace_s) are enough for it; a second signal gives it up\n"
+                "(trainer.grace_s) are enough for it; a second signal abandons it\n"
             )
-            os.write(2, told.encode())  # a stream could be in the middle of a write
+            os.write(2, text.encode())  # sys.stderr could be in the middle of a write
             return
         _due = True
         raise Stopped(_asked)
 
     before = {number: signal.signal(number, handle) for number in (*_SIGNALS, signal.SIGALRM)}
-    for number in before:  # native code that does not know EINTR goes on: the job's TCPStore
+    for number in before:  # restart system calls: the native TCPStore does not handle EINTR
         signal.siginterrupt(number, False)
     try:
         yield
@@ -83,7 +86,11 @@ def remembered() -> Iterator[None]:
 
 @contextmanager
 def finishing(grace_s: float) -> Iterator[None]:
-    """A signal may wait for the end of this block, for so long."""
+    """Let a signal wait for the end of the block, for up to `grace_s` seconds.
+
+    Raises:
+        Stopped: at the end of the block, if a signal came.
+    """
     global _grace_s
     _grace_s = grace_s
     try:
@@ -97,8 +104,10 @@ def finishing(grace_s: float) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """A first signal is remembered, no more, and time is not limited any longer: for what a rank
-    does before it ends by an error that it has already."""
+    """Only store a first signal during the block, and cancel the time limit of `finishing`.
+
+    It protects the cleanup of a rank that is already ending with an error.
+    """
     global _held
     signal.setitimer(signal.ITIMER_REAL, 0)
     _held = True
@@ -109,16 +118,23 @@ def held() -> Iterator[None]:
 
 
 def asked() -> bool:
-    """Whether a signal wants the run to end."""
+    """Whether a signal has asked the run to end."""
     return _asked != 0
 
 
 def check() -> None:
-    """Raises Stopped where a signal came since `remembered` began, and may not wait."""
+    """Check for a signal. Every training step calls it.
+
+    Raises:
+        Stopped: a signal came since `remembered` began, and it may not wait.
+    """
     if _due:
         raise Stopped(_asked)
 
 
 def no_deadline() -> None:
-    """What `finishing` waits for is nearly there: only a second signal ends it now."""
+    """Cancel the time limit of `finishing`, because the pass is nearly over.
+
+    A second signal still ends it.
+    """
     signal.setitimer(signal.ITIMER_REAL, 0)

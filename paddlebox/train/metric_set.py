@@ -1,4 +1,4 @@
-"""The metrics that a config names, beside the usual ones: docs/metrics.md has their formulas."""
+"""The metrics that a config names, besides the usual ones (docs/metrics.md has the formulas)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paddlebox.errors import ConfigError
 from paddlebox.train.metrics import defined
 
 State = dict[str, np.ndarray]
-Columns = Mapping[str, np.ndarray]  # (B) of each name
+Columns = Mapping[str, np.ndarray]  # name -> (B) values
 
 
 class Metric(Protocol):
-    """One accumulator. Adding in another order, or merging parts, gives the same state."""
+    """An accumulator. The order of additions and merges does not change its state."""
 
     def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
-        """(n) float32, float32, and uint64 where the method has groups."""
+        """Add (n) float32 predictions and labels, and (n) uint64 groups if the method has any."""
 
     def compute(self) -> dict[str, Any]: ...
 
@@ -36,7 +36,7 @@ class Metric(Protocol):
 
 
 class _Native:
-    """One of ops/metric."""
+    """A metric of the native library (ops/metric)."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -61,7 +61,7 @@ class _Native:
 
 
 class Auc(_Native):
-    """PaddleBox's set, and the normalised entropy."""
+    """PaddleBox's set of metrics, plus the normalised entropy."""
 
     def __init__(self) -> None:
         super().__init__(_native.core.BucketAuc())
@@ -72,7 +72,7 @@ class Auc(_Native):
 
 
 class NanInf:
-    """How many predictions are not numbers."""
+    """Counts predictions that are NaN or infinite."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(3, np.int64)  # NaN, infinite, all
@@ -99,14 +99,23 @@ class NanInf:
 
 
 def normalised_entropy(logloss: float, ctr: float) -> float | None:
-    """The log loss divided by that of predicting the mean click rate always; None when one class is
-    missing (He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014)."""
+    """The log loss divided by the log loss of always predicting the mean click rate.
+
+    From He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014.
+
+    Args:
+        logloss: mean log loss of the predictions.
+        ctr: mean click rate.
+
+    Returns: the normalised entropy, or None if one class is missing.
+    """
     if not 0 < ctr < 1:
         return None
     return -logloss / (ctr * math.log(ctr) + (1 - ctr) * math.log1p(-ctr))
 
 
 def create_metric(method: MetricMethod) -> Metric:
+    """Create an empty accumulator for a method."""
     if method is MetricMethod.AUC:
         return Auc()
     if method is MetricMethod.WUAUC:
@@ -117,7 +126,11 @@ def create_metric(method: MetricMethod) -> Metric:
 
 
 class MetricSet:
-    """The metrics of some specs. Feed it batch by batch."""
+    """Accumulates the metrics of several specs, batch by batch.
+
+    Args:
+        specs: the metrics; their names must be distinct.
+    """
 
     def __init__(self, specs: Sequence[MetricConfig]) -> None:
         self._metrics = {spec.name: (spec, create_metric(spec.method)) for spec in specs}
@@ -129,14 +142,17 @@ class MetricSet:
         columns: Columns,
         tasks: Columns | None = None,
     ) -> None:
-        """Adds a batch. B = instances.
+        """Add a batch. B = instances.
 
         Args:
-            predictions: (B) probabilities. labels: (B). None where the program has none.
-            columns: what specs name. tasks: predictions by task, where there are several.
+            predictions: (B) probabilities, or None if the program has none.
+            labels: (B), or None if the program has none.
+            columns: (B) values by name, for the columns that specs name.
+            tasks: (B) predictions by task, if there are several tasks.
 
-        Raises: ConfigError when a column is missing; ValueError for a value that a method does not
-            take.
+        Raises:
+            ConfigError: a column is missing.
+            ValueError: a method does not accept a value.
         """
         for name, (spec, metric) in self._metrics.items():
             predicted = {**columns, **(tasks or {})}
@@ -165,16 +181,16 @@ class MetricSet:
         return chosen
 
     def compute(self) -> dict[str, dict[str, Any]]:
-        """{name: {what: value}}."""
+        """The values of each metric: name of the metric -> {name of the value: value}."""
         return {name: metric.compute() for name, (_, metric) in self._metrics.items()}
 
     def merge(self, other: MetricSet) -> None:
-        """Adds what another set of the same specs has seen."""
+        """Add what another set of the same specs has accumulated."""
         for name, (_, metric) in self._metrics.items():
             metric.merge(other._metrics[name][1])
 
     def state(self) -> State:
-        """Plain arrays, by "<metric>/<part>"."""
+        """The state as plain arrays, by "<metric>/<part>"."""
         return {
             f"{name}/{part}": array
             for name, (_, metric) in self._metrics.items()
@@ -182,9 +198,10 @@ class MetricSet:
         }
 
     def load_state(self, state: State) -> None:
-        """The reverse of `state`, in place of what was added.
+        """Replace the state with one that `state` returned.
 
-        Raises: ValueError when it is not a state of these metrics.
+        Raises:
+            ValueError: it is not a state of these metrics.
         """
         for name, (_, metric) in self._metrics.items():
             prefix = f"{name}/"
@@ -193,12 +210,15 @@ class MetricSet:
 
 
 def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:
-    """For a run from a config, whose program is the zoo's.
+    """Check the columns of metrics for a run that trains a zoo model.
 
     Args:
-        log_keys: whether the data has them.
+        specs: the metrics that the config names.
+        slots: the slots of the run.
+        log_keys: whether the data has log keys.
 
-    Raises: ConfigError naming a column that no slot gives.
+    Raises:
+        ConfigError: a metric names a column or prediction that does not exist.
     """
     names = [slot.name for slot in slots.slots]
     for spec in specs:
@@ -243,7 +263,7 @@ def _column(
 
 
 def _as_groups(values: np.ndarray) -> np.ndarray:
-    """Equal values as equal uint64: integers by value, floats by their bits."""
+    """Map values to uint64, equal values to equal numbers: integers by value, floats by bits."""
     if values.dtype.kind == "f":
         return np.ascontiguousarray(values + np.float32(0), np.float32).view(np.uint32).astype("u8")
     return np.ascontiguousarray(values).astype(np.uint64)

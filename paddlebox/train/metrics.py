@@ -1,4 +1,4 @@
-"""Metrics of a pass: PaddleBox's set, over predictions made before training on their samples."""
+"""Metrics of a pass: PaddleBox's set, over predictions made before the samples are trained."""
 
 from __future__ import annotations
 
@@ -14,47 +14,56 @@ log = logging.getLogger("paddlebox")
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits, float32, without overflow."""
+    """Probabilities of logits, float32. Logits are clipped to [-60, 60] to prevent overflow."""
     clipped = np.clip(np.asarray(logits, np.float32), -60.0, 60.0)
     return np.asarray(1.0 / (1.0 + np.exp(-clipped)), np.float32)
 
 
 class PassMetrics:
-    """Gathers predictions and labels, batch by batch."""
+    """PaddleBox's metrics of one task, accumulated batch by batch."""
 
     def __init__(self) -> None:
         self._auc = _native.core.BucketAuc()
 
     def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
-        """predictions: probabilities, labels: 0 or 1, both float32 of the same size."""
+        """Add a batch.
+
+        Args:
+            predictions: probabilities, float32.
+            labels: 0 or 1, float32, of the same size.
+        """
         self._auc.add(
             np.ascontiguousarray(predictions, np.float32).reshape(-1),
             np.ascontiguousarray(labels, np.float32).reshape(-1),
         )
 
     def compute(self) -> dict[str, Any]:
-        """auc (None when one class is missing), bucket_error, mae, rmse, actual_ctr, predicted_ctr,
-        copc, logloss, size."""
+        """The metrics: auc (None if one class is missing), bucket_error, mae, rmse, actual_ctr,
+        predicted_ctr, copc, logloss and size."""
         return defined(self._auc.compute())
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays: `load_state` of another goes on from them."""
+        """The state as plain arrays, for `load_state`."""
         return dict(self._auc.state())
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
-        """Raises: ValueError when it is not a state of this metric."""
+        """Replace the state with one that `state` returned.
+
+        Raises:
+            ValueError: it is not a state of this metric.
+        """
         self._auc.load_state(dict(state))
 
     def merge(self, other: PassMetrics) -> None:
-        """Adds what the other has seen: in any order the result is the same."""
+        """Add what another has accumulated. The order of merges does not change the result."""
         self._auc.merge(other._auc)
 
 
 class TaskMetrics:
-    """`PassMetrics` of each task.
+    """`PassMetrics` of each task. B = instances, T = tasks.
 
     Args:
-        tasks: (T) names; none or one: there is one task, which needs no name.
+        tasks: (T) names of the tasks; may be empty if there is one task.
     """
 
     def __init__(self, tasks: Sequence[str] = ()) -> None:
@@ -62,11 +71,11 @@ class TaskMetrics:
 
     @property
     def first(self) -> PassMetrics:
-        """Of the clicks."""
+        """The metrics of the first task, which predicts clicks."""
         return next(iter(self._of_task.values()))
 
     def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
-        """(B, T) probabilities, and labels."""
+        """Add a batch: (B, T) probabilities and (B, T) labels."""
         count = len(self._of_task)
         if count == 1:
             self.first.add(predictions, labels)
@@ -78,7 +87,7 @@ class TaskMetrics:
             )
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays, by "<task>/<part>"."""
+        """The state as plain arrays, by "<task>/<part>"."""
         return {
             f"{task}/{part}": array
             for task, metrics in self._of_task.items()
@@ -86,19 +95,23 @@ class TaskMetrics:
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raises: ValueError when it is not a state of these tasks."""
+        """Replace the state with one that `state` returned.
+
+        Raises:
+            ValueError: it is not a state of these tasks.
+        """
         for task, metrics in self._of_task.items():
             prefix = f"{task}/"
             parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
             metrics.load_state(parts)
 
     def merge(self, other: TaskMetrics) -> None:
-        """Adds what the other has seen, of the same tasks."""
+        """Add what another has accumulated for the same tasks."""
         for task, metrics in self._of_task.items():
             metrics.merge(other._of_task[task])
 
     def compute(self) -> dict[str, Any]:
-        """Those of the first task; with several, all of them by name under "tasks"."""
+        """The metrics of the first task. With several tasks, "tasks" has those of each by name."""
         if len(self._of_task) == 1:
             return self.first.compute()
         of_task = {name: metrics.compute() for name, metrics in self._of_task.items()}
@@ -106,8 +119,10 @@ class TaskMetrics:
 
 
 def defined(values: Mapping[str, float]) -> dict[str, Any]:
-    """The values of a native metric, with None for an AUC that is not defined. The core has
-    PaddleBox's -0.5 for it, which reads like a very bad model."""
+    """The values of a native metric, with None for an undefined AUC.
+
+    The core returns -0.5 for it, as PaddleBox does, which would read as a very bad model.
+    """
     return {
         name: None if name in ("auc", "uauc", "wuauc") and value < 0 else value
         for name, value in values.items()
@@ -115,14 +130,16 @@ def defined(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def format_auc(value: float | None, digits: int = 6) -> str:
+    """An AUC as text, "not defined" for None."""
     return "not defined" if value is None else f"{value:.{digits}f}"
 
 
 def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
-    """Logs a warning for each task whose labels are all 0 or all 1.
+    """Log a warning for each task whose labels are all 0 or all 1.
 
     Args:
-        what: was measured, such as "pass 3". metrics: of `TaskMetrics`.
+        what: name of what was measured, such as "pass 3".
+        metrics: the result of `TaskMetrics.compute`.
     """
     for task, of in metrics.get("tasks", {"": metrics}).items():
         if of.get("size") and of["auc"] is None:
@@ -138,22 +155,26 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """In PaddleBox's words, a line; of several tasks a line each."""
+    """The metrics as one line per task, with the names that PaddleBox prints."""
     if "tasks" in metrics:
         return "\n".join(f"{name}: {_line(of)}" for name, of in metrics["tasks"].items())
     return _line(metrics)
 
 
-# What is shown of a metric that a config names: docs/metrics.md has the values of each method.
+# The value to show of a metric that a config names: docs/metrics.md has the values of each method.
 _MAIN = ("auc", "wuauc", "mae", "rate")
 
 
 def short_metrics(metrics: Mapping[str, Any], of: str = "") -> str:
-    """AUC and COPC, of each task where there are several, and one value of each metric that the
-    config names: "AUC 0.7310, COPC 1.012, gauc 0.6822". Empty where nothing was measured.
+    """A short text of metrics, such as "AUC 0.7310, COPC 1.012, gauc 0.6822".
+
+    It has AUC and COPC of each task, and one value of each metric that the config names.
 
     Args:
-        of: what all of them belong to, as a phase.
+        metrics: the metrics of a pass; may be empty.
+        of: text to put before each value, such as the name of a phase.
+
+    Returns: the text; empty if nothing was measured.
     """
     tasks = metrics.get("tasks") or ({"": metrics} if "auc" in metrics else {})
     parts = [

@@ -1,5 +1,4 @@
-"""What a run writes down for whoever looks at it later: where it ran, how its predictions are
-spread, and how large its store is."""
+"""Records of a run for later analysis: its environment, its calibration and its store's size."""
 
 from __future__ import annotations
 
@@ -23,9 +22,17 @@ CALIBRATION_BINS = 20
 
 
 def write_environment(run_dir: Path, config: Config, store_threads: int) -> None:
-    """RUN_DIR/environment.json: of the last start of the run. Nothing that names the machine.
+    """Write RUN_DIR/environment.json: software versions, hardware and threads of this start.
 
-    Raises: StoreError when it cannot be written.
+    It contains nothing that identifies the machine.
+
+    Args:
+        run_dir: the run dir.
+        config: the config of the run.
+        store_threads: threads of the store.
+
+    Raises:
+        StoreError: the file cannot be written.
     """
     versions = {"paddlebox": __version__, "python": platform.python_version()}
     for package in ("paddlepaddle", "paddlepaddle-gpu", "numpy", "pyarrow", "lmdb"):
@@ -66,19 +73,21 @@ def _cpu_model() -> str:
 def calibration(
     state: Mapping[str, np.ndarray], bins: int = CALIBRATION_BINS
 ) -> list[list[float | int]]:
-    """[samples, clicks, mean prediction] of at most `bins` groups of about equal size, by rising
-    prediction.
+    """A calibration curve: samples grouped by predicted probability, in groups of about equal size.
 
     Args:
-        state: of PassMetrics. A prediction is known to its bucket, one of a million, so the mean is
-            within 5e-7.
+        state: the state of a PassMetrics. It holds predictions in a million buckets, so the mean
+            predictions are exact to within 5e-7.
+        bins: the greatest number of groups.
+
+    Returns: [samples, clicks, mean prediction] of each group, in ascending order of prediction.
     """
     negative, positive = np.asarray(state["negative"]), np.asarray(state["positive"])
     size = (negative + positive).astype(np.float64)
     if size.sum() == 0:
         return []
     middle = (np.asarray(state["bucket"]) + 0.5) / int(np.asarray(state["buckets"]).reshape(-1)[0])
-    # The bin of a bucket is that of its middle sample.
+    # A bucket goes into the bin of its middle sample.
     place = (np.cumsum(size) - size / 2) / size.sum()
     bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
     samples = np.bincount(bin_of, size, bins)
@@ -92,8 +101,12 @@ def calibration(
 
 
 def sizes(table: TableSet) -> dict[str, int]:
-    """Of all tables, at their newest commits: rows that live, segments and their bytes; rows in
-    MEM; bytes written by passes and by merges since they were opened."""
+    """Sizes summed over all tables.
+
+    Returns: "version", and at the newest commits "live_rows", "segments" and "segment_bytes";
+        "mem_rows", the rows in MEM now; "pass_bytes" and "merge_bytes", written by passes and by
+        merges since the tables were opened.
+    """
     counters = [member.counters() for member in table.members]
     heads = [member.head for member in table.members if member.head is not None]
     return {

@@ -1,4 +1,4 @@
-"""What a run opens: its slots, its tables, and the dataset that feeds it."""
+"""Opens the slots, the tables and the dataset of a run."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from paddlebox.train.metric_set import check_columns
 
 log = logging.getLogger("paddlebox")
 
-_MAX_THREADS = 8  # of store and feeder, where the config leaves it open
-_LOOKED_ROWS = 20_000  # for ids that are dropped
-_BATCH_SIZE = 512  # of what is read without a run, where the config says auto
+_MAX_THREADS = 8  # of the store, if the config leaves the number open
+_LOOKED_ROWS = 20_000  # rows to search for ids of 0, which are dropped
+_BATCH_SIZE = 512  # if data.batch_size is auto and no run has chosen a size
 
 
 def read_slots(config: Config, slots: Slots | None = None) -> Slots:
-    """The slots in the file data.slots, or these, once they are checked.
+    """Read and check the slots of a config.
 
-    Raises: ConfigError for slots that the config's data, model or metrics cannot be had from.
+    Args:
+        config: the config.
+        slots: the slots to check; None: those in the file `data.slots`.
+
+    Raises:
+        ConfigError: the slots do not fit the data format, a model or a metric of the config.
     """
     slots = slots or load_slots(config.data.slots)
     slots.check_format(config.data.format)
@@ -41,7 +46,11 @@ def read_slots(config: Config, slots: Slots | None = None) -> Slots:
 
 
 def warn_of_unshared(config: Config, slots: Slots) -> None:
-    """Of histories whose ids are other features than those of the item they are compared with."""
+    """Warn if a history and the item it is compared with do not share feasigns.
+
+    With data.key_space per_slot, equal ids in two slots are different feasigns unless one slot
+    `shares` the other.
+    """
     if config.data.key_space is not KeySpace.PER_SLOT:
         return
     place = {slot.name: index for index, slot in enumerate(slots.sparse)}
@@ -49,14 +58,14 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
     pairs = {pair for model in models_of(config).values() for pair in model.items.items()}
     for history, item in sorted(pairs):
         if not {history, item} <= place.keys():
-            continue  # the model refuses it
+            continue  # building the model raises an error for it
         one, other = slots.sparse[place[history]], slots.sparse[place[item]]
         apart = number[place[history]] != number[place[item]]
         if apart and one.table == other.table and not (one.made or other.made):
             log.warning(
-                "%s: with data.key_space per_slot an id in %s is another feature than the same id "
-                "in %s, which the model compares it with; if both slots hold the same ids, give "
-                "slot %s the line `shares: %s`",
+                "%s: the model compares %s with %s, but with data.key_space per_slot the same id "
+                "is a different feature in each; if both slots hold the same ids, give slot %s "
+                "the line `shares: %s`",
                 config.data.slots,
                 history,
                 item,
@@ -66,7 +75,7 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
 
 
 def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
-    """Of ids of 0 in the first rows of a file: they are padding, and dropped."""
+    """Warn if the first rows of a file hold ids of 0, which are dropped as padding."""
     rows, found = zero_ids(path, config, slots, _LOOKED_ROWS)
     if not found:
         return
@@ -85,7 +94,7 @@ def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
 
 
 def models_of(config: Config) -> dict[str, ModelConfig]:
-    """By key."""
+    """The models of a config, by the key of their section."""
     if not config.phases:
         return {"model": config.model}
     return {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
@@ -119,12 +128,20 @@ def open_table(
     version: int | None = None,
     world: World | None = None,
 ) -> TableSet:
-    """The table that the config describes, or all of them where it has `extra_tables`, over the
-    store in folder; with several ranks in world this rank's part of it. version: to read instead of
-    the newest.
+    """Open the table of a config, or all of its tables if it has `extra_tables`.
 
-    Raises: ConfigError when slot_learning_rates names a slot that is not in `slots`, or not of the
-        table; when a slot's table is not there; when the store has tables that the config lacks.
+    Args:
+        config: the config.
+        folder: folder of the store.
+        slots: the slots; None: those in the file `data.slots`, read if they are needed.
+        read_only: open the store for reading.
+        version: the version to read; None: the newest.
+        world: the ranks. With several, this rank's part of the tables is opened.
+
+    Raises:
+        ConfigError: slot_learning_rates names a slot that does not exist or belongs to another
+            table; a slot names a table that does not exist; or the store has tables that the
+            config lacks.
     """
     options = replace(table_options(config), folder=folder, read_only=read_only, version=version)
     if config.extra_tables:
@@ -148,7 +165,7 @@ def open_table(
 
 
 def table_options(config: Config) -> TableOptions:
-    """Of the config's tables, wherever their store is."""
+    """The options that all tables of a config share, without the folder of their store."""
     ssd = config.ssd
     policy = Policy(space_target=ssd.space_target, space_ceiling=ssd.space_ceiling)
     return TableOptions(
@@ -167,7 +184,7 @@ def table_options(config: Config) -> TableOptions:
 
 
 def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
-    """Of every sparse slot; those that are another table's are never asked for."""
+    """The learning rate of every sparse slot. The table never uses those of other tables' slots."""
     rates = table.slot_learning_rates
     if not rates:
         return []
@@ -186,7 +203,7 @@ def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]
 
 
 def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDataset:
-    """The feeder that the config describes; with phases, of the instances that update takes."""
+    """Create the dataset of a config; with phases, as the update phase needs it."""
     dataset = InMemoryDataset(table, seed=config.seed)
     dataset.init(
         slots=slots,
@@ -221,7 +238,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
 
 @contextmanager
 def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
-    """Closes it at the end."""
+    """Close the dataset at the end of the block."""
     try:
         yield dataset
     finally:
@@ -229,5 +246,5 @@ def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
 
 
 def threads_of(wanted: int) -> int:
-    """0: as many as there are processors, within reason."""
+    """The number of threads for a configured one; 0: one per available core, up to 8."""
     return wanted or min(_MAX_THREADS, len(os.sched_getaffinity(0)))

@@ -1,4 +1,4 @@
-"""What a pass reports: its counts in metrics.jsonl, its line in the log, its bar on a terminal."""
+"""Reports of a pass: its line in metrics.jsonl, its line in the log and its progress bar."""
 
 from __future__ import annotations
 
@@ -32,24 +32,30 @@ log = logging.getLogger("paddlebox")
 
 
 class Started(NamedTuple):
-    """As a pass began."""
+    """The state at the start of a pass, to subtract from the state at its end."""
 
     title: str  # "pass 3/10 (20240103)"
-    counters: dict[str, Any]
+    counters: dict[str, Any]  # of all tables
     counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
-    at: float
+    at: float  # time.perf_counter()
     traffic: Sent
-    cpu_s: float  # of this process
+    cpu_s: float  # CPU time of this process
 
 
 def title(planned: PlannedPass, passes: int) -> str:
-    """passes: how many the run has; 0 where hours are still to come."""
+    """The name of a pass in logs, such as "pass 3/10 (20240103)".
+
+    Args:
+        planned: the pass.
+        passes: how many passes the run has; 0 if it is a stream of hours.
+    """
     when = planned.hour or planned.date
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
 
 def begun(table: TableSet, title: str) -> Started:
+    """Record the state at the start of a pass."""
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
         title,
@@ -63,7 +69,7 @@ def begun(table: TableSet, title: str) -> Started:
 
 
 def sent_now(table: TableSet) -> Sent:
-    """Bytes that this rank has sent, where there are several."""
+    """Bytes that this rank has sent so far, by kind; empty on one rank."""
     return table.peers.traffic.now() if isinstance(table.peers, ManyRanks) else {}
 
 
@@ -75,12 +81,17 @@ def exchanged(
     dense_bytes: int,
     instances: int,
 ) -> dict[str, Any]:
-    """What all ranks have sent in a pass, and the seconds and waits of this one's exchanges,
-    by lane; nothing on one rank. Every rank calls it.
+    """The entry "ranks" of a pass's line: traffic of all ranks and exchange times of this one.
+
+    Every rank calls it. It is empty on one rank.
 
     Args:
-        after: the counters now. line: of the pass. dense_bytes: of dense parameters, by this rank
-            since it was started. instances: of the pass on this rank.
+        table: the tables.
+        begin: the state at the start of the pass.
+        after: the counters at its end.
+        line: the line of the pass so far.
+        dense_bytes: bytes sent for dense parameters by this rank since the process started.
+        instances: number of instances of the pass on this rank.
     """
     if not isinstance(table.peers, ManyRanks):
         return {}
@@ -109,7 +120,7 @@ def exchanged(
 def by_table(
     table: TableSet, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
-    """What of a pass's counts is which table's, where there are several."""
+    """The entry "tables" of a pass's line: counts by table. Empty if there is one table."""
     if len(table.members) == 1:
         return {}
     of_table = {}
@@ -121,7 +132,7 @@ def by_table(
 
 
 def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What pulls and pushes of a pass moved, and how long they took, of both tables' counters."""
+    """Bytes and seconds of the pulls and pushes of a pass, from the counters before and after."""
     spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
     bad = {
         slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
@@ -140,7 +151,7 @@ def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 def outcome(
     planned: PlannedPass, result: PassResult, stats: PassStats, of_phases: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a commit keeps of a pass, and its line begins with."""
+    """The first entries of a pass's line. A commit stores them too."""
     return {
         "pass": planned.number,
         "epoch": planned.epoch,
@@ -181,7 +192,11 @@ def ended(
     """The line of a pass that has just ended. Every rank calls it.
 
     Args:
-        dense_sent_bytes: for the dense parameters, by this rank since it was started.
+        table: the tables.
+        begin: the state at the start of the pass.
+        outcome: the entries that `outcome` returned.
+        stats: the statistics of the feeder.
+        dense_sent_bytes: bytes sent for dense parameters by this rank since the process started.
     """
     seconds = time.perf_counter() - begin.at
     before, after = begin.counters, table.counters()
@@ -224,8 +239,18 @@ def _difference(
 
 
 def wear(config: Config, table: TableSet, seconds: float) -> dict[str, Any]:
-    """Bytes of segments a day at the pace of this run, and their share of what the drive is rated
-    for."""
+    """Drive wear: bytes of segments per day at the pace of this run.
+
+    Logs a warning if that exceeds `ssd.drive_bytes_per_day`.
+
+    Args:
+        config: the config of the run.
+        table: the tables.
+        seconds: how long the run took.
+
+    Returns: "bytes" per day, and "of_rated", their share of the drive's rating; None if the config
+        has no rating.
+    """
     counters = table.counters()
     written = counters["ssd_bytes_written"] + counters["ssd_merge_bytes_written"]
     a_day = written / max(seconds, 1e-9) * 86400
@@ -240,10 +265,11 @@ def wear(config: Config, table: TableSet, seconds: float) -> dict[str, Any]:
 
 
 def log_pass(title: str, line: Mapping[str, Any]) -> None:
-    """One line; with -v also all metrics, where the rows were found, and the times of the stages.
+    """Log one line for a pass; at level DEBUG, also all metrics, tier hits and stage times.
 
     Args:
-        line: of metrics.jsonl.
+        title: of the pass, from `title`.
+        line: of the pass, from `ended`.
     """
     of_phases = {phase: own["metrics"] for phase, own in line.get("phases", {}).items()}
     measured = of_phases or {"": line["metrics"]}
@@ -274,15 +300,23 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress(config: Config, title: str, samples: int) -> Iterator[Any]:
-    """A bar on a terminal, above which lines of the log appear; nothing elsewhere."""
+    """Show a progress bar if standard error is a terminal. Log lines appear above the bar.
+
+    Args:
+        config: the config of the run.
+        title: text of the bar.
+        samples: total number of samples of the pass.
+
+    Yields: a `Watcher` that advances the bar.
+    """
     with (
         tqdm(
             total=samples,
             desc=title,
             unit=" samples",
             unit_scale=True,
-            leave=False,  # the log line of the pass takes its place
-            disable=None,
+            leave=False,  # the log line of the pass replaces it
+            disable=None,  # tqdm then shows it on a terminal only
         ) as bar,
         nullcontext() if bar.disable else logging_redirect_tqdm(),
     ):

@@ -1,4 +1,4 @@
-"""What a run remembers of the lines that it writes to metrics.jsonl, however many there are."""
+"""The lines of metrics.jsonl that a run keeps in memory: the last few, and sums over all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-Line = dict[str, Any]  # of a pass
+Line = dict[str, Any]  # the line of a pass
 
 
 class Lines:
-    """The last lines, and what is said of all of them at the end.
+    """The last lines, and the totals of passes, samples and batches over all lines.
 
     Args:
-        keep: how many are remembered; the last one always is.
+        keep: how many of the last lines to keep; at least one is kept.
+        lines: lines to add first.
     """
 
     def __init__(self, keep: int = 1, lines: Iterable[Line] = ()) -> None:
@@ -32,9 +33,10 @@ class Lines:
 
     @property
     def last(self) -> Line:
-        """Empty before the first pass. What is added to it is remembered too."""
+        """The last line, empty before the first pass. Callers may add entries to it."""
         return self._recent[-1] if self._recent else {}
 
     @property
     def recent(self) -> list[Line]:
+        """The lines that are kept, oldest first."""
         return [*self._recent]

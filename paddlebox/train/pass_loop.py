@@ -1,4 +1,4 @@
-"""The passes of a run: while one is trained, the next one loads and the one before is committed.
+"""The pass loop: while a pass trains, the next pass loads and the previous pass is committed.
 
 load and parse   |  3  |  4  |  5  |
 train                  |  3  |  4  |  5  |
@@ -26,11 +26,13 @@ from paddlebox.train.training import Training
 
 
 class PassLoop:
-    """Trains passes until there are none left. Every rank runs it.
+    """Trains passes until none are left. Every rank runs it.
 
     Args:
-        passes: where the passes come from. point: where the run stands; its lines grow.
-        hooks: called in this order, which is the same on every rank.
+        training: the open table, dataset and programs.
+        passes: the source of passes.
+        point: the resume point. The loop adds the line of each pass to `point.lines`.
+        hooks: called in this order. The order is the same on every rank.
     """
 
     def __init__(
@@ -44,14 +46,17 @@ class PassLoop:
         passes.told = self._waits
 
     def run(self) -> None:
-        """Raises: what ends a run early; the pass that was open is given up then."""
+        """Train all passes.
+
+        Raises: any error of a pass. That pass is abandoned and never committed.
+        """
         self._catch_up()
         planned = self._preloaded(self._passes.ready())
         while planned is not None or (planned := self._next_one()) is not None:
             planned = self._run_pass(planned)
 
     def _catch_up(self) -> None:
-        """What an earlier start did not get to after its last commit."""
+        """Do what an earlier start did not finish after its last commit."""
         missing = self._point.line_missing
         on_any_rank = not coordination.is_true_of_all(not missing, self._world)
         line = self._lines.last if missing else None
@@ -59,7 +64,7 @@ class PassLoop:
             hook.catch_up(line, self._point.passes, on_any_rank)
 
     def _preloaded(self, planned: PlannedPass | None) -> PlannedPass | None:
-        """Begins to load the files of a pass, if there is one."""
+        """Start to load the files of a pass, if there is one."""
         if planned is not None:
             if planned.date:
                 self._dataset.set_date(planned.date)
@@ -69,7 +74,7 @@ class PassLoop:
         return planned
 
     def _next_one(self) -> PlannedPass | None:
-        """Waits for a pass that was not there while the one before was trained."""
+        """Wait for a pass whose data had not arrived while the previous pass trained."""
         self._table.wait_commit()
         return self._preloaded(self._passes.wait())
 
@@ -79,7 +84,7 @@ class PassLoop:
             hook.waits(text)
 
     def _run_pass(self, planned: PlannedPass) -> PlannedPass | None:
-        """Trains a pass while the next one loads. Returns that one."""
+        """Train a pass while the next one loads. Returns the next pass, if it is loading."""
         before: Line = {}
         for hook in self._hooks:
             before |= hook.before_pass(planned)
@@ -98,7 +103,7 @@ class PassLoop:
                 hook.after_pass(line, planned)
             coordination.stop_together(self._world, self._table)
         head = self._table.head.pass_number if self._table.head is not None else 0
-        # All ranks have committed the pass before, or this one would not have ended.
+        # A pass ends only after all ranks have committed the previous one.
         heartbeat.committed(min(head, planned.number - 1))
         return following
 
@@ -109,7 +114,7 @@ class PassLoop:
         begin: pass_line.Started,
         before: Mapping[str, Any],
     ) -> Line:
-        """Trains the pass that was begun, and ends it. Returns its line, with `before`."""
+        """Train the open pass and end it. Returns its line, with `before` added."""
         config, dataset, runners = self._config, self._dataset, self._training.runners
         stats = dataset.stats
         seed_pass(config.seed, planned.number)
@@ -136,7 +141,11 @@ class PassLoop:
     def _check(
         self, planned: PlannedPass, dense: Mapping[str, Any], metrics: Mapping[str, Any]
     ) -> None:
-        """Raises: GuardError for a pass that the guard does not let be committed."""
+        """Run the guard (`checkpoint.guard`) on a trained pass.
+
+        Raises:
+            GuardError: the guard rejects the pass. The pass is abandoned.
+        """
         before = self._lines.last.get("metrics", {})
         large = self._dataset.stats.large
         try:
@@ -153,7 +162,7 @@ class PassLoop:
 
 
 def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:
-    """Whether the pass is committed when it ends; if not, a later commit holds it."""
+    """Whether to commit the pass when it ends. If not, a later commit includes it."""
     every = config.checkpoint.every
     if following is None or interrupt.asked() or every == "pass":
         return True

@@ -1,7 +1,7 @@
-"""Join and update: two programs over one table, one after the other in each pass (docs/phases.md).
+"""Phases: two programs, join and update, train on one table in turn (docs/phases.md).
 
-Join takes the pass in page views, update takes the same instances shuffled. Their dense states are
-committed as one.
+In each pass, join trains on page views; then update trains on the same instances, shuffled. One
+commit holds both dense states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ State = Mapping[str, np.ndarray]
 
 
 class Runners:
-    """The programs of a run: one, or one a phase."""
+    """The programs of a run: one, or one per phase."""
 
     def __init__(self, config: Config, slots: Slots, world: World | None = None) -> None:
         phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
@@ -35,17 +35,17 @@ class Runners:
         return self._of[phase]
 
     def finish_pass(self) -> None:
-        """Between the last step of a pass and its commit; every rank calls it."""
+        """Finish a pass after its last step, before its commit. Every rank calls it."""
         for runner in self._of.values():
             runner.finish_pass()
 
     @property
     def dense_sent_bytes(self) -> int:
-        """That this rank has sent to others for the dense parameters."""
+        """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
         return sum(runner.dense_sent_bytes for runner in self._of.values())
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and optimizer states of all."""
+        """Copies of the parameters and optimizer states of all programs, by name."""
         return {
             name: array
             for phase, runner in self._of.items()
@@ -53,16 +53,21 @@ class Runners:
         }
 
     def load_dense_state(self, state: State) -> None:
-        """The reverse. Raises CorruptionError when names or shapes do not match the models."""
+        """Load what `dense_state` returned.
+
+        Raises:
+            CorruptionError: names or shapes do not match the models.
+        """
         for phase, runner in self._of.items():
             runner.load_dense_state(state_of(phase, state))
 
 
 def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
-    """Arranges the open pass for a phase, and feeds what its model reads.
+    """Set up the open pass for a phase: its order, its slots and its counted slots.
 
-    Shows and clicks count once, in update; of slots that only join reads, there. In join they would
-    tell update's model, which reads them as features, the labels that it is about to predict.
+    Each instance counts shows and clicks once per slot: in update, or in join for slots that only
+    join reads. If join counted the slots of update too, the counts, which update's model reads as
+    features, would already contain the labels that it is about to predict.
     """
     model = config.phases[phase].model
     dataset.set_read_slots(model.slots, model.sequences)
@@ -87,8 +92,11 @@ def _read(model: ModelConfig, dataset: InMemoryDataset) -> tuple[str, ...]:
 def train_pass(
     config: Config, dataset: InMemoryDataset, runners: Runners, watch: Watcher | None
 ) -> tuple[PassResult, dict[str, dict[str, Any]]]:
-    """Trains the open pass by each program. Returns the result of update, or of the only one, and
-    what a line of metrics.jsonl has of each phase: nothing without phases."""
+    """Train the open pass with each program.
+
+    Returns: the result of update, or of the only program; and, by phase, the entries of "phases"
+        in the line of metrics.jsonl. They are empty for a config without phases.
+    """
     if not config.phases:
         step = runners.of(Phase.UPDATE).train_step
         tasks = dataset.tasks

@@ -1,4 +1,4 @@
-"""Which passes a run has: of the files that its config names, without those that are left out."""
+"""The passes of a run: groups the files of the config, without the files that are left out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ from paddlebox.errors import ConfigError
 
 @dataclass(frozen=True)
 class PlannedPass:
-    number: int  # counts from 1 through all epochs
-    epoch: int
+    """A pass and the files it trains on."""
+
+    number: int  # from 1, over all epochs
+    epoch: int  # from 1
     files: Sequence[str]
-    date: str = ""  # YYYYMMDD; none: the config has no dates
-    hour: str = ""  # Hour.name, where the config has data.path_template
-    missing: Sequence[str] = ()  # names of the hours before it that were left out
-    written_at: float = 0.0  # of an hour: when its last file, or its marker, was written
-    sizes: Sequence[int] = ()  # of an hour: bytes of each file when it was taken; 0 where unknown
+    date: str = ""  # YYYYMMDD; empty if the config has no dates
+    # The rest is set only with data.path_template, where a pass is one hour.
+    hour: str = ""  # Hour.name
+    missing: Sequence[str] = ()  # names of the hours left out just before this one
+    written_at: float = 0.0  # Unix time at which the last file, or the marker, was written
+    sizes: Sequence[int] = ()  # bytes of each file when the hour was taken; 0 if unknown
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
-    """The passes of a run: the training files in order, files_per_pass at a time, epochs times. A
-    pass is of one day.
+    """The passes of a run: its training files in order, in groups of `data.files_per_pass`.
 
-    Raises: DataError naming a file or pattern that is not there.
+    The list repeats for each epoch. A pass never spans two days.
+
+    Raises:
+        DataError: a file is missing or a pattern matches nothing; the error names it.
     """
     files = expand(config.data.train_files, config.data.retries)
     groups = []
@@ -47,11 +52,11 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 
 def leave_out(passes: Sequence[PlannedPass], skipped: Mapping[str, int]) -> list[PlannedPass]:
-    """The passes without some files. What is left of a pass stays one; where nothing is, those
-    after it get lower numbers.
+    """The passes without the skipped files. Empty passes are dropped and the rest renumbered.
 
     Args:
-        skipped: file -> the number of the last pass that may have it.
+        passes: the passes to filter.
+        skipped: file -> the number of the last pass that may still train it.
     """
     kept: list[PlannedPass] = []
     for planned in passes:
@@ -65,13 +70,16 @@ def leave_out(passes: Sequence[PlannedPass], skipped: Mapping[str, int]) -> list
 def choose_skipped(
     passes: Sequence[PlannedPass], done: int, skipped: Mapping[str, int], patterns: Sequence[str]
 ) -> dict[str, int]:
-    """What `leave_out` shall leave out from now on: what it does already, and the files that match.
+    """The new `skipped` of `leave_out`: the old one plus the untrained files that match a pattern.
 
     Args:
-        passes: of the run, without those in `skipped`. done: how many of them are trained.
+        passes: the passes of the run, without the files in `skipped`.
+        done: how many of them are trained.
+        skipped: the files that are left out already.
         patterns: names or globs, matched from the end of a path.
 
-    Raises: ConfigError naming a pattern that matches no file which is still to be trained.
+    Raises:
+        ConfigError: a pattern matches no file that is still to be trained.
     """
     left = dict.fromkeys(file for planned in passes[done:] for file in planned.files)
     chosen = dict(skipped)

@@ -1,4 +1,4 @@
-"""What a program of a zoo model is built from, the same as a static program and in dygraph."""
+"""Parts of a zoo model that static programs and dygraph share: inputs, place, layer, optimizer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from paddlebox.store.hbm_place import gpu_number, host_is_device
 
 paddle = ops.paddle
 
-RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, of models that read page views
+RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, an input of models that read page views
 
 
 def model_inputs(config: Config) -> list[str]:
-    """Arguments of a zoo model's forward, in order."""
+    """Names of the arguments of a zoo model's forward, in order."""
     first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
     if config.model.page_views:
         first.append(RANK_OFFSET)
@@ -30,18 +30,19 @@ def model_inputs(config: Config) -> list[str]:
 
 
 def place_of(config: Config) -> Any:
-    """Where the program runs: where the rows of the pass are."""
+    """The Paddle place of the program: the device that holds the rows of the pass."""
     if config.hbm.place is HbmPlace.HOST or host_is_device():
         return paddle.CPUPlace()
     return paddle.CUDAPlace(gpu_number())
 
 
 def dense_width(config: Config, slots: Slots) -> int:
-    """Of box_dense: the dense features, and behind them the lengths of sequences."""
+    """Width of box_dense: the dense features, followed by the lengths of the sequences."""
     return slots.dense_width + len(config.model.sequences)
 
 
 def create_model_of(config: Config, slots: Slots) -> Any:
+    """Build the zoo model of a config as a `paddle.nn.Layer`."""
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
         TableSlots(table_of_slot.count(number), table.embedx_dim, table.name)
@@ -60,6 +61,12 @@ def create_model_of(config: Config, slots: Slots) -> Any:
 
 
 def create_optimizer(config: Config, parameters: Any = None) -> Any:
+    """Build the dense optimizer of a config.
+
+    Args:
+        config: the config of the run.
+        parameters: the parameters to train, in dygraph; None in a static program.
+    """
     optimizers = {
         OptimizerType.ADAM: paddle.optimizer.Adam,
         OptimizerType.SGD: paddle.optimizer.SGD,
@@ -73,13 +80,21 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
 
 
 def mean_loss(model: Any, logits: Any, label: Any) -> Any:
-    """A mean over instances: pushes multiply by their number. A model may have its own loss."""
+    """The loss of a model, as a mean over instances; pushes multiply by their number.
+
+    It is the log loss, unless the model has a method `loss`.
+    """
     if hasattr(model, "loss"):
         return model.loss(logits, label)
     return log_loss(logits, label)
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
+    """Compare the names and shapes of a dense state with those of a model.
+
+    Raises:
+        CorruptionError: they differ. The error lists up to five differences.
+    """
     shapes = {name: tuple(value.shape) for name, value in expected.items()}
     found = {name: tuple(array.shape) for name, array in state.items()}
     if shapes != found:

@@ -1,4 +1,4 @@
-"""What dygraph and static programs do alike for the sake of other ranks."""
+"""The part of a step that exchanges gradients with other ranks, shared by all runners."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import Average, TopK, dense_mode
 
-RATE = "learning_rate"  # begins the names of a program's learning rates
+RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
 
 
 class RankedRunner(ABC):
-    """A `Runner` (program.py) in whose steps several ranks may take part.
+    """A `Runner` (runner.py) whose steps several ranks may share.
 
-    Letters: n = values of the gradients of all dense parameters.
+    n = number of values in the gradients of all dense parameters.
     """
 
     _gradient_size: int  # n
@@ -29,18 +29,18 @@ class RankedRunner(ABC):
 
     @abstractmethod
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """As `Runner.train_step`, but for what ranks say to each other outside of the program."""
+        """`Runner.train_step` without the exchange between ranks outside of the program."""
 
     @abstractmethod
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]: ...
 
     @abstractmethod
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, logits, and (n) the gradients of all parameters. With top-k alone."""
+        """Loss, logits, and the gradients of all parameters, (n) float32. Used by top-k only."""
 
     @abstractmethod
     def _apply(self, gradient: np.ndarray) -> None:
-        """Updates the parameters by (n) as of `_backward`."""
+        """Update the parameters with gradients, (n) float32, laid out as by `_backward`."""
 
     @abstractmethod
     def dense_state(self) -> dict[str, np.ndarray]: ...
@@ -50,20 +50,22 @@ class RankedRunner(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, np.ndarray]:
-        """Copies, by name: of the dense state, what is no optimizer's."""
+        """Copies of the parameters, by name: the dense state without the optimizer's."""
 
     @abstractmethod
     def look(self) -> dict[str, np.ndarray]:
-        """`parameters`, to be read before the next step: where they are in the host's memory these
-        are no copies, which are what takes the time (1.0 ms for 770,000 floats)."""
+        """The parameters, by name, valid until the next step.
+
+        If they are in host memory, these are views: copying 770,000 floats takes 1.0 ms.
+        """
 
     @abstractmethod
     def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
-        """All of them."""
+        """Set all parameters, by name."""
 
     @abstractmethod
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
-        """Writes some of the dense state, by name."""
+        """Set part of the dense state, by name."""
 
     @property
     def dense_sent_bytes(self) -> int:
@@ -77,7 +79,7 @@ class RankedRunner(ABC):
             self._apply(mode.sum(gradient * share))
             return loss, logits
         if isinstance(mode, Average):
-            # Without instances there is nothing to learn; momentum would move the parameters.
+            # A batch without instances is only evaluated: momentum would move the parameters.
             step = self._step if feed.pop(SHARE)[0] > 0 else self.evaluate_step
             found = step(feed)
             if mode.is_due():

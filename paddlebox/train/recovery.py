@@ -1,13 +1,13 @@
-"""Partial recovery (`checkpoint.partial_recovery`): where ranks die, their rows alone go back.
+"""Partial recovery (`checkpoint.partial_recovery`): if a rank dies, only its own rows go back.
 
-When a process of the job dies, each of the others commits what its open pass has come to: a
-version of kind "partial", after the pass before, whose cursor says how many steps of the pass are
-in it. All processes start again. A rank without such a version has the rows of its last commit; the
-others have theirs of the moment. All go on where the one that has come furthest stood: it gives its
-dense state to all, and the steps up to it are left out by all, so that no instance is trained
-twice. What the dead rank's rows learned since its last commit is lost, as in CPR (Maeng et al.,
-"CPR: Understanding and Improving Failure Tolerant Training for Deep Learning Recommendation with
-Partial Recovery", MLSys 2021).
+When a process of the job dies, each of the others commits its open pass as it is: a version of kind
+"partial", whose cursor says how many steps of the pass it includes. Then all processes start again.
+A rank without such a version has the rows of its last commit; the others have their rows from the
+time of the failure. All ranks continue at the position of the most advanced rank. They take its
+dense state and skip the steps up to its position, so that no instance is trained twice. What the
+dead rank's rows learned since its last commit is lost, as in CPR (Maeng et al., "CPR: Understanding
+and Improving Failure Tolerant Training for Deep Learning Recommendation with Partial Recovery",
+MLSys 2021).
 """
 
 from __future__ import annotations
@@ -39,33 +39,40 @@ log = logging.getLogger("paddlebox")
 
 
 class Position(NamedTuple):
-    """Where in the data the rows of a rank stand."""
+    """The position in the data up to which the rows of a rank are trained."""
 
-    passes: int  # that are whole
-    step: int = 0  # of the pass after them
-    samples: int = 0  # of all ranks, in these steps
+    passes: int  # number of complete passes
+    step: int = 0  # steps of the next pass
+    samples: int = 0  # samples of all ranks in these steps
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """Where all ranks go on."""
+    """The position at which all ranks continue after a failure."""
 
     at: Position
-    source: int  # the rank whose dense state all take
-    entries: tuple[dict[str, Any], ...]  # of "partial_recovery" of the pass that is gone on with
+    source: int  # the rank whose dense state all ranks take
+    entries: tuple[dict[str, Any], ...]  # for "partial_recovery" in the line of the next pass
 
 
 def is_on(config: Config, world: World) -> bool:
-    """Raises: ConfigError where the ranks cannot do it."""
+    """Whether partial recovery is on. It is off on one rank.
+
+    Raises:
+        ConfigError: it is configured, but these ranks or tables do not support it.
+    """
     if world.alone or not config.checkpoint.partial_recovery:
         return False
     if not world.on_one_host:
         raise ConfigError(
-            "checkpoint.partial_recovery: works among ranks of one host today, and of "
-            f"{world.size} this one shares memory with {len(world.near)}: leave it out"
+            "checkpoint.partial_recovery: expected all ranks on one host, found that this rank "
+            f"shares memory with {len(world.near)} of {world.size}: leave the key out"
         )
     if config.extra_tables:
-        raise ConfigError("checkpoint.partial_recovery: is of one table: leave extra_tables out")
+        raise ConfigError(
+            "checkpoint.partial_recovery: expected one table, found extra_tables: leave one of "
+            "the two keys out"
+        )
     return True
 
 
@@ -75,10 +82,17 @@ def is_on(config: Config, world: World) -> bool:
 def agree(
     run_dir: Path, config: Config, record: VersionRecord | None, world: World
 ) -> Recovered | None:
-    """Where all ranks go on, if it is not just at the end of the pass that all have committed; a
-    rank that lacks whole passes gets a version that says so. Every rank calls it.
+    """Agree on the position at which all ranks continue. Every rank calls it.
 
-    Args: run_dir: of this rank. record: its newest version.
+    A rank that lacks whole passes gets a new version that records the common position.
+
+    Args:
+        run_dir: the run dir of this rank.
+        config: the config of the run.
+        record: the newest version of this rank.
+        world: the ranks.
+
+    Returns: the position; None if all ranks just continue after the last pass that all committed.
     """
     mine = [record is not None, _position(record), _entries(record)]
     found = [json.loads(text) for text in world.gather("position", json.dumps(mine).encode())]
@@ -86,17 +100,19 @@ def agree(
     source = positions.index(max(positions, key=lambda position: position[:2]))
     at = positions[source]
     if at.passes and not all(has_record for has_record, _, _ in found):
-        return None  # a rank without any version has nothing that could stand where others do
+        return None  # a rank without any version cannot continue at the position of the others
     entries = [entry for _, _, of_rank in found for entry in of_rank]
     entries = [entry for n, entry in enumerate(entries) if entry not in entries[:n]]
-    # Those who lived may differ by the step in which they heard of it, and gradients on their way.
+    # The surviving ranks may differ by the step in which each noticed the failure, and by the
+    # steps whose gradients were still on their way.
     near = config.ranks.ahead + 1
     behind = {
         str(rank): {"pass": p.passes + 1, "step": p.step}
         for rank, p in enumerate(positions)
         if p.passes != at.passes or p.step + near < at.step
     }
-    # Also where no rank is behind: lines count from here, so they say what came before.
+    # Needed even if no rank is behind: the line of the pass counts samples from here on, and the
+    # entry says how many came before.
     told = any((entry["pass"], entry["step"]) == (at.passes + 1, at.step) for entry in entries)
     if behind or (at.step and not told):
         entries.append(
@@ -105,24 +121,26 @@ def agree(
         rows = (f"rank {rank}: step {b['step']} of pass {b['pass']}" for rank, b in behind.items())
         log.warning(
             "%s: partial recovery: goes on at step %d of pass %d, after %d samples of it; rows "
-            "that are those of a rank's last commit: %s",
+            "that went back to a rank's last commit: %s",
             run_dir,
             at.step,
             at.passes + 1,
             at.samples,
-            "; ".join(rows) or "none, but for steps that were on their way",
+            "; ".join(rows) or "none, except for steps whose gradients were on their way",
         )
     if any(position.passes != at.passes for position in positions):
         assert record is not None
-        _go_along(run_dir / "store", record, at, entries, source, world)
+        _commit_position(run_dir / "store", record, at, entries, source, world)
     return Recovered(at, source, tuple(entries)) if at.step or entries else None
 
 
 def forget(run_dir: Path) -> None:
-    """Goes back to the last version that is whole, where the newest is not: for a job that has
-    partial recovery off.
+    """Go back to the last complete version if the newest is partial.
 
-    Raises: ConfigError where none is left.
+    For a job that has partial recovery off.
+
+    Raises:
+        ConfigError: no complete version is kept.
     """
     store = run_dir / "store"
     if not (store / "manifest").is_dir():
@@ -135,15 +153,15 @@ def forget(run_dir: Path) -> None:
         whole = [record.version for record in records if not record.is_partial]
         if not whole and pass_of(head) == 0:
             manifest.rewind(0)
-            log.info("%s: begins anew, without the versions of its first pass", store)
+            log.info("%s: starts from nothing; dropped the versions of its first pass", store)
             return
         if not whole:
             raise ConfigError(
-                f"{store}: its versions are those of a partial recovery, and none before it is "
-                "kept: start once with checkpoint.partial_recovery: true, until a pass is committed"
+                f"{store}: all kept versions are partial ones of a partial recovery: train with "
+                "checkpoint.partial_recovery: true until a pass is committed"
             )
         gone = manifest.go_back(whole[-1])
-    log.info("%s: back at version %d, without the partial ones %s", store, whole[-1], gone)
+    log.info("%s: went back to version %d, dropped partial ones %s", store, whole[-1], gone)
 
 
 def _position(record: VersionRecord | None) -> Position:
@@ -157,7 +175,7 @@ def _entries(record: VersionRecord | None) -> list[dict[str, Any]]:
     return list(record.cursor.get("partial", {}).get("entries", ())) if record is not None else []
 
 
-def _go_along(
+def _commit_position(
     store: Path,
     record: VersionRecord,
     at: Position,
@@ -165,7 +183,7 @@ def _go_along(
     source: int,
     world: World,
 ) -> None:
-    """Where this rank lacks whole passes: a version of its rows that stands where others do."""
+    """If this rank lacks whole passes, commit its rows as a version at the common position."""
     fields = ("cursor", "pass_number", "day", "events", "config", "config_hash")
     theirs = {name: getattr(record, name) for name in fields} if world.rank == source else None
     told = world.gather("goes along", json.dumps(theirs).encode() if theirs else b"")
@@ -178,7 +196,7 @@ def _go_along(
 
 
 def same_dense_state(table: TableSet, runner: Runners, recovered: Recovered) -> None:
-    """Every rank takes that of the one that has come furthest."""
+    """Load the dense state of the most advanced rank on every rank. Every rank calls it."""
     mine = b""
     if table.peers.rank == recovered.source:
         buffer = io.BytesIO()
@@ -196,12 +214,14 @@ def same_dense_state(table: TableSet, runner: Runners, recovered: Recovered) -> 
 
 
 class Rescue:
-    """Commits what the open pass has come to when another rank dies; where `table` is None nothing
-    is done at all.
+    """Commits the open pass of this rank as it is when another rank dies.
 
     Args:
-        first: what a store's first version has to say of the run (`commit_partial`).
-        recovered: where this start goes on, in its first pass.
+        table: the table; None: partial recovery is off, and nothing is done.
+        runner: the programs of the run.
+        world: the ranks.
+        first: the description of the run for a store's first version (`commit_partial`).
+        recovered: the position at which this start continues, in its first pass.
     """
 
     def __init__(
@@ -217,7 +237,7 @@ class Rescue:
         self._coming, self._entries = recovered, tuple[dict[str, Any], ...]()
 
     def begin_pass(self) -> None:
-        """Before its first step."""
+        """Set the progress of a pass before its first step."""
         if self._table is None:
             return
         recovered, self._coming = self._coming, None
@@ -228,17 +248,21 @@ class Rescue:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What metrics.jsonl says of the pass."""
+        """The entries that the pass adds to its line of metrics.jsonl."""
         return {"partial_recovery": list(self._entries)} if self._entries else {}
 
     @property
     def untold(self) -> dict[str, Any]:
-        """What summary.json says where no pass has followed whose line could say it."""
+        """The entries for summary.json if no pass has followed whose line could hold them."""
         entries = self._coming.entries if self._coming is not None else ()
         return {"partial_recovery": list(entries)} if entries else {}
 
     def __call__(self, error: BaseException) -> None:
-        """error: what ended this rank's pass, or will."""
+        """Commit the open pass if another rank died.
+
+        Args:
+            error: the error that ends this rank's pass.
+        """
         if self._table is None or not _is_of_a_death(error, self._world):
             return
         heartbeat.stage("rescue", f"step {_progress(self._table).steps}")
@@ -254,20 +278,19 @@ class Rescue:
         }
         try:
             version = commit_partial(table, self._runner.dense_state(), partial, self._first)
-        except PaddleBoxError as wrong:  # the rank goes back as the dead one does
-            log.warning("what the pass came to is lost: %s", wrong)
+        except PaddleBoxError as wrong:  # this rank then goes back too, like the dead one
+            log.warning("the open pass could not be kept: %s", wrong)
             return
         if version is not None:
             log.warning(
-                "a rank died: the rows of this one are kept as of step %d, version %d",
+                "a rank died: this rank has committed its rows as of step %d, version %d",
                 progress.steps,
                 version.version,
             )
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Around all passes: commits that are under way are waited for, and a pass whose steps are
-        done is kept, too."""
+        """Wrap all passes: also keep a pass whose steps are done when the error comes."""
         try:
             yield
         except BaseException as error:
@@ -281,7 +304,10 @@ def _progress(table: TableSet) -> Progress:
 
 
 def _is_of_a_death(error: BaseException, world: World) -> bool:
-    """A rank that fails tells the others why (`World.leave`); it is not what it knows that shall be
-    kept. The job's TCPStore dies with the first rank, and is no RankError."""
+    """Whether an error on this rank means that another rank died.
+
+    A rank that fails with an error tells the others (`World.leave`) and did not die. The job's
+    TCPStore dies with the first rank, and its error is not a RankError.
+    """
     foreign = isinstance(error, Exception) and not isinstance(error, PaddleBoxError)
     return (isinstance(error, RankError) or foreign) and world.someone_died()

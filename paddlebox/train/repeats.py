@@ -1,4 +1,7 @@
-"""Files that a run trains a second time: what the rows know of the first tells the labels."""
+"""Detects files that a run trains more than once.
+
+The rows already hold the clicks of the first time, which reveal the labels of the second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ log = logging.getLogger("paddlebox")
 
 
 def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
-    """Of passes that have a file of an earlier one: number -> number of the first such pass."""
+    """Passes that repeat a file: number of the pass -> number of the first pass with the file."""
     first: dict[str, int] = {}
     found: dict[int, int] = {}
     for planned in passes:
@@ -26,10 +29,11 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
 
 
 def warn(passes: Sequence[PlannedPass], done: int) -> None:
-    """One line of the log for what is still to be trained a second time.
+    """Log a warning if passes that are not trained yet repeat files.
 
     Args:
-        done: passes that were trained before this start, which has nothing to say of them.
+        passes: all passes of the run.
+        done: how many of them are trained; they cause no warning.
     """
     repeated = repeats(passes)
     left = [number for number in repeated if number > done]
@@ -38,8 +42,8 @@ def warn(passes: Sequence[PlannedPass], done: int) -> None:
     dates = {planned.number: planned.date for planned in passes}
     date = dates[left[0]]
     log.warning(
-        "pass %d%s trains files again that pass %d has%s: their clicks are in the rows, so its "
-        "training metrics are too good and what it learns may be the labels by heart: judge it by "
+        "pass %d%s trains files again that pass %d has%s: the rows already hold their clicks, so "
+        "the training metrics are too good and the model may memorise labels: judge it by "
         "data.test_files, or train each file once (trainer.epochs: 1, --skip-files)",
         left[0],
         f" ({date})" if date else "",

@@ -1,8 +1,8 @@
-"""Taking up a run where its newest commit stands, or at an older one (docs/running.md).
+"""Resumes a run at its newest commit, or at an older one (docs/running.md).
 
-A version's record holds what that needs: the configuration with the slots, and in its cursor the
-pass with its line of metrics, the bytes of its files, a hash of all passes up to it, and the files
-that are left out of those after it.
+The record of a version holds all that is needed: the configuration with the slots, and a cursor.
+The cursor has the pass with its line of metrics, the sizes of its files, a hash of all passes up to
+it, and the files that later passes leave out.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 
 log = logging.getLogger("paddlebox")
 
-_ORDER = "slots.yaml order"  # key of the names of all slots
+_ORDER = "slots.yaml order"  # key under which differences in the order of slots are listed
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
 @dataclass
 class ResumePoint:
-    """What a run dir holds, and what it shall hold."""
+    """The state of a run dir: which passes are committed and which are still to be trained."""
 
-    plan: list[PlannedPass]  # without the files that are left out
+    plan: list[PlannedPass]  # all passes, without the files that are left out
     skipped: dict[str, int]  # files that are left out, as `leave_out` takes them
-    record: VersionRecord | None = None
-    passes: int = 0  # of the plan that are committed
-    lines: Lines = field(default_factory=Lines)  # of metrics.jsonl, one for each
-    line_missing: bool = False  # the last of them was not written before the run ended
+    record: VersionRecord | None = None  # the newest version; None: nothing is committed
+    passes: int = 0  # number of passes of the plan that are committed
+    lines: Lines = field(default_factory=Lines)  # of metrics.jsonl, one per committed pass
+    line_missing: bool = False  # the last line had not been written when the run ended
 
 
 def description(config: Config, slots: Slots) -> dict[str, Any]:
-    """What a commit keeps of the configuration."""
+    """The configuration and slots as a commit stores them."""
     return {"config": config.model_dump(mode="json"), "slots": slots.model_dump(mode="json")}
 
 
 def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """For each of the passes, (date, files), a hash of it and all before it."""
+    """For each pass, given as (date, files), a hash of it and all earlier passes."""
     hashes, last = [], ""
     for date, files in passes:
         last = follow(last, date, files)
@@ -62,12 +62,12 @@ def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def follow(last: str, date: str, files: Sequence[str]) -> str:
-    """`chain` at a pass, from that of the pass before it."""
+    """`chain` at a pass. last: `chain` at the previous pass, "" for the first."""
     return hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
 
 
 def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
-    """`chain` of them."""
+    """`chain` of planned passes."""
     return chain([(planned.date, planned.files) for planned in passes])
 
 
@@ -77,15 +77,17 @@ def cursor(
     told: Mapping[str, Any] | None = None,
     skipped: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Where in the data a commit stands.
+    """The cursor of a commit: its position in the data.
 
-    The bytes of local files tell whether one was written on after it had been read; to hash what is
-    read would cost the feeder a core at its rate, and tell no more to a run that will not read it
-    again.
+    The sizes of local files show whether a file was modified after it was read. Hashing the data
+    instead would cost the feeder one core at full rate. It would gain nothing, because a resumed
+    run does not read the files again.
 
     Args:
-        plan: `chain` at this pass. line: what metrics.jsonl must have of it. told: so, what was
-            known before it was trained. skipped: files that passes after it leave out.
+        plan: `chain` at this pass.
+        line: the entries of its line of metrics.jsonl that are known before the commit.
+        told: more such entries, from before the pass was trained.
+        skipped: the files that later passes leave out.
     """
     return {
         **{name: line[name] for name in ("pass", "epoch", "date")},
@@ -106,17 +108,23 @@ def resume(
     skip: Sequence[str] = (),
     known: Mapping[str, int] | None = None,
 ) -> ResumePoint:
-    """Looks at what a run dir holds, and goes back to a version where that is asked for.
+    """Find the resume point of a run dir, and go back to a version if asked to.
 
     Args:
-        passes: of the config.
+        run_dir: the run dir of this rank.
+        config: the config of the run.
+        slots: its slots.
+        passes: the passes of the config.
         back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
-        skip: patterns of files to leave out from here on. A version of kind "skip" says so at once.
-        known: files that are left out besides, as other ranks know.
+        skip: patterns of files to leave out from now on. A new version of kind "skip" stores them.
+        known: more files to leave out, known to other ranks.
 
-    Raises: ConfigError listing every value that differs from the committed ones, or for a pattern
-        that matches nothing; StoreLockedError; StoreError for a version that is not there;
-        CorruptionError.
+    Raises:
+        ConfigError: values differ from the committed ones and the error lists them all, or a
+            pattern matches nothing.
+        StoreLockedError: another process uses the store.
+        StoreError: the version does not exist.
+        CorruptionError: the store is damaged.
     """
 
     def known_from(_: VersionRecord | None, skipped: Mapping[str, int]) -> Known:
@@ -126,7 +134,7 @@ def resume(
     return resume_at(run_dir, config, slots, known_from, back_to, skip, known)
 
 
-# Passes, and the `chain` at each that is trained.
+# Passes, and the `chain` at each trained pass.
 Known = tuple[list[PlannedPass], Sequence[str]]
 
 
@@ -139,11 +147,11 @@ def resume_at(
     skip: Sequence[str] = (),
     known: Mapping[str, int] | None = None,
 ) -> ResumePoint:
-    """`resume` of passes that depend on the version.
+    """`resume` for passes that depend on the version. The other arguments are those of `resume`.
 
     Args:
-        known_from: what is known of the passes, from the first on, given the version and the files
-            that it leaves out.
+        known_from: returns the passes that are known, from the first, given the version and the
+            files that it leaves out.
     """
     store = run_dir / "store"
     if not store.is_dir():
@@ -165,7 +173,7 @@ def resume_at(
         if record is not None:
             if back_to:
                 gone = manifest.go_back(record.version)
-                log.info("%s: back at version %d, without %s", store, record.version, gone)
+                log.info("%s: went back to version %d, dropped %s", store, record.version, gone)
             if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
                 manifest.commit(record)
@@ -188,9 +196,11 @@ def resume_at(
 
 
 def move_aside(run_dir: Path) -> None:
-    """Renames a run dir to RUN_DIR.old-N, so that a run can begin anew. Deletes nothing.
+    """Rename a run dir to RUN_DIR.old-N, so that a new run can start. Deletes nothing.
 
-    Raises: StoreLockedError while a run is there.
+    Raises:
+        StoreLockedError: a run is using it.
+        StoreError: it cannot be renamed.
     """
     if not run_dir.exists():
         return
@@ -211,14 +221,13 @@ def _check(
 ) -> None:
     plan, hashes = known
     passes = int(record.cursor.get("pass", 0))
-    filled = bool(record.config) and passes == 0  # by --init-from, and nothing was trained since
+    filled = bool(record.config) and passes == 0  # by --init-from; nothing is trained since
     if passes == 0 and record.pass_number == 0 and not filled:
-        return  # nothing was trained
+        return
     if not filled and "plan" not in record.cursor:
         raise StoreError(
-            f"{run_dir}: version {record.version} was not committed by tools/train.py and says "
-            "nothing of its configuration: choose another --run-dir, or --fresh, which moves it "
-            "aside"
+            f"{run_dir}: version {record.version} was not committed by tools/train.py and does not "
+            "hold its configuration: choose another --run-dir, or --fresh, which moves it aside"
         )
     differing = list(differences(record.config, description(config, slots)))
     wrong = [d for d in differing if not within(d[0], (*FREE, *PASSES, *TUNED))]
@@ -255,7 +264,7 @@ def _check(
 
 
 def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPass]) -> str:
-    """Of the passes that were trained, the first that the plan no longer has as it was."""
+    """A text about the first trained pass that differs from the plan."""
     passes = int(record.cursor["pass"])
     lines = _lines_of(run_dir / "metrics.jsonl", passes)
     for number, line in {**lines, passes: json.loads(record.cursor["line"])}.items():
@@ -275,11 +284,11 @@ def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPa
                 f"The first that differs: pass {number}, {line['files'][0]}, had the date "
                 f"{line['date'] or 'none'}, and has {planned.date or 'none'} now"
             )
-    return f"{run_dir / 'metrics.jsonl'} does not say which of them differs"
+    return f"{run_dir / 'metrics.jsonl'} does not show which of them differs"
 
 
 def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
-    """What to do where another run could begin with the rows of this one."""
+    """Advice to start another run with the rows of this one; "" if that would not work either."""
     if all(within(key, PASSES) for key in keys) or "data.key_space" in keys:
         return ""
     return (
@@ -289,13 +298,16 @@ def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
 
 
 def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
-    """What is evaluated may be other files, columns and formats; what becomes of their values, and
-    the model, are those that were trained: with others, rows are not found and nothing says so.
+    """Check that a config can evaluate a version.
 
-    Raises: ConfigError with every value that differs.
+    Files, columns and formats may differ. The model and the options that turn values into feasigns
+    must be those of the training: otherwise lookups miss rows, and no error shows it.
+
+    Raises:
+        ConfigError: values differ. The error lists them all.
     """
     wrong = []
-    if not record.config:  # of a program of one's own
+    if not record.config:  # committed by a user's own program
         return
     for key, old, new in differences(record.config, description(config, slots)):
         if key.startswith("slots.yaml "):
@@ -324,7 +336,10 @@ def _log_skipped(skipped: Mapping[str, int]) -> None:
 
 
 def _rounds(config: Config) -> bool:
-    """Rows of 16 bits are rounded once a part of a pass, and the budget says how many there are."""
+    """Whether hbm.budget_bytes affects results: it sets the number of parts of a pass.
+
+    Rows of 16 bits are rounded once per part.
+    """
     return any(table.row_precision != "float32" for table in config.tables)
 
 
@@ -337,7 +352,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     after = {**_flat(new["config"]), **_by_slot(new["slots"])}
     spaces = {fields.get("data.key_space") for fields in (before, after)}
     if spaces == {KeySpace.SHARED.value}:
-        for fields in (before, after):  # `shares` means nothing there
+        for fields in (before, after):  # `shares` has no effect with a shared key space
             for key, value in fields.items():
                 if key.startswith("slots.yaml ") and isinstance(value, dict):
                     fields[key] = {**value, "shares": None}
@@ -347,7 +362,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _config_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the keys that the project did not have then."""
+    """A stored config, with defaults for the keys that did not exist when it was stored."""
     try:
         return read_stored(stored).model_dump(mode="json")
     except ValidationError:
@@ -377,12 +392,14 @@ def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
-    """A line a value; slots that are there on one side only are listed, for a config of other data
-    has none in common with the run's."""
+    """One line per difference. Slots that exist on one side only share a line.
+
+    A config for other data may have no slot in common with the run.
+    """
     lines, gone, added = [], [], []
     for key, old, new in wrong:
         if key == _ORDER and _in_both(old, new) == _in_both(new, old):
-            continue  # those that are gone or new are named
+            continue  # only slots were added or removed, and other lines list those
         slot = key.removeprefix("slots.yaml ")
         if slot != key and isinstance(old, dict) and new is None:
             gone.append(slot)
@@ -407,7 +424,7 @@ def _show(value: Any) -> str:
 
 
 def _size(file: str) -> int | None:
-    """Bytes of a local file; None for one that is gone or elsewhere."""
+    """Bytes of a local file; None if it is missing or remote."""
     try:
         return None if "://" in file else os.stat(file).st_size
     except OSError:
@@ -415,7 +432,10 @@ def _size(file: str) -> int | None:
 
 
 def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
-    """Lines of metrics.jsonl up to a pass, one for each; the others, torn ones too, are dropped."""
+    """Read the lines of metrics.jsonl up to a pass; remove all others from the file.
+
+    Torn and repeated lines are removed too.
+    """
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
         return Lines(config.alerts.window_passes)
@@ -432,7 +452,7 @@ def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
 
 
 def _lines_of(path: Path, passes: int) -> dict[int, dict[str, Any]]:
-    """Lines of metrics.jsonl up to a pass, by its number, in order; without torn ones."""
+    """The lines of metrics.jsonl up to a pass, by number, in order, without torn lines."""
     kept: dict[int, dict[str, Any]] = {}
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
         try:

@@ -1,14 +1,14 @@
-"""A training run, from a config and a run folder: it is opened, resumed, trained and closed.
+"""A training run: opens or resumes a run folder, trains its passes and closes it.
 
-RUN_DIR/config.json     the config, every value
-RUN_DIR/slots.json      the slots of that moment
-RUN_DIR/init.json       with --init-from: what was carried, reset and dropped
-RUN_DIR/store/          the sparse table and the dense state, one version a pass
-RUN_DIR/metrics.jsonl   one object a pass
-RUN_DIR/environment.json  where the last start ran
-RUN_DIR/summary.json    written at the end
-RUN_DIR/evaluate-<version>.json   by evaluation.py
-RUN_DIR/ranks/<r>/      the run dir of rank r, where there are several
+RUN_DIR/config.json       the config, with every value
+RUN_DIR/slots.json        the slots of the last start
+RUN_DIR/init.json         with --init-from: what was carried, reset and dropped
+RUN_DIR/store/            the sparse tables and the dense state; each commit is a version
+RUN_DIR/metrics.jsonl     one JSON object per pass
+RUN_DIR/environment.json  versions and hardware of the last start
+RUN_DIR/summary.json      written when the run ends
+RUN_DIR/evaluate-<version>.json   written by evaluation.py
+RUN_DIR/ranks/<r>/        the run dir of rank r > 0, if several ranks train
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ H = TypeVar("H", bound=Hook | None)
 
 @dataclass(frozen=True)
 class _Resumed:
-    """A run that stands where it goes on, with nothing opened yet."""
+    """A run whose resume point is known. Its table and programs are not open yet."""
 
-    config: Config  # with all values that a run chooses
+    config: Config  # complete: `settled` has chosen the values that the user left open
     slots: Slots
     run_dir: Path  # of this rank
     world: World
     passes: Passes
-    source: Source | None  # where its first rows come from
+    source: Source | None  # the run to take the first rows from
     point: ResumePoint
     recovered: recovery.Recovered | None
 
@@ -88,21 +88,28 @@ def train(
     skip: Sequence[str] = (),
     world: World = _ALONE,
 ) -> dict[str, Any]:
-    """Trains the passes of the config that the run dir has not committed yet, and commits them as
-    `checkpoint.every` says. Returns what summary.json holds.
+    """Train the passes of the config that the run dir has not committed yet.
+
+    The run commits as often as `checkpoint.every` says.
 
     Args:
-        source: RUN or RUN@VERSION, another run whose rows and dense parameters this one starts
-            from (docs/warm_start.md).
-        back_to: go back to this version first (`find_version`). fresh: move the run dir aside.
-        skip: patterns of files that the passes from here on leave out.
-        world: of the ranks that train together (train/coordination.py); each calls it.
+        config: the config of the run.
+        run_dir: the run dir; with several ranks, that of the first rank.
+        source: RUN or RUN@VERSION: another run whose rows and dense parameters this run starts
+            with (docs/warm_start.md).
+        back_to: a version to go back to first, as `find_version` takes it.
+        fresh: move the existing run dir aside and start from nothing.
+        skip: patterns of files to leave out of all passes that are not trained yet.
+        world: the ranks that train together (train/coordination.py). Every rank calls `train`.
 
-    Raises: PaddleBoxError of the kind that fits; the store is at its last commit then.
+    Returns: the contents of summary.json.
+
+    Raises:
+        PaddleBoxError: a subclass that says what went wrong. The store is at its last commit.
     """
     coordination.check_config(config, world, back_to)
-    recovery.is_on(config, world)  # or it raises
-    folder = config.trainer.visualdl  # before anything is written: the package may be absent
+    recovery.is_on(config, world)  # raises if these ranks cannot do partial recovery
+    folder = config.trainer.visualdl  # checked before anything is written: it may be missing
     scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None
     run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world)
     summary = _summary_if_done(run)
@@ -117,7 +124,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Start:
-    """What a command says of where a run starts: the arguments of `train`."""
+    """The arguments of `train` that say where the run starts."""
 
     source: str
     back_to: str
@@ -126,7 +133,7 @@ class _Start:
 
 
 def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resumed:
-    """Settles where the run goes on, and with which values."""
+    """Find the resume point of the run and complete its config."""
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
     source = find_source(start.source, run_dir) if start.source else None
@@ -159,7 +166,7 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resu
 def _resume_point(
     run_dir: Path, config: Config, slots: Slots, passes: Passes, start: _Start, world: World
 ) -> tuple[ResumePoint, recovery.Recovered | None]:
-    """Where all ranks go on, with the files that any of them leaves out."""
+    """The resume point that all ranks agree on, with the files that any rank leaves out."""
     if world.alone:
         return passes.resume(run_dir, config, slots, start.back_to, start.skip), None
     recovers, recovered = recovery.is_on(config, world), None
@@ -179,7 +186,7 @@ def _resume_point(
 
 
 def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
-    """summary.json, if every rank has trained all passes and has written it."""
+    """The contents of summary.json if every rank has trained all passes and written it."""
     point = run.point
     head = point.record.version if point.record is not None else 0
     summary = summary_of(run.run_dir, point.passes, head) if run.passes.are_done() else None
@@ -190,12 +197,12 @@ def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
 
 
 def _prepare(run: _Resumed) -> None:
-    """Writes what the run dir says of this start, and warns of what may not be meant."""
+    """Write the files of the run dir for this start, and warn of likely mistakes."""
     config, point = run.config, run.point
     make_run_dir(run.run_dir, config)
     write_slots(run.run_dir, run.slots)
     write_environment(run.run_dir, config, threads_of(config.store.threads))
-    (run.run_dir / "summary.json").unlink(missing_ok=True)  # it says that a run is done
+    (run.run_dir / "summary.json").unlink(missing_ok=True)  # it marks a run as complete
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)
         if point.plan and not point.passes:
@@ -205,9 +212,14 @@ def _prepare(run: _Resumed) -> None:
 
 
 def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict[str, Any]:
-    """Opens what training takes, trains all passes, and closes it. Returns the summary.
+    """Open the table, hooks and programs, train all passes, and close everything.
 
-    Args: tests: files to evaluate after each pass.
+    Args:
+        run: the run to train.
+        tests: files to evaluate after each pass.
+        scalars: the hook for VisualDL; None without `trainer.visualdl`.
+
+    Returns: the contents of summary.json.
     """
     config, world, started = run.config, run.world, time.perf_counter()
     store = run.run_dir / "store"
@@ -227,7 +239,7 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         training = _open_training(run, table)
         training.dataset.tracer = trace.tracer if trace is not None else None
         evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
-        # What one of them adds to the line of a pass, those behind it see.
+        # The order matters: a hook sees what earlier hooks added to the line of a pass.
         hooks = run_by(world.rank, [save, evaluate, metrics_file, alerts, scalars, copy])
         with feeding(training.dataset), training.rescue.guarding():
             PassLoop(training, run.passes, run.point, hooks).run()
@@ -238,13 +250,13 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
             hook.end()
         _check_trained(run)
         summary = _summary(run, training, time.perf_counter() - started)
-    # Only now: a merge that was under way is committed while the table is closed.
+    # Read after the table is closed: closing it commits a merge that was in progress.
     summary["version"] = table.head.version if table.head is not None else 0
     return summary
 
 
 def _open(stack: ExitStack, hook: H) -> H:
-    """Closes a hook at the end, if the config asks for it."""
+    """Enter the hook, if there is one, so that `stack` closes it."""
     if hook is not None:
         stack.enter_context(hook)
     return hook
@@ -257,7 +269,7 @@ def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:
 
 
 def _open_training(run: _Resumed, table: TableSet) -> Training:
-    """The programs with their dense state, and the dataset, as they were at the newest commit."""
+    """Build the programs and the dataset, with the state of the newest commit."""
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
     described: dict[str, Any] = {
@@ -266,7 +278,7 @@ def _open_training(run: _Resumed, table: TableSet) -> Training:
     }
     kept_from = table if recovery.is_on(config, world) else None
     rescue = recovery.Rescue(kept_from, runners, world, described, run.recovered)
-    world.wait("opened")  # from here on a rank without a store has lost it
+    world.wait("opened")  # every rank has a store now; a rank that has none later has lost it
     if run.source is not None and table.head is None:
         init_from(run.source, config, slots, table, runners, run.run_dir)
     if table.head is not None and table.head.dense:
@@ -298,23 +310,27 @@ def _log_start(run: _Resumed, table: TableSet) -> None:
 
 
 def _check_trained(run: _Resumed) -> None:
-    """Warns of a run of few steps. Raises: TrainingError for one of no step at all."""
+    """Warn if the run trained few steps.
+
+    Raises:
+        TrainingError: the run trained no step at all.
+    """
     config, lines = run.config, run.point.lines
     recovered = any("partial_recovery" in line for line in lines.recent)
     if lines.passes and not (lines.samples or recovered):
         raise TrainingError(
             f"{config.name}: {lines.passes} passes without one training step: the rows and "
-            "dense parameters are those it began with. "
+            "dense parameters have not changed. "
             f"data.drop_last is {config.data.drop_last}, "
-            f"data.batch_size {config.data.batch_size}; the log says how many instances each "
-            "pass had"
+            f"data.batch_size {config.data.batch_size}; the log has the number of instances of "
+            "each pass"
         )
     if run.world.rank == 0 and run.passes.listed and not recovered:
         warn_of_few_steps(config, lines)
 
 
 def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any]:
-    """What summary.json holds, but for the version."""
+    """The contents of summary.json, without the version."""
     config, lines, table = run.config, run.point.lines, training.table
     return {
         "name": config.name,
@@ -334,13 +350,13 @@ def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any
 
 @contextmanager
 def _ended_passes_committed(table: TableSet, world: World) -> Iterator[None]:
-    """Commits passes that had ended when an error ends the run: the error is of a later one."""
+    """If an error ends the run, commit the passes that ended before it."""
     try:
         yield
     except BaseException:
         if coordination.commits_alone(world):
             try:
                 table.commit_ended()
-            except PaddleBoxError as wrong:  # what stopped the run is what must be raised
+            except PaddleBoxError as wrong:  # the error that ended the run is the one to raise
                 log.error("passes that had ended are not committed: %s", wrong)
         raise

@@ -1,6 +1,6 @@
-"""A zoo model as something that can be stepped: a static program (PIR, old IR) or a dygraph layer.
+"""Runners: a zoo model as a static program (PIR or old IR) or as a dygraph layer.
 
-All three give the same step and the same dense state; which one runs is `trainer.program`.
+`trainer.program` chooses one of the three. All give the same steps and the same dense state.
 """
 
 from __future__ import annotations
@@ -26,38 +26,49 @@ paddle = ops.paddle
 
 
 class Runner(Protocol):
-    """A built model."""
+    """A model that is built and can be stepped. B = instances, T = tasks."""
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Forward, backward, update. Returns the mean loss and logits (B, T) from before the
-        update."""
+        """Run forward, backward and update on a batch.
+
+        Returns: the mean loss, and the logits (B, T) float32. Both are from before the update.
+        """
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Forward alone."""
+        """Run forward on a batch. Returns the mean loss and the logits (B, T) float32."""
 
     def finish_pass(self) -> None:
-        """Between the last step of a pass and its commit: ranks agree about what they have not told
-        each other. All of them call it."""
+        """Exchange what ranks still hold back, after the last step and before the commit.
+
+        Every rank calls it.
+        """
 
     @property
     def dense_sent_bytes(self) -> int:
-        """That this rank has sent to others for the dense parameters."""
+        """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        """Copies of parameters and optimizer state, by variable name."""
+        """Copies of the parameters and the optimizer state, by variable name."""
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """The reverse. Raises CorruptionError when names or shapes do not match the model."""
+        """Load what `dense_state` returned.
+
+        Raises:
+            CorruptionError: names or shapes do not match the model.
+        """
 
 
 def build_runner(config: Config, slots: Slots, world: World | None = None) -> Runner:
-    """The model of a config in the program mode it names. Seeds Paddle with `config.seed`.
+    """Build the model of a config as `trainer.program` says. Seeds Paddle with `config.seed`.
 
     Args:
-        world: of the ranks that train it together.
+        config: the config of the run, or of one phase.
+        slots: its slots.
+        world: the ranks that train the model together; None: one rank.
 
-    Raises: ConfigError for a program of the old IR on several ranks, for averages of parameters
-        that are themselves averaged now and then, and for rows on a GPU that cannot be there.
+    Raises:
+        ConfigError: an old-IR program on several ranks; `optimizer.averaging` together with
+            `ranks.dense: average`; or rows on a GPU that this machine or build does not have.
     """
     ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
     check_place(config.hbm.place)
@@ -83,6 +94,8 @@ def _build_runner(config: Config, slots: Slots, world: World | None, ranks: int)
 
 
 def seed_pass(seed: int, number: int) -> None:
-    """Makes what Paddle draws in a pass (dropout) a function of the run's seed and the pass's
-    number, so that a run which is taken up again draws the same."""
+    """Seed Paddle for a pass from the run's seed and the number of the pass.
+
+    A resumed run then draws the same random numbers (dropout) as one that was never stopped.
+    """
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))

@@ -1,8 +1,8 @@
-"""The values of a config that are settled once, when a run begins, and stay those of the run.
+"""Chooses values that a config leaves open, once, when a run begins.
 
-A run that has commits continues with the values it stored for all keys that its config does not
-name. A new one chooses what its config leaves open from the number of its rows and slots, alike on
-all ranks; what was chosen is stored with each commit, as if the config had named it.
+A new run chooses them from its model and the number of its rows and slots, alike on all ranks. Each
+commit stores them as if the config had named them. A run with commits uses its stored values for
+all keys that its config does not name.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ log = logging.getLogger("paddlebox")
 _ALONE = World()
 
 # Chosen with benchmarks/defaults.py (docs/results.md).
-_BATCH_SIZES = (  # by training rows of a rank
+_BATCH_SIZES = (  # (least training rows of a rank, batch size)
     *((1_000_000, 512), (400_000, 256), (50_000, 128)),
     *((25_000, 64), (0, 32)),
 )
-_UNCOUNTED = 512  # of streams of hours, and of files that only a command can read
-# The rate of embed_w: each slot of an instance moves the logit by its own, so few slots may have a
-# high one. A network learns beside them; without one they are all there is.
+_UNCOUNTED = 512  # if rows cannot be counted: streams of hours, and files read by a command
+# Bounds of the learning rate of embed_w. The embed_w of each slot in an instance adds to the logit,
+# so the fewer slots, the higher the rate. Models without a network get the upper bound.
 _RATES = (0.05, 0.2)
 _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
-# A regression gains from several epochs at a lower rate. FM's vectors learn few rows by heart.
+# Logistic regression gains from several epochs at a lower rate. FM does not: its vectors overfit.
 _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
-_DENSE_RATE_WITHOUT_NETWORK = 0.1  # the dense parameters are few there, and begin at 0
-_SCALED_ROWS = 20_000  # whose dense features are looked at
-_FEW_STEPS = 300  # fewer leave dense layers and rates close to where they began
+_DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
+_SCALED_ROWS = 20_000  # rows to compute dense_scale from
+_FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
 
 
 def settled(
@@ -59,11 +59,18 @@ def settled(
     """The config that the run trains with. Every rank calls it.
 
     Args:
-        plan: passes of the config; none of a stream of hours.
-        back_to: a version to go back to. source: the stored config of the run it starts from.
+        config: the config as the user wrote it.
+        slots: the slots of the run.
+        run_dir: the run dir of this rank.
+        plan: the passes of the config; empty for a stream of hours.
+        world: the ranks.
+        back_to: a version to go back to.
+        source: the stored config of the run that this run starts from (--init-from).
 
-    Raises: DataError naming a file that cannot be read; StoreError for a version that is not there;
-        ConfigError for a stored value that this release cannot read.
+    Raises:
+        DataError: a file cannot be read; the error names it.
+        StoreError: the version `back_to` does not exist.
+        ConfigError: this release cannot read a stored value.
     """
     mine = json.dumps(stored_config(run_dir, back_to)).encode()
     found = [json.loads(text) for text in world.gather("stored config", mine)]
@@ -78,9 +85,10 @@ def settled(
 def chosen(
     config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World = _ALONE
 ) -> Config:
-    """The config that a new run trains with. Every rank calls it.
+    """The config that a new run trains with. Every rank calls it. Logs what it chose.
 
-    Raises: DataError naming a file that cannot be read.
+    Raises:
+        DataError: a file cannot be read; the error names it.
     """
     reasons: list[str] = []
     several = _may_have_epochs(config)
@@ -102,10 +110,11 @@ def chosen(
 
 
 def warn_of_few_steps(config: Config, lines: Lines) -> None:
-    """Says at the end of a run that it was too short to learn much, and what to change.
+    """Log a warning at the end of a run if it trained too few steps to learn much.
 
     Args:
-        lines: of all its passes. No warning if lines of earlier starts are lost.
+        config: the config of the run.
+        lines: the lines of its passes. There is no warning if lines of earlier starts are lost.
     """
     if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
         log.warning(
@@ -120,13 +129,15 @@ def warn_of_few_steps(config: Config, lines: Lines) -> None:
 
 
 def batch_size_for(rows: int) -> int:
-    """What `auto` is for so many rows of a rank in an epoch."""
+    """The batch size that `auto` stands for. rows: of a rank in an epoch."""
     return next(size for least, size in _BATCH_SIZES if rows >= least)
 
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with what gives the rows and layers of a stored config their meaning, where it
-    names none."""
+    """The config with key_space, use_cvm and dense_scale of another run, unless it names them.
+
+    The rows and layers of the other run have no meaning with other values.
+    """
     data, theirs = config.data, source["data"]["key_space"]
     if "key_space" not in data.model_fields_set and theirs in [*KeySpace]:
         data = data.model_copy(update={"key_space": KeySpace(theirs)})
@@ -156,14 +167,14 @@ def _model_like(
 
 
 def _may_have_epochs(config: Config) -> bool:
-    """Whether several epochs may be chosen: not where days and hours follow each other."""
+    """Whether several epochs may be chosen. Not for data ordered by day or hour."""
     data, named = config.data, "epochs" in config.trainer.model_fields_set
     in_order = data.date or data.path_template or data.files_per_day
     return config.model.type is ModelType.LR and not (config.phases or named or in_order)
 
 
 def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
-    """The config with rates that fit its model and slots, where it names none."""
+    """The config with learning rates chosen by model and number of slots, unless it names them."""
     alone = config.model.type in _WITHOUT_NETWORK and not config.phases
     least, most = _RATES
     rate = round(min(max(1.0 / max(len(slots.sparse), 1), least), most), 3)
@@ -208,7 +219,7 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
 def _scaled(
     config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World, reasons: list[str]
 ) -> Config:
-    """The config with its models' dense_scale in place of auto."""
+    """The config with computed values in place of `dense_scale: auto`."""
     models = [config.model, *(phase.model for phase in config.phases.values())]
     if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
         return config
@@ -224,7 +235,7 @@ def _scaled(
     def of(model: AnyModelConfig) -> AnyModelConfig:
         if model.dense_scale != "auto":
             return model
-        custom = model.type is ModelType.CUSTOM  # whose layer may scale by itself
+        custom = model.type is ModelType.CUSTOM  # its layer may scale dense features by itself
         chosen = "none" if custom or not scales else scales
         return model.model_copy(update={"dense_scale": chosen})
 
@@ -245,7 +256,15 @@ def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> O
 def _chosen_table(
     table: TableConfig, where: str, rate: float, slots: int, reasons: list[str]
 ) -> TableConfig:
-    """where: its section. rate: of embed_w. slots: of all tables."""
+    """The table with a learning rate and an initial g2sum of embed_w, unless it names them.
+
+    Args:
+        table: the table.
+        where: key of its section.
+        rate: learning rate of embed_w.
+        slots: number of sparse slots of all tables.
+        reasons: gets a text of what was chosen.
+    """
     if table.embed.rule is not Rule.ADAGRAD:
         return table
     wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
@@ -259,16 +278,16 @@ def _chosen_table(
 def _rows_of_all(
     config: Config, plan: Sequence[PlannedPass], world: World
 ) -> tuple[int | None, str]:
-    """About how many rows an epoch has on all ranks, and how to say it; None: unknown."""
+    """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:
-        return None, "the rows cannot be counted beforehand"
+        return None, "the rows cannot be counted in advance"
     mine = _rows(config, plan) if world.rank == 0 else 0
     rows = int(world.gather("rows", str(mine).encode())[0])
     return rows, f"{'at least' if rows >= _BATCH_SIZES[0][0] else 'about'} {rows} training rows"
 
 
 def _rows(config: Config, plan: Sequence[PlannedPass]) -> int:
-    """About how many rows an epoch has: those of the first pass, times the passes."""
+    """The approximate number of rows of an epoch: rows of the first pass times passes."""
     passes = sum(planned.epoch == 1 for planned in plan)
     most = -(-_BATCH_SIZES[0][0] // passes)
     return passes * count_rows(plan[0].files, config.data, most)

@@ -1,4 +1,4 @@
-"""A zoo model as static programs, in PIR or the old IR."""
+"""A zoo model as static Paddle programs, in PIR or in the old IR."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from paddlebox.train.ranked import RATE, RankedRunner
 
 paddle = ops.paddle
 
-_GRADIENT = "box_gradient"  # fed to the program that updates: (n) float32
+_GRADIENT = "box_gradient"  # input of the update program: (n) float32
 
 
 class _OnHost:
-    """A static program's tensor, as numpy asks for one whose memory it may read."""
+    """A tensor of a static program as a DLPack object, so that numpy reads it without a copy."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
@@ -45,6 +45,8 @@ class _OnHost:
 
 
 class StaticRunner(RankedRunner):
+    """Runs one program to train and one to evaluate; top-k adds a third that updates."""
+
     def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
         super().__init__(config, world)
         paddle.enable_static()
@@ -54,11 +56,11 @@ class StaticRunner(RankedRunner):
         self._train = paddle.static.Program()
         self._gradient_size = 0  # n
         self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
-        self._state = self._train  # the program that has all of the dense state
+        self._state = self._train  # the program that holds the whole dense state
         if isinstance(self._mode, TopK):
             self._startup, self._state = paddle.static.Program(), paddle.static.Program()
             self._build_update(config, slots)
-        # A program of its own, over the same parameters: names are what they share.
+        # A separate program. It shares the parameters with `_train` because their names are equal.
         self._evaluate = paddle.static.Program()
         self._evaluate_fetch = self._build(
             config, slots, self._evaluate, paddle.static.Program(), train=False
@@ -71,7 +73,7 @@ class StaticRunner(RankedRunner):
     def _build(
         self, config: Config, slots: Slots, program: Any, startup: Any, train: bool
     ) -> list[Any]:
-        # Not of `program`: every dropout of every step would draw the same mask.
+        # If `program` were seeded too, dropout would draw the same mask in every step.
         startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
             widths = {"box_dense": dense_width(config, slots), "box_label": len(slots.tasks)}
@@ -107,7 +109,7 @@ class StaticRunner(RankedRunner):
             return [loss, logits]
 
     def _build_update(self, config: Config, slots: Slots) -> None:
-        """The optimizer in a program of its own, fed with the gradient that ranks agreed upon."""
+        """Build the update program: the optimizer, fed with the gradient summed over ranks."""
         self._startup.random_seed = config.seed
         with (
             paddle.static.program_guard(self._state, self._startup),
@@ -120,13 +122,11 @@ class StaticRunner(RankedRunner):
             create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
 
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        """Loss, logits and (n) the gradients of all parameters."""
         with paddle.static.scope_guard(self._scope):
             loss, logits, flat = self._exe.run(self._train, feed=feed, fetch_list=self._train_fetch)
         return float(np.asarray(loss).reshape(())), logits, flat
 
     def _apply(self, gradient: np.ndarray) -> None:
-        """Updates the parameters by (n) as of `_backward`."""
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
 
@@ -155,7 +155,7 @@ class StaticRunner(RankedRunner):
         check_same(expected, state)
         for name in expected:
             if name.startswith(RATE):
-                continue  # the config has it, and may have changed
+                continue  # it comes from the config, where it may have changed
             self._scope.find_var(name).get_tensor().set(state[name], self._place)
 
     def parameters(self) -> dict[str, np.ndarray]:

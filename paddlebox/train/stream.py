@@ -1,8 +1,8 @@
-"""Where the passes of a run come from: a list that is known, or hours that come (docs/hours.md).
+"""Sources of passes: a fixed list of files, or a stream of hourly logs (docs/hours.md).
 
-A stream needs no list of what was trained: the newest commit says which hour its pass was, and the
-next one is the hour after it. So logs may be deleted once they were trained, and a run that is
-years old starts as fast as a new one.
+A stream keeps no list of trained hours. The newest commit records the hour of its pass, and the
+next pass is the hour after it. So you may delete logs that were trained, and a run that is years
+old starts as fast as a new one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 
-_WATCHED_HOURS = 48  # that were trained or left out: do they change, do they come?
-_PROBED_HOURS = 200  # whether a template matches anything at all
-_SAID_EVERY_S = 600.0  # that an hour is waited for
+_WATCHED_HOURS = 48  # trained or left-out hours to check for later changes
+_PROBED_HOURS = 200  # hours to search before data.path_template is considered wrong
+_SAID_EVERY_S = 600.0  # between log lines while waiting for an hour
 
 
 class Passes(Protocol):
-    """The passes of a run, from where it stands."""
+    """The passes that a run still has to train, in order."""
 
-    told: Callable[[str], None]  # what is waited for, at each look
-    listed: Sequence[PlannedPass]  # all of them, from the first; none of a stream
+    told: Callable[[str], None]  # called at each look with what the run waits for
+    listed: Sequence[PlannedPass]  # all passes, from the first; empty for a stream
 
     def resume(
         self,
@@ -46,23 +46,27 @@ class Passes(Protocol):
         skip: Sequence[str] = (),
         known: Mapping[str, int] | None = None,
     ) -> resume.ResumePoint:
-        """`resume.resume`."""
+        """Resume the run with `resume.resume`, and continue with the first pass to train."""
 
     def are_done(self) -> bool:
-        """Whether all of them are committed."""
+        """Whether no pass is left to train."""
 
     def ready(self) -> PlannedPass | None:
-        """Takes the next one if it is there."""
+        """Take the next pass, or return None if its data is not complete yet."""
 
     def wait(self) -> PlannedPass | None:
-        """Takes the next one, once it is there; None at the end."""
+        """Wait for the next pass and take it. Returns None if no pass is left."""
 
     def hash_of(self, planned: PlannedPass) -> str:
-        """`resume.chain` at a pass. Called once for each, in order."""
+        """`resume.chain` at a pass. Called once per pass, in order."""
 
 
 class Listed:
-    """The passes of train_files."""
+    """The passes of `data.train_files`.
+
+    Args:
+        passes: all passes, from `plan_passes`.
+    """
 
     def __init__(self, passes: Sequence[PlannedPass]) -> None:
         self.listed, self._hashes = passes, [""]
@@ -96,15 +100,18 @@ class Listed:
 
 
 class Hourly:
-    """A pass of each hour of data.path_template.
+    """One pass per hour of `data.path_template`.
 
-    An hour is taken once it is over by the clock and complete. One that is not is waited for until
-    late_s after its end, and for late_s at least since it is the next one by a clock that is never
-    set; then `missing_hour` says what becomes of it. What was decided is not stored but with the
-    pass that follows: a run that is killed before looks again.
+    An hour is taken once it is over by the clock and its files are complete. Otherwise the run
+    waits for it until `data.late_s` after its end, and at least `data.late_s` by a monotonic clock
+    since it became the next hour. Then `data.missing_hour` decides. That decision is stored with
+    the next pass; a run that is killed before that looks at the hour again.
 
     Args:
-        clock, steady, sleep: as of `time`: time, monotonic, sleep.
+        config: the config of the run.
+        clock: `time.time`, or a replacement in tests.
+        steady: `time.monotonic`, or a replacement.
+        sleep: `time.sleep`, or a replacement.
     """
 
     listed: Sequence[PlannedPass] = ()
@@ -125,16 +132,16 @@ class Hourly:
         self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
         self._next = self._first
         self._number = 1  # of the next pass
-        self._plan = ""  # `resume.chain` of the passes that were hashed
+        self._plan = ""  # `resume.chain` at the last pass that was hashed
         self._skipped: dict[str, int] = {}
-        self._missing: list[Hour] = []  # before the next hour, since the last pass
-        self._since: float | None = None  # the next hour is waited for
-        self._said = 0.0
-        self._trained: deque[dict[str, int]] = deque(maxlen=_WATCHED_HOURS)
+        self._missing: list[Hour] = []  # hours left out since the last pass
+        self._since: float | None = None  # when the next hour became the next one
+        self._said = 0.0  # when the last log line about waiting was written; 0: not yet
+        self._trained: deque[dict[str, int]] = deque(maxlen=_WATCHED_HOURS)  # file -> bytes
         self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
         self.told: Callable[[str], None] = lambda _: None
 
-    # ---- where it stands
+    # ---- resume
 
     def resume(
         self,
@@ -151,15 +158,15 @@ class Hourly:
             del skipped
             done = self._go_to(run_dir, record)
             trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            there = [PlannedPass(0, 1, files) for files in self._there()] if skip else []
-            return trained + there, [self._plan] * done
+            present = [PlannedPass(0, 1, fs) for fs in self._present_files()] if skip else []
+            return trained + present, [self._plan] * done
 
         point = resume.resume_at(run_dir, config, slots, known_from, back_to, skip, known)
         self._skipped, point.plan = point.skipped, []
         return point
 
     def _go_to(self, run_dir: Path, record: VersionRecord | None) -> int:
-        """Goes to the hour after a version's pass. Returns its number."""
+        """Make the hour after a version's pass the next one. Returns the number of that pass."""
         self._next, self._number, self._plan = self._first, 1, ""
         self._trained.clear()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
@@ -169,8 +176,8 @@ class Hourly:
         if not hour:
             raise ConfigError(
                 f"{run_dir}: version {record.version} was trained on data.train_files, expected "
-                "hours of data.path_template: start a new run from it with --init-from, whose "
-                "data.from_hour is the first hour that it has not seen"
+                "hours of data.path_template: start a new run from it with --init-from, and set "
+                "data.from_hour to the first hour that was not trained"
             )
         began = datetime.fromisoformat(hour).astimezone(self._zone)
         first, template = self._first, self._data.path_template
@@ -179,7 +186,7 @@ class Hourly:
             raise ConfigError(
                 f"{run_dir}: version {record.version} ends with hour {hour}, expected to go on "
                 f"with {self._next.name}, found data.from_hour, or --backfill, at {first.name}: "
-                "hours in between would be left out; name that hour or an earlier one"
+                f"the hours in between would be left out; name {self._next.name} or an earlier one"
             )
         self._number, self._plan = done + 1, record.cursor["plan"]
         files = json.loads(record.cursor["line"])["files"]
@@ -187,8 +194,8 @@ class Hourly:
         self._trained.append({file: size for file, size in known if size is not None})
         return done
 
-    def _there(self) -> list[Sequence[str]]:
-        """Files of each hour that is there already, for what matches them."""
+    def _present_files(self) -> list[Sequence[str]]:
+        """The files of each untrained hour that is complete, to match against `skip`."""
         found: list[Sequence[str]] = []
         hour = self._next
         while not self._at_end(hour) and hour.end.timestamp() <= self._clock():
@@ -204,10 +211,10 @@ class Hourly:
         self._plan = resume.follow(self._plan, planned.date, planned.files)
         return self._plan
 
-    # ---- what comes
+    # ---- the next pass
 
     def ready(self) -> PlannedPass | None:
-        """Looks without waiting, and decides nothing of an hour that is not there."""
+        """Take the next pass without waiting. A missing hour is not given up here."""
         while not self._at_end(self._next) and (found := self._look()).files:
             if (planned := self._take(found)) is not None:
                 return planned
@@ -231,7 +238,7 @@ class Hourly:
         return self._until is not None and hour.begin >= self._until
 
     def _look(self) -> Log:
-        """At the next hour."""
+        """Look for the files of the next hour."""
         if self._since is None:
             self._since = self._steady()
         ahead = self._next.end.timestamp() - self._clock()
@@ -240,7 +247,7 @@ class Hourly:
         return look(self._data, self._next, self._data.retries)
 
     def _take(self, found: Log) -> PlannedPass | None:
-        """The next hour as a pass; None where all of its files are left out."""
+        """Make a pass of the next hour; None if all of its files are left out."""
         hour, number = self._next, self._number
         files = [f for f in found.files if self._skipped.get(f, number) >= number]
         self._go_on()
@@ -276,7 +283,11 @@ class Hourly:
         return self._data.missing_hour != "wait"
 
     def _check_template(self, found: Log) -> None:
-        """Raises: DataError where nothing is there of this hour nor any that is over."""
+        """Check that `data.path_template` matches anything.
+
+        Raises:
+            DataError: no hour from this one to the present is complete.
+        """
         hour = self._next
         for _ in range(_PROBED_HOURS):
             if self._at_end(hour) or hour.end.timestamp() > self._clock():
@@ -286,20 +297,24 @@ class Hourly:
             hour = hour_at(self._data.path_template, hour.end)
         raise DataError(
             f"data.path_template {self._data.path_template!r}: no hour from {self._next.name} on "
-            f"is there; of the first, {found.why}: see to the template, data.from_hour, "
+            f"is there; of the first, {found.why}: check the template, data.from_hour, "
             "data.ready_marker and data.time_zone"
         )
 
     def _leave_out(self, found: Log) -> None:
-        """Raises: DataError where the policy is to stop, or too many are missing."""
+        """Leave the next hour out.
+
+        Raises:
+            DataError: data.missing_hour is stop, or too many hours in a row are missing.
+        """
         what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
         if self._data.missing_hour == "stop":
             raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
         if len(self._missing) >= self._data.max_missing_hours:
             raise DataError(
                 f"{what}; so are the {len(self._missing)} before it, expected at most "
-                f"{self._data.max_missing_hours} in a row (data.max_missing_hours): see to the "
-                "logs, and to this machine's clock"
+                f"{self._data.max_missing_hours} in a row (data.max_missing_hours): check the "
+                "logs and this machine's clock"
             )
         log.warning("%s; it is left out (data.missing_hour: skip)", what)
         self._missing.append(self._next)
@@ -308,18 +323,21 @@ class Hourly:
 
     def _say(self, found: Log) -> None:
         text = f"hour {self._next.name}: waits, {found.why}"
-        self._tell(text)
+        self._report_wait(text)
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:
             late = self._clock() - self._next.end.timestamp() > self._data.late_s
             log.log(logging.WARNING if late else logging.INFO, "%s", text)
             self._said = now
 
-    def _tell(self, text: str) -> None:
+    def _report_wait(self, text: str) -> None:
         self.told(text)
 
     def _warn_of_changes(self) -> None:
-        """Of hours that were trained, or left out, since this process began."""
+        """Warn if files of trained hours changed, or left-out hours arrived.
+
+        It checks the last `_WATCHED_HOURS` of each that this process trained or left out.
+        """
         for at, before in enumerate(self._trained):
             changed = rewritten(before)
             for file, size in changed.items():

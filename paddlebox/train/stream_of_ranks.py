@@ -1,8 +1,8 @@
-"""Hours of a log that several ranks train (docs/hours.md): the first looks, all do what it says.
+"""A stream of hours on several ranks (docs/hours.md): the first rank looks and tells the others.
 
-Which hours are there, late or missing depends on a clock and on what a file system shows at that
-moment, so two ranks that looked would find two things. What the first one finds is a pass with its
-files and their sizes, by which they are shared out; the others hear nothing else of the log.
+Whether an hour is complete, late or missing depends on a clock and on the state of the file system
+at that moment, so two ranks could come to different results. Only the first rank looks at the log.
+It sends each pass with its files and their sizes, and every rank computes its share from the sizes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ log = logging.getLogger("paddlebox")
 
 
 def passes_of(config: Config, world: World) -> Passes:
-    """Of one rank or several. Raises: DataError naming a file or pattern of train_files that is not
-    there."""
+    """The source of passes for a config.
+
+    Raises:
+        DataError: a file or pattern of `data.train_files` is missing; the error names it.
+    """
     if not config.data.path_template:
         return Listed(plan_passes(config))
     return Hourly(config) if world.alone else HourlyOfRanks(config, world)
 
 
 class HourlyOfRanks(Hourly):
-    """`Hourly` of all ranks, each of which calls the same methods in the same order.
+    """`Hourly` on several ranks. All ranks call the same methods in the same order.
 
-    While the first one waits for an hour it says so to the others at every look, so that each finds
-    out within data.poll_s when another is gone.
+    While the first rank waits for an hour, it sends a message at every look. So every rank notices
+    within data.poll_s if another rank is gone.
     """
 
     def __init__(self, config: Config, world: World, **clocks: Any) -> None:
@@ -47,27 +50,29 @@ class HourlyOfRanks(Hourly):
     def wait(self) -> PlannedPass | None:
         return self._agree(super().wait() if self._looks else None)
 
-    def _there(self) -> list[Sequence[str]]:
-        found: list[Sequence[str]] = self._say_to_all(super()._there() if self._looks else None)
+    def _present_files(self) -> list[Sequence[str]]:
+        found: list[Sequence[str]] = self._broadcast(
+            super()._present_files() if self._looks else None
+        )
         return found
 
-    def _tell(self, text: str) -> None:
-        super()._tell(text)
-        self._say_to_all({"waits": text})
+    def _report_wait(self, text: str) -> None:
+        super()._report_wait(text)
+        self._broadcast({"waits": text})
 
     def _agree(self, found: PlannedPass | None) -> PlannedPass | None:
-        """What the first rank found; `found` is its own."""
-        said = self._say_to_all({"pass": asdict(found) if found is not None else None})
-        while "waits" in said:
-            self.told(said["waits"])
-            said = self._say_to_all(None)
-        if self._looks or said["pass"] is None:
+        """The pass that the first rank found. found: on the first rank, that pass; else None."""
+        message = self._broadcast({"pass": asdict(found) if found is not None else None})
+        while "waits" in message:
+            self.told(message["waits"])
+            message = self._broadcast(None)
+        if self._looks or message["pass"] is None:
             self._warn_of_few(found)
             return found
-        return PlannedPass(**said["pass"])
+        return PlannedPass(**message["pass"])
 
-    def _say_to_all(self, what: Any) -> Any:
-        """What the first rank says; the others' is not heard."""
+    def _broadcast(self, what: Any) -> Any:
+        """Send `what` from the first rank. The `what` of other ranks is ignored."""
         mine = json.dumps(what).encode() if self._looks else b""
         return json.loads(self._world.gather("hours", mine)[0])
 

@@ -1,4 +1,4 @@
-"""What the passes of a run are trained with."""
+"""The objects that are open while a run trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paddlebox.train.recovery import Rescue
 
 @dataclass(frozen=True)
 class Training:
-    """All that is open while passes are trained."""
+    """The config, table, dataset and programs of a run that is training."""
 
     config: Config
     slots: Slots

@@ -80,7 +80,7 @@ def test_going_back_by_name_and_by_number(data, tmp_path, unbroken):
     trained(*arguments(data, run_dir, "checkpoint.keep_versions=9"))
     assert tool("store", "name", run_dir, "2", "good").returncode == 0
     done = trained(*arguments(data, run_dir, "--from=good", "checkpoint.keep_versions=9"))
-    assert "back at version 2, without [3, 4]" in done.stderr
+    assert "went back to version 2, dropped [3, 4]" in done.stderr
     assert passes(run_dir) == [1, 2, 3, 4]
     assert digests(run_dir) == digests(unbroken)
     done = tool("train", *arguments(data, run_dir, "--from=1"))

@@ -73,7 +73,7 @@ def test_going_back_naming_and_copying_are_of_all_tables(data, tmp_path, unbroke
     trained(*arguments(data, run_dir, keep, f"checkpoint.copy_to={remote}"))
     assert tool("store", "name", run_dir, "2", "good").returncode == 0
     done = trained(*arguments(data, run_dir, "--from=good"))
-    assert "back at version 2, without [3, 4, 5, 6]" in done.stderr
+    assert "went back to version 2, dropped [3, 4, 5, 6]" in done.stderr
     assert "tables/wide: versions [3, 4, 5, 6] belong to no commit" in done.stderr
     assert digests(run_dir) == digests(unbroken)
     done = tool("store", "restore", remote, tmp_path / "new")

@@ -108,7 +108,7 @@ def test_a_run_from_before_the_first_release_is_refused_and_left_as_it_is(tmp_pa
     found = json.loads(tool(work, "store", "verify", "run", "--json"))
     assert (found["damage"], found["versions"], found["segments"]) == ([], [1, 2], 2)
     said = tool(work, "train", "-c", "config.yaml", "--run-dir", "run", code=4)
-    assert "says nothing of its configuration: choose another --run-dir, or --fresh" in said
+    assert "does not hold its configuration: choose another --run-dir, or --fresh" in said
     said = tool(work, "export", "run", "--out", "model", code=2)
     assert said.startswith("ConfigError: segment ")
     assert "holds rows of another layout" in said

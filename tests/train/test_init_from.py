@@ -169,7 +169,7 @@ def test_slots_widths_and_rules_may_change(runs, tmp_path, program):
     assert report["parts"] == {
         "show, click, embed_w": "carried",
         "embed state": "reset (adagrad -> adam)",
-        "embedx_w": "made anew (4 -> 6 floats)",
+        "embedx_w": "reinitialised (4 -> 6 floats)",
     }
     dense = {tensor["name"]: tensor for tensor in report["dense"]["carried"]}
     fresh = {tensor["name"]: tensor for tensor in report["dense"]["fresh"]}
@@ -279,7 +279,7 @@ def test_tables_are_carried_by_name(runs, tmp_path):
     assert tables["dropped"]["deep"] > 100
     assert tables["slots_moved"] == ["item", "query"]
     wide = tables["carried"]["wide"]
-    assert wide["parts"]["embedx_w"] == "made anew (6 -> 9 floats)"
+    assert wide["parts"]["embedx_w"] == "reinitialised (6 -> 9 floats)"
     assert wide["rows"] == report["rows"]["carried"] > 100  # query was all that default had
     assert report["rows"]["dropped_by_slot"].keys() == {"query"}
 
@@ -403,7 +403,7 @@ def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path):
         manifest.commit(VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=0))
     assert find_source(f"{run}@1", tmp_path).version == 1
     (run / "config.json").unlink()
-    with pytest.raises(StoreError, match="does not say what the run was"):
+    with pytest.raises(StoreError, match="does not describe the run"):
         find_source(str(run), tmp_path)
     with pytest.raises(ConfigError, match="run-dir itself"):
         find_source(str(run), run)

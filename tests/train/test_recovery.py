@@ -157,7 +157,7 @@ def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
     only = tmp_path / "only"
     make_store(only, (2, 40))
     assert newest_after_passes(versions(only))[2].is_partial
-    with pytest.raises(ConfigError, match=r"start once with checkpoint\.partial_recovery: true"):
+    with pytest.raises(ConfigError, match=r"train with checkpoint\.partial_recovery: true"):
         recovery.forget(only)
     begun = tmp_path / "begun"
     make_store(begun, (0, 40))
@@ -182,5 +182,5 @@ def test_ranks_that_share_no_memory_are_refused_and_one_rank_has_nobody_to_recov
     config = load_config(CONFIG, _ON)
     assert not recovery.is_on(config, World())
     assert not recovery.is_on(load_config(CONFIG, []), World(0, 2))
-    with pytest.raises(ConfigError, match="among ranks of one host today"):
+    with pytest.raises(ConfigError, match="expected all ranks on one host"):
         recovery.is_on(config, World(0, 2))

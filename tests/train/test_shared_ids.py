@@ -14,9 +14,9 @@ from paddlebox.train.opening import warn_of_unshared
 from tests.conftest import tool
 
 WARNING = (
-    "slots.yaml: with data.key_space per_slot an id in seen is another feature than the same id in "
-    "item, which the model compares it with; if both slots hold the same ids, give slot seen the "
-    "line `shares: item`"
+    "slots.yaml: the model compares seen with item, but with data.key_space per_slot the same id "
+    "is a different feature in each; if both slots hold the same ids, give slot seen the line "
+    "`shares: item`"
 )
 
 

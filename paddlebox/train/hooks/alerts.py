@@ -1,4 +1,4 @@
-"""Alerts of a run, its status.json, and its figures for Prometheus (`alerts`)."""
+"""Alerts of a run, its status.json and its metrics for Prometheus (`alerts`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from paddlebox.watch.watch import Watch
 
 
 class Alerts(Hook):
-    """Other ranks than the first have no alerts, only a status.json.
+    """Keeps status.json up to date and, on the first rank, raises alerts.
 
     Args:
-        recent: lines of metrics.jsonl that are there already.
+        config: the config of the run.
+        rank: of this process.
+        run_dir: the run dir of this rank.
+        recent: the last lines of metrics.jsonl from earlier starts.
     """
 
     def __init__(self, config: Config, rank: int, run_dir: Path, recent: Sequence[Line]) -> None:

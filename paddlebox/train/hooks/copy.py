@@ -1,4 +1,4 @@
-"""Copies of the commits of a run to another place (`checkpoint.copy_to`)."""
+"""Copies the commits of a run to another place (`checkpoint.copy_to`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paddlebox.train.hooks.hook import Hook
 
 
 class Copy(Hook):
-    """Copies versions in the background, as they are committed."""
+    """Copies each version in the background after its commit."""
 
     def __init__(self, config: Config, table: TableSet, store: Path, world: World) -> None:
         uri = coordination.copies_of(config, world.rank)

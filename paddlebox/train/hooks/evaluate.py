@@ -1,4 +1,4 @@
-"""Evaluation inside a run: of a pass before it is trained, of the test files after it."""
+"""Evaluation inside a run: a pass before it is trained, the test files after each pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from paddlebox.train.training import Training
 
 
 class Evaluate(Hook):
-    """Args: tests: files to evaluate after each pass; none: not at all."""
+    """Evaluates passes and test files with the current rows and dense parameters.
+
+    Args:
+        training: the run.
+        tests: files to evaluate after each pass; empty: none.
+    """
 
     def __init__(self, training: Training, tests: Sequence[str]) -> None:
         self._training, self._tests = training, tests

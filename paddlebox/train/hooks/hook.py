@@ -1,7 +1,8 @@
-"""What a run does beside training its passes: one class for each feature, called in a fixed order.
+"""Hooks: what a run does besides training, such as saves and evaluation. One class per feature.
 
-`run.py` opens the hooks of a run and lists them. Nothing registers itself by import, and the list
-is the same on every rank, because some hooks wait for the other ranks.
+`run.py` opens the hooks of a run and lists them in the order in which they are called. Importing a
+module registers nothing. The list is the same on every rank, because some hooks wait for the other
+ranks.
 """
 
 from __future__ import annotations
@@ -12,45 +13,49 @@ from typing import Any, ClassVar
 
 from paddlebox.train.plan import PlannedPass
 
-Line = dict[str, Any]  # what metrics.jsonl has of a pass; hooks add to it
+Line = dict[str, Any]  # the line of a pass in metrics.jsonl; hooks add to it
 
 
 class Hook:
-    """A hook that does nothing. A subclass overrides the moments it needs.
+    """Base class: every method does nothing. A subclass overrides the methods it needs.
 
-    A hook is a context manager around all passes; `close` is told of the error that ends the run.
+    A hook is a context manager around all passes.
     """
 
     #: False: only the first rank runs it, so it must not wait for other ranks.
     on_every_rank: ClassVar[bool] = True
 
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
-        """Once, before the first pass of this start.
+        """Called once, before the first pass of this start.
 
         Args:
-            line: of the last committed pass, if the earlier start ended before it was written.
-            passes: that are committed. on_any_rank: whether any rank lacks that line.
+            line: the line of the last committed pass, if an earlier start ended before it was
+                written; else None.
+            passes: number of committed passes.
+            on_any_rank: whether that line is missing on any rank.
         """
 
     def waits(self, text: str) -> None:
-        """The next pass is not there yet."""
+        """Called while the run waits for the data of the next pass. text: what it waits for."""
 
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
-        """Before the rows of a pass are fetched. Returns what its line has of it."""
+        """Called before the rows of a pass are fetched. Returns entries to add to its line."""
         return {}
 
     def pass_begins(self, planned: PlannedPass) -> None:
-        """Just before a pass is trained."""
+        """Called just before a pass is trained."""
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
-        """A pass has ended and is committed, or will be. What the hook adds to `line` is stored by
-        the hooks behind it."""
+        """Called when a pass has ended. It is committed, or a later commit will include it.
+
+        Later hooks store and use what this hook adds to `line`.
+        """
 
     def end(self) -> None:
-        """All passes are trained and committed."""
+        """Called when all passes are trained and committed."""
 
     def close(self, error: BaseException | None) -> None:
-        """The run is over. error: what ended it early."""
+        """Called when the run is over. error: the error that ended it early, or None."""
 
     def __enter__(self) -> Hook:
         return self
@@ -65,5 +70,5 @@ class Hook:
 
 
 def run_by(rank: int, hooks: Iterable[Hook | None]) -> list[Hook]:
-    """Those that this rank runs, in their order; None stands for one that the config leaves out."""
+    """The hooks that this rank runs, in order. None stands for a hook that the config disables."""
     return [hook for hook in hooks if hook is not None and (hook.on_every_rank or rank == 0)]

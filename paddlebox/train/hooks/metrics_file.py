@@ -1,4 +1,4 @@
-"""RUN_DIR/metrics.jsonl: one JSON object a pass."""
+"""RUN_DIR/metrics.jsonl: one JSON object per pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paddlebox.train.run_dir import append_json
 
 
 class MetricsFile(Hook):
-    """Writes the line of each pass, with all that the hooks before it have added."""
+    """Writes the line of each pass, including what earlier hooks added to it."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / "metrics.jsonl"

@@ -1,7 +1,7 @@
-"""An export file that a run keeps up with its saves (`publish`).
+"""Keeps an export file up to date with the saves of a run (`publish`).
 
-A process of its own does it (launch/follow.py): an export builds Paddle programs, and Paddle has
-one set of them a process, which the training thread uses. In a thread it ended in a segfault.
+A separate process does it (launch/follow.py). An export builds Paddle programs, and the programs of
+a process are global state that the training thread uses. An export in a thread ended in a segfault.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ log = logging.getLogger("paddlebox")
 
 
 class Publisher:
-    """The process, and a thread that hears what it did: `told`, of the fields of `Served`."""
+    """The process that exports, and a thread that reads its reports.
+
+    Args:
+        saves: folder of the saves.
+        config: the section `publish`.
+        told: called for each export with the fields of `Served`, in the thread that reads.
+    """
 
     def __init__(
         self, saves: str, config: PublishConfig, told: Callable[[Mapping[str, Any]], None]
     ) -> None:
         self._arguments = [saves, config.model_dump_json()]
         self._told = told
-        self._start()  # also for what a run that was killed had not brought in
+        self._start()  # also exports saves that an earlier, killed run did not
 
     def _start(self) -> None:
         package = str(Path(__file__).parents[3])
@@ -48,14 +54,14 @@ class Publisher:
             text=True,
             env={**os.environ, "PYTHONPATH": path},
         )
-        self._thread = threading.Thread(target=self._hear, args=(self._process,), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._thread.start()
         self.offer()
 
     def offer(self) -> None:
-        """A save is done."""
+        """Tell the process that a save is done."""
         if self._process.poll() is not None:
-            log.error("publish: its process ended with %d, and is started again", self._code())
+            log.error("publish: its process exited with code %d; restarting it", self._code())
             self._start()
             return
         assert self._process.stdin is not None
@@ -64,26 +70,28 @@ class Publisher:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Brings in what is done, and ends."""
+        """Export the saves that are done, and wait for the process to end."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._thread.join()
         if self._code() != 0:
-            log.error("publish: its process ended with %d", self._code())
+            log.error("publish: its process exited with code %d", self._code())
 
     def _code(self) -> int:
         return self._process.wait()
 
-    def _hear(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             self._told(json.loads(line))
 
 
 class Publish(Hook):
-    """Brings each save of a run into the served file. RUN_DIR/served.jsonl says which save was
-    served when, and how old the log of its pass was."""
+    """Exports each save of a run to the served file.
+
+    RUN_DIR/served.jsonl records when each save was served and how old its data was by then.
+    """
 
     on_every_rank = False
 
@@ -93,7 +101,7 @@ class Publish(Hook):
         self._publisher = Publisher(config.save.out, config.publish, self._served)
 
     def saved(self, kind: str) -> None:
-        """A save of this kind is done. Any thread may call it."""
+        """Note that a save of this kind is done. Thread-safe."""
         if self._every_save or kind == BASE:
             self._publisher.offer()
 

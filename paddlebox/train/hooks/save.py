@@ -1,4 +1,4 @@
-"""Writes the saves that the config asks for (`save`), beside the next passes."""
+"""Writes saves as the config schedules them (`save`), while the next passes train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from paddlebox.train.plan import PlannedPass
 
 
 class Save(Hook):
-    """Args: saved: is told the kind of each save once it is done, in the thread that wrote it."""
+    """Writes the saves of a run.
+
+    Args:
+        config: the config of the run.
+        table: the tables to save.
+        saved: called with the kind of each save when it is done, in the thread that wrote it.
+    """
 
     def __init__(self, config: Config, table: TableSet, saved: Callable[[str], None]) -> None:
         extra = {
@@ -27,7 +33,7 @@ class Save(Hook):
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
         if not passes:
             return
-        due = self._saves.due()  # a run that was killed may not have written it
+        due = self._saves.due()  # an earlier, killed run may not have written it
         if line is not None:
             line["save"] = due
 

@@ -1,4 +1,4 @@
-"""The figures of each pass as scalars for VisualDL, where it is installed."""
+"""The metrics of each pass as scalars for VisualDL (`trainer.visualdl`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paddlebox.errors import ConfigError
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.plan import PlannedPass
 
-# Sections of a line of metrics.jsonl whose numbers are scalars, beside those of the line itself.
+# Sections of a line of metrics.jsonl whose numbers become scalars, and numbers of the line itself.
 _SECTIONS = ("metrics", "test", "hits", "wait_s", "ssd", "sizes")
 _OF_THE_LINE = ("loss", "samples_per_s", "seconds", "unique_feasigns", "bad_lines")
 
 
 def scalars_of(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """(tag, value), as ("train/loss", 0.41) or ("test/auc", 0.8), of a line of metrics.jsonl."""
+    """(tag, value) pairs of a line of metrics.jsonl, such as ("train/loss", 0.41)."""
     for name in _OF_THE_LINE:
         yield from _numbers(f"train/{name}", line.get(name))
     for section in _SECTIONS:
@@ -39,9 +39,13 @@ def _numbers(tag: str, value: Any) -> Iterator[tuple[str, float]]:
 
 
 class Scalars(Hook):
-    """Writes scalars, by pass, below a folder that `visualdl --logdir` shows.
+    """Writes the scalars of each pass to a folder for `visualdl --logdir`.
 
-    Raises: ConfigError if VisualDL is not installed.
+    Args:
+        folder: the folder to write to.
+
+    Raises:
+        ConfigError: VisualDL is not installed.
     """
 
     on_every_rank = False

@@ -1,4 +1,4 @@
-"""A trace of all stages and threads of a run (`trainer.trace`)."""
+"""A trace of the stages and threads of a run (`trainer.trace`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("paddlebox")
 
 
 class Trace(Hook):
-    """Writes the trace when the run is over, also when it failed."""
+    """Writes the trace when the run is over, even if it failed."""
 
     def __init__(self, path: str) -> None:
         self.tracer, self._path = Tracer(), path
