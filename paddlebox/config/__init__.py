@@ -1,4 +1,4 @@
-"""Configuration: one YAML file, typed and frozen. Imports no Paddle."""
+"""Configuration: reads one YAML file into a typed, frozen `Config`. Imports no Paddle."""
 
 from paddlebox.config.checkpoint import CheckpointConfig, GuardConfig
 from paddlebox.config.data import DataConfig, Format, KeySpace, OversizePass

@@ -1,4 +1,4 @@
-"""`python -m paddlebox.config` prints the reference table; `docs/config.md` holds it."""
+"""`python -m paddlebox.config` prints the reference table of docs/config.md."""
 
 from paddlebox.config.describe import markdown
 

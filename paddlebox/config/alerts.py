@@ -9,14 +9,17 @@ from paddlebox.config.units import Bytes
 
 
 class AlertsConfig(Section):
-    """Who is on call hears of it. Rules of a pass look at `before` where the run predicts a pass's
-    files before it trains on them, else at its metrics."""
+    """Rules that raise alerts about a run.
+
+    Rules about metrics use `before`, the evaluation of a pass before it is trained, if the run has
+    it; otherwise they use the training metrics of the pass.
+    """
 
     max_auc_drop: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="alert if AUC is more than this below the mean of the passes before; 0: off",
+        description="alert if AUC is more than this below the mean of earlier passes; 0: off",
     )
     min_copc: float = Field(default=0.0, ge=0, description="alert if COPC is below this; 0: off")
     max_copc: float = Field(default=0.0, ge=0, description="alert if COPC is above this; 0: off")
@@ -25,8 +28,8 @@ class AlertsConfig(Section):
     )
     min_instances_share: Unit = Field(
         default=0.0,
-        description="alert if a pass has less than this share of the mean number of instances "
-        "before; 0: off",
+        description="alert if a pass has less than this share of the mean number of instances of "
+        "earlier passes; 0: off",
     )
     max_bad_line_ratio: Unit = Field(
         default=0.0, description="alert if a larger share of a pass's lines is malformed; 0: off"

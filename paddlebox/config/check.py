@@ -1,5 +1,7 @@
-"""From plain data to a typed model, with errors a person can act on: the path of the value, what
-was expected, what was found, and for an unknown key the legal one that is nearest.
+"""Validates plain data as a typed model, with helpful errors.
+
+An error has the path of the value, what was expected, what was found, and for an unknown key the
+nearest legal key.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _EXPECTED = {
     "model_attributes_type": "a section with keys of its own",
     "finite_number": "a finite number",
 }
-_BOUNDS = {  # the bound is in the error's ctx, under its second part
+_BOUNDS = {  # pydantic's error type: (words, key of the bound in the error's ctx)
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
     "less_than": ("less than", "lt"),
@@ -40,14 +42,16 @@ _PAGE = "docs/config.md describes the keys"
 
 
 def validate(model: type[M], values: Any, source: str, overridden: Set[str] = frozenset()) -> M:
-    """``values`` as a ``model``.
+    """Validate values as a model.
 
     Args:
-        source: what to call the place the values come from, usually a file.
-        overridden: dotted paths that the command line gave; the message says so.
+        model: the model.
+        values: plain data, as from YAML or JSON.
+        source: name of the origin of the values for messages, usually a file.
+        overridden: dotted paths that come from the command line; messages mark them.
 
     Raises:
-        ConfigError: lists every value that is wrong, one a line.
+        ConfigError: values are wrong. The error lists all of them, one per line.
     """
     try:
         return model.model_validate(values)
@@ -61,8 +65,11 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
 
 
 def sections_of(annotation: Any) -> _Sections:
-    """The models behind a field's type, also behind a list: several where a key of theirs chooses
-    one of them; none for a plain value and for a mapping from names to models."""
+    """The models in the type of a field, also inside a list.
+
+    There are several if their key `type` chooses one of them. There is none for a plain value and
+    for a mapping from names to models.
+    """
     if get_origin(annotation) is dict:
         return ()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -71,12 +78,12 @@ def sections_of(annotation: Any) -> _Sections:
 
 
 def tag_of(section: type[BaseModel]) -> str:
-    """The `type` by which a section is chosen from several."""
+    """The value of `type` that chooses this section."""
     return str(get_args(section.model_fields["type"].annotation)[0])
 
 
 def dotted(location: Location) -> str:
-    """("data", "train_files", 1) as "data.train_files[1]"."""
+    """A location as text: ("data", "train_files", 1) becomes "data.train_files[1]"."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -84,8 +91,10 @@ def dotted(location: Location) -> str:
 
 
 def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without the required keys that are missing because they are misspelled: the line of the
-    unknown key names them."""
+    """Drop errors about missing keys that are just misspelled.
+
+    The error about the unknown key already names them.
+    """
     absent = {e["loc"] for e in errors if e["type"] == "missing"}
     meant: set[Location] = set()
     for error in errors:
@@ -100,7 +109,7 @@ def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
 def _describe(
     model: type[BaseModel], error: ErrorDetails, overridden: Set[str]
 ) -> tuple[str, bool]:
-    """A line about the error, and whether it says what to do."""
+    """A line about an error, and whether the line says what to do."""
     location, chosen = _place(model, error["loc"])
     path = dotted(location)
     kind = error["type"]
@@ -124,7 +133,7 @@ def _describe(
         text = f"{_expected(error)}, found {_found(error['input'])}"
         step = _step(error)
     given = any(path == p or path.startswith((f"{p}.", f"{p}[")) for p in overridden)
-    # An override makes the sections on its way; one that should not be is an error of its own.
+    # An override creates the sections on its path. An unknown one of them is an error too.
     made = kind == "extra_forbidden" and any(p.startswith(f"{path}.") for p in overridden)
     origin = " (from -o)" if given or made else ""
     says = bool(step) or kind == "value_error"
@@ -146,7 +155,7 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _step(error: ErrorDetails) -> str:
-    """What to write instead, where that is plain from what was found."""
+    """What to write instead, if the value found makes it clear; else ""."""
     kind, value = error["type"], error["input"]
     if kind in ("enum", "literal_error"):
         return _choice(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
@@ -180,11 +189,13 @@ def _found(value: Any) -> str:
 
 
 def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Sections]:
-    """An error's location as the file has it, and the section that its last part is a key of,
-    before those that another `type` would have chosen there. Pydantic's location has the type too.
+    """The location of an error as in the file, and the sections that may hold its last part.
+
+    The first section is the one that `type` chose; the others are those that another `type` would
+    have chosen. Pydantic's location also contains the type, which the file's path does not.
     """
     kept: list[int | str] = []
-    sections: _Sections = (model,)  # that the part before has
+    sections: _Sections = (model,)  # the sections in which the next part is a key
     owners = sections
     in_mapping = to_choose = False
     for part in location:
@@ -205,7 +216,7 @@ def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Secti
 
 
 def _nearest(model: type[BaseModel], location: Location, sections: _Sections) -> str:
-    """The key that was probably meant: a sibling with a like name, or the same name elsewhere."""
+    """The key that was probably meant: a similar sibling, or the same name in another section."""
     siblings = list(sections[0].model_fields) if sections else []
     name = str(location[-1])
     able = [tag_of(other) for other in sections[1:] if name in other.model_fields]

@@ -1,4 +1,4 @@
-"""Keys of `checkpoint`: when passes are committed, what is kept, and what stops a commit."""
+"""Keys of `checkpoint`: when passes are committed, which versions are kept, and the guard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GuardAction(StrEnum):
 
 
 class GuardConfig(Section):
-    """What a pass must fulfil to be committed."""
+    """Checks that a pass must meet to be committed."""
 
     non_finite: Choice[GuardAction] = Field(
         default=GuardAction.STOP,
@@ -27,7 +27,7 @@ class GuardConfig(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="largest allowed drop of AUC from the pass before; 0: off",
+        description="largest allowed drop of AUC from the previous pass; 0: off",
     )
     max_copc_drift: float = Field(
         default=0.0, ge=0, description="largest allowed distance of a pass's COPC from 1; 0: off"
@@ -38,6 +38,8 @@ class GuardConfig(Section):
 
 
 class CheckpointConfig(Section):
+    """When to commit, and which versions to keep and copy."""
+
     every: Literal["pass", "date", "never"] | Annotated[int, Field(ge=1)] = Field(
         default="pass",
         description="commit after each pass, every N passes, after the last pass of each date, "

@@ -1,5 +1,7 @@
-"""Code that a config names: `module:name`, or `path/to/file.py:name`. To load it runs it, so a key
-that is given here stands behind `security.allow_commands`."""
+"""Loads code that a config names as `module:name` or `path/to/file.py:name`.
+
+Loading code runs it, so every key that names code requires `security.allow_commands`.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,14 @@ from paddlebox.errors import ConfigError
 
 
 def load_named(named: str, key: str) -> Any:
-    """What `named` is; a path is taken from the folder that the program runs in. A file is run
-    once a process, however often it is named.
+    """Load an object by name. A file is run only once per process.
 
     Args:
-        key: of the config, for the messages.
+        named: `module:name`, or `path/to/file.py:name` with a path relative to the current folder.
+        key: the key of the config, for messages.
 
-    Raises: ConfigError when there is nothing of that name, or the code fails while it is loaded.
+    Raises:
+        ConfigError: there is nothing of that name, or the code fails while it is loaded.
     """
     where, colon, name = named.rpartition(":")
     if not colon or not where or not name:
@@ -45,12 +48,12 @@ def _load_module(name: str) -> Any:
 
 def _load_file(path: Path) -> Any:
     whole = path.resolve()
-    # Two files of one name are two modules, and neither is a module that somebody installed.
+    # The hash separates files with equal names from each other and from installed modules.
     name = f"paddlebox_named_{hashlib.sha256(str(whole).encode()).hexdigest()[:16]}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     if not whole.is_file():
-        raise ConfigError(f"{path}: no such file; it is looked for from {Path.cwd()}")
+        raise ConfigError(f"{path}: no such file; the path is relative to {Path.cwd()}")
     spec = importlib.util.spec_from_file_location(name, whole)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: cannot be loaded as Python")

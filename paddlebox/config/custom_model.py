@@ -1,4 +1,4 @@
-"""A model of one's own, in a file of one's own, and what it may be told."""
+"""Keys of `model` for a user's own layer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from paddlebox.config.section import ListOf, Text
 
 
 class CustomConfig(NetworkConfig):
+    """A layer that the user has written."""
+
     type: Literal[ModelType.CUSTOM] = Field(description="a model of the zoo: docs/models.md")
     layer: Text = Field(
         description="the layer's class, path/to/file.py:Class or module:Class; needs "

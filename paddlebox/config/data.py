@@ -1,4 +1,4 @@
-"""Keys of `data`, what is read, and of `feeder`, where it waits for its pass."""
+"""Keys of `data`, what to read and how, and of `feeder`, memory and disk for loaded passes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def _auto_is_0(value: Any) -> Any:
 
 
 class DataConfig(StreamConfig):
+    """Files, their format, and how passes and batches are made of them."""
+
     format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
     slots: Text = Field(
         description="path of slots.yaml, which describes the columns and their transforms"
@@ -114,7 +116,7 @@ class DataConfig(StreamConfig):
         default=0,
         ge=0,
         le=1024,
-        description="threads that read, parse and key; 0: tuned during the run, at most 8",
+        description="threads that read and parse files; 0: tuned during the run, at most 8",
     )
     pack_threads: int = Field(
         default=0,
@@ -141,7 +143,8 @@ class DataConfig(StreamConfig):
         for name in ("files_per_pass", "date", "files_per_day"):
             if self.path_template and getattr(self, name):
                 raise ValueError(
-                    f"{name} is of train_files: leave it out, path_template has passes and dates"
+                    f"{name} works with train_files only: leave it out, path_template defines "
+                    "passes and dates"
                 )
         return self
 
@@ -158,6 +161,8 @@ class DataConfig(StreamConfig):
 
 
 class FeederConfig(Section):
+    """Memory, spill files and cache of loaded passes."""
+
     budget_bytes: Bytes = Field(
         default=0,
         ge=0,

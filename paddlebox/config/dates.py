@@ -1,4 +1,4 @@
-"""Days as PaddleBox writes them, YYYYMMDD, and as rows keep them: days since 1970-01-01."""
+"""Converts days between text, YYYYMMDD, and the number that rows hold, days since 1970-01-01."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ DigitText = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240
 
 
 def day_of(date: str) -> int:
-    """The day of a date; at least 1, because 0 means that no date is known.
+    """The day number of a date; at least 1, because 0 means that no date is known.
 
-    Raises: ValueError.
+    Raises:
+        ValueError: it is not a date YYYYMMDD, or not after 19700101.
     """
     try:
         if len(date) != 8 or not date.isdecimal():
@@ -36,5 +37,5 @@ def day_of(date: str) -> int:
 
 
 def date_of(day: int) -> str:
-    """The date of a day; "" for day 0."""
+    """The date of a day number; "" for 0."""
     return (_EPOCH + datetime.timedelta(days=day)).strftime("%Y%m%d") if day else ""

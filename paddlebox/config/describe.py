@@ -1,4 +1,4 @@
-"""The reference table of all keys, made from the schema, so that it cannot be out of date."""
+"""Generates the reference table of all keys from the schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ class Key(NamedTuple):
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
-    """Every key below ``model``, in the order of the schema."""
+    """Describe every key of a model, in the order of the schema.
+
+    Args:
+        model: the model.
+        prefix: text to put before each path.
+    """
     for name, field in model.model_fields.items():
         sections = sections_of(field.annotation)
         if len(sections) > 1:
@@ -45,7 +50,10 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
 
 
 def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
-    """Keys of sections of which `type` chooses one; where not all have a key, those that do."""
+    """Describe the keys of sections from which `type` chooses one.
+
+    The text of a key that only some of the sections have begins with their types.
+    """
     owners: dict[Key, list[str]] = {}
     for section in sections:
         for key in describe(section, prefix):
@@ -57,10 +65,10 @@ def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterat
     for key, tags in owners.items():
         others = [tag_of(section) for section in sections if tag_of(section) not in tags]
         if len(others) < len(tags):
-            of = f"not {', '.join(others)}: " if others else ""
+            scope = f"not {', '.join(others)}: " if others else ""
         else:
-            of = f"{', '.join(tags)}: "
-        yield key._replace(meaning=of + key.meaning)
+            scope = f"{', '.join(tags)}: "
+        yield key._replace(meaning=scope + key.meaning)
 
 
 def markdown() -> str:

@@ -1,4 +1,4 @@
-"""Where a model finds the slots of an instance among its inputs."""
+"""The positions of slots in the inputs of a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from paddlebox.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fields:
-    """Spans are [begin, end).
+    """The positions of all slots. Spans are [begin, end).
 
-    Letters: C = cells: a place for each slot that is pooled, max_length for a sequence.
-    W = floats of all dense slots.
+    C = number of cells: one per pooled slot, max_length per sequence. W = floats of all dense
+    slots.
     """
 
-    cells: Mapping[str, tuple[int, int]]  # of each sparse slot, among C
-    dense: Mapping[str, tuple[int, int]]  # of each dense slot, among W
-    sequences: Mapping[str, int]  # column of a sequence's length, among W + their number
+    cells: Mapping[str, tuple[int, int]]  # sparse slot -> its span in C
+    dense: Mapping[str, tuple[int, int]]  # dense slot -> its span in W
+    sequences: Mapping[str, int]  # sequence -> column of its length, from W on
 
     @property
     def cell_count(self) -> int:
+        """C"""
         return max((end for _, end in self.cells.values()), default=0)
 
     @property
@@ -32,8 +33,15 @@ class Fields:
         return max((end for _, end in self.dense.values()), default=0)
 
     def check(self, names: Sequence[str], key: str) -> None:
-        """Raises: ConfigError naming one that is neither a sparse nor a dense slot. key: who names
-        them."""
+        """Check that names are slots.
+
+        Args:
+            names: the names.
+            key: the key of the config that holds them, for messages.
+
+        Raises:
+            ConfigError: a name is neither a sparse nor a dense slot.
+        """
         known = [*self.cells, *self.dense]
         for name in names:
             if name not in known:
@@ -43,12 +51,14 @@ class Fields:
 
 
 def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
-    """The fields of slots that are all of one table.
+    """The positions of slots that all belong to one table.
 
     Args:
-        sequences: sparse slots that are fed id by id.
+        slots: the slots.
+        sequences: sparse slots whose ids are fed one by one.
 
-    Raises: ConfigError for one that is no sparse slot, or has no max_length.
+    Raises:
+        ConfigError: a sequence is not a sparse slot, or has no max_length.
     """
     at = 0
     cells = {}

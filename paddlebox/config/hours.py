@@ -1,9 +1,9 @@
-"""Hours of a log that goes on: what a template names, in which time zone, and when each is over.
+"""The hours of a continuous log: renders path templates in a time zone and finds where hours end.
 
-A step is what one rendering of the template names: an hour of local time where it has {hour}, else
-a day. Steps are walked in UTC, so none is lost or doubled where clocks change: the hour that a
-spring skips is no step, and the two hours of autumn that have one name are one step of two hours,
-unless the template tells them apart (`{hour:%H%z}`).
+A step is the span of time for which a template renders to the same text: an hour of local time if
+it has {hour}, else a day. Steps advance in UTC, so that none is lost or repeated when clocks
+change. The hour that is skipped in spring is not a step. The two hours of autumn with the same name
+are one step of two hours, unless the template distinguishes them (`{hour:%H%z}`).
 """
 
 from __future__ import annotations
@@ -23,27 +23,33 @@ _PROBE = datetime(2024, 3, 5, 12, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Hour:
-    """One step: an hour, or a day where the template has no {hour}."""
+    """One step: an hour, or a day if the template has no {hour}."""
 
-    begin: datetime  # local
-    end: datetime
+    begin: datetime  # in the time zone of the log
+    end: datetime  # exclusive
 
     @property
     def name(self) -> str:
-        """As 2024-01-01T05:00+00:00: one moment, whatever the clocks did."""
+        """A unique name such as 2024-01-01T05:00+00:00, with the offset from UTC."""
         return self.begin.isoformat(timespec="minutes")
 
     @property
     def date(self) -> str:
+        """The local day, YYYYMMDD."""
         return self.begin.strftime("%Y%m%d")
 
 
 def render(template: str, at: datetime) -> str:
+    """Replace {date} and {hour} in a template by those of a moment."""
     return _FIELD.sub(lambda found: at.strftime(found[2] or _DEFAULTS[found[1]]), template)
 
 
 def check_template(template: str) -> None:
-    """Raises: ValueError for other fields than {date} and {hour}, or where days look alike."""
+    """Check a template.
+
+    Raises:
+        ValueError: it has fields other than {date} and {hour}, or is the same for two days.
+    """
     rest = _FIELD.sub("", template)
     if "{" in rest or "}" in rest:
         raise ValueError(
@@ -54,11 +60,16 @@ def check_template(template: str) -> None:
 
 
 def is_hourly(template: str) -> bool:
+    """Whether two successive hours render differently."""
     return render(template, _PROBE) != render(template, _PROBE + _HOUR)
 
 
 def zone_of(name: str) -> tzinfo:
-    """Raises: ValueError for a name that the tz database does not have."""
+    """The time zone of a name.
+
+    Raises:
+        ValueError: the tz database does not have the name.
+    """
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -68,16 +79,19 @@ def zone_of(name: str) -> tzinfo:
 
 
 def moment(text: str, zone: tzinfo) -> datetime:
-    """The beginning of YYYYMMDD, or of the hour YYYYMMDDHH; of two hours of a name, the first.
+    """The beginning of the day YYYYMMDD, or of the hour YYYYMMDDHH.
 
-    Raises: ValueError.
+    Of two hours with the same name it is the first.
+
+    Raises:
+        ValueError: the text has another form or is not a date.
     """
     day, hour = text[:8], text[8:] or "00"
     if len(text) not in (8, 10) or not hour.isdecimal() or int(hour) > 23:
         raise ValueError(f"expected YYYYMMDD or YYYYMMDDHH, found {text!r}")
     day_of(day)
     local = datetime.strptime(day + hour, "%Y%m%d%H").replace(tzinfo=zone)
-    return local.astimezone(UTC).astimezone(zone)  # an hour that is none is the one after it
+    return local.astimezone(UTC).astimezone(zone)  # an hour that clocks skip becomes the next one
 
 
 def end_of(text: str, zone: tzinfo) -> datetime:
@@ -89,7 +103,7 @@ def end_of(text: str, zone: tzinfo) -> datetime:
 
 
 def hour_at(template: str, begin: datetime) -> Hour:
-    """The step that begins at a moment."""
+    """The step of a template that begins at a moment."""
     name, end = render(template, begin), _later(begin)
     while render(template, end) == name:
         end = _later(end)

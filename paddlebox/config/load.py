@@ -1,4 +1,4 @@
-"""A config file and the command line's overrides, made into one `Config`."""
+"""Loads a config file with the overrides of a command line."""
 
 from __future__ import annotations
 
@@ -15,28 +15,37 @@ from paddlebox.errors import ConfigError
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The config in the file ``path``, after the ``overrides``.
+    """Load a config file and apply overrides.
 
     Args:
-        path: a YAML file. Paths in it are relative to the current directory, as on a command line.
+        path: a YAML file. Paths in it are relative to the current folder, as on a command line.
         overrides: texts "key.path=value". The value is YAML: "[a, b]" is a list, "1e-3" a number.
-            A later one wins; a section may be replaced as a whole. An empty value gives a key, or
-            a section, its default.
+            The last override of a key wins. A whole section can be replaced. An empty value
+            resets a key or a section to its default.
 
     Raises:
-        ConfigError: the file cannot be read, or a key or value is wrong; lists all of them. So is
-            a password in a URI.
+        ConfigError: the file cannot be read, keys or values are wrong, or a URI has a password.
+            The error lists all wrong keys and values.
     """
     return config_of(read_yaml(path), overrides, str(path))
 
 
 def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> Config:
-    """As `load_config`, of the values that a file has, which are changed by the overrides; source:
-    what to call the file. Of a config that a run has stored: give `completed(values)`."""
+    """`load_config` for values that have been read already.
+
+    Args:
+        values: the values; overrides modify them. Pass `completed(values)` for a config that a
+            run has stored.
+        overrides: as of `load_config`.
+        source: name of the file, for messages.
+
+    Raises:
+        ConfigError: as of `load_config`.
+    """
     overridden: set[str] = set()
     for override in overrides:
         overridden.add(_apply(values, override))
-    refuse_passwords(values, source)  # before anything could quote one
+    refuse_passwords(values, source)  # first, so that no other error quotes a password
     return validate(Config, values, source, overridden)
 
 

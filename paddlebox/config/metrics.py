@@ -1,4 +1,4 @@
-"""Items of `metrics`: what a pass is measured by beside the usual."""
+"""Items of `metrics`: metrics to measure besides the usual ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 
 from paddlebox.config.section import Choice, ListOf, Section, Text
 
-# Of PaddleBox's set, which every pass has.
+# Names of PaddleBox's set, which is measured in every pass.
 USUAL_METRICS = (
     *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "logloss"),
     *("size", "tasks"),
 )
-CMATCH_RANK = "box_cmatch_rank"  # the column of cmatch << 32 | rank, where log keys are parsed
+CMATCH_RANK = "box_cmatch_rank"  # column of cmatch << 32 | rank; it needs parsed log keys
 
 
 class MetricMethod(StrEnum):
@@ -26,9 +26,11 @@ class MetricMethod(StrEnum):
 
 
 class MetricConfig(Section):
-    """A metric beside the usual ones . Columns are slots of which an instance's
-    first value counts, `box_search_id`, `box_cmatch_rank`, or variables of a program of one's
-    own."""
+    """A metric besides the usual ones.
+
+    A column is a slot, whose first value per instance counts; `box_search_id` or
+    `box_cmatch_rank`; or a variable of the user's own program.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = Field(
         description="key in metrics.jsonl"
@@ -73,6 +75,6 @@ class MetricConfig(Section):
 
     @property
     def columns(self) -> set[str]:
-        """What an instance must have beside the model's probability and the label."""
+        """The columns that it needs besides the model's probability and the label."""
         named = {self.label, self.prediction, self.group, *self.mask}
         return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}

@@ -1,6 +1,6 @@
-"""The models of the zoo and what each may be told: one section a model, chosen by `type`.
+"""Keys of `model` for models with one task. Each model has a section, which `type` chooses.
 
-A key that several models have is defined once, in a section that they share.
+A key that several models have is defined once, in a base class of their sections.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Gate(StrEnum):
 
 
 class ModelConfig(Section):
-    """What all models have."""
+    """Keys of all models."""
 
     type: Choice[ModelType] = Field(description=_TYPE)
     slots: ListOf[Text] = Field(
@@ -73,37 +73,39 @@ class ModelConfig(Section):
 
     @property
     def dense_scales(self) -> tuple[tuple[float, float], ...]:
-        """(W) mean and deviation of each dense feature; empty where they are not scaled, or `auto`
-        is not settled."""
+        """(W) mean and deviation of each dense feature.
+
+        Empty if features are not scaled, or `auto` has not been replaced yet.
+        """
         return () if isinstance(self.dense_scale, str) else self.dense_scale
 
     @property
     def page_views(self) -> bool:
-        """Whether it reads who was shown beside an instance, as only the join phase has it."""
+        """Whether the model reads the other instances of a page view. Only join provides them."""
         return False
 
     @property
     def sequences(self) -> tuple[str, ...]:
-        """Sparse slots that the model reads id by id."""
+        """Sparse slots whose ids the model reads one by one."""
         return ()
 
     @property
     def items(self) -> Mapping[str, str]:
-        """Of a sequence of ids: the slot whose ids they are compared with."""
+        """Slot of a sequence -> slot of the item that the model compares it with."""
         return {}
 
 
 class WithoutNetwork(ModelConfig):
-    """Models that read weights and vectors alone."""
+    """Models without a network: they read only the weights and vectors of rows."""
 
     @property
     def use_cvm(self) -> bool:
-        """There is no network that could read counts."""
+        """Always false: only a network could read shows and clicks."""
         return False
 
 
 class NetworkConfig(ModelConfig):
-    """Models with a network over the slots."""
+    """Keys of models with a network over the slots."""
 
     hidden: ListOf[Width] = Field(
         default=(400, 400, 400), description="widths of the hidden layers"

@@ -1,4 +1,4 @@
-"""No password in a configuration: it would be in the log, the run dir, every version and save."""
+"""Refuses passwords in a config, which is copied to the log, the run dir, versions and saves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ _WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 
 
 def refuse_passwords(fields: Any, where: str) -> None:
-    """Raises: ConfigError naming the keys of texts with a URI such as s3://name:password@bucket,
-    and nothing of their values."""
+    """Check that no text is a URI with a password, such as s3://name:password@bucket.
+
+    Args:
+        fields: plain data.
+        where: name of its origin, for messages.
+
+    Raises:
+        ConfigError: there is such a text. The error names its key but does not show its value.
+    """
     found = list(dict.fromkeys(_keys(fields, "")))
     if found:
         raise ConfigError(

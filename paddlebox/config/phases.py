@@ -1,4 +1,4 @@
-"""Keys of `phases`, two programs over one table, and whose a dense state is (docs/phases.md)."""
+"""Keys of `phases`, two programs over one table, and the names of their dense states."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class PhaseConfig(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
 
 
-# Update's state has the names that a run of one program gives.
+# The dense state of update has the same names as in a run with one program.
 _PREFIX = {Phase.UPDATE: "", Phase.JOIN: "join/"}
 
 
 def stored_names(phase: Phase, state: Mapping[str, T]) -> dict[str, T]:
-    """The state of a phase's program as a commit has it."""
+    """The dense state of a phase, under the names that a commit uses."""
     return {f"{_PREFIX[phase]}{name}": value for name, value in state.items()}
 
 
 def state_of(phase: Phase, state: Mapping[str, T]) -> dict[str, T]:
-    """What a phase's program has of a commit's dense state."""
+    """The dense state of a phase, taken from the dense state of a commit."""
     join = _PREFIX[Phase.JOIN]
     if phase is Phase.JOIN:
         return {n.removeprefix(join): value for n, value in state.items() if n.startswith(join)}

@@ -1,4 +1,4 @@
-"""How several ranks exchange rows, gradients and dense parameters (docs/ranks.md)."""
+"""Keys of `ranks`: how ranks exchange rows, gradients and dense parameters (docs/ranks.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SparseSync(StrEnum):
 
 
 class RanksConfig(Section):
-    """Read where there are several ranks."""
+    """Exchange between ranks. It has no effect on one rank."""
 
     rows: Choice[Wire] = Field(
         default=Wire.FLOAT32,
@@ -69,8 +69,8 @@ class RanksConfig(Section):
     )
     sparse_sync: Choice[SparseSync] = Field(
         default=SparseSync.SYNC,
-        description="sync: the rows of a step include the gradients of all steps before it; "
-        "async: of all but the last `staleness` steps, whose exchange it does not wait for",
+        description="sync: the rows of a step include the gradients of all earlier steps; async: "
+        "they may lack those of the last `staleness` steps, so that no step waits for them",
     )
     staleness: int = Field(
         default=1, ge=1, le=64, description="async: number of steps whose gradients a row may lack"

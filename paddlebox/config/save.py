@@ -1,4 +1,4 @@
-"""Keys of `save` and `publish`: what a run hands on to serving, by itself."""
+"""Keys of `save` and `publish`: saves and export files that a run writes for serving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BaseEvery(StrEnum):
 
 
 class SaveConfig(Section):
-    """Saves for serving that a run writes by itself."""
+    """Saves for serving that a run writes."""
 
     out: str = Field(default="", description="folder of base and delta saves; empty: no saves")
     base_every: Choice[BaseEvery] = Field(
@@ -30,7 +30,7 @@ class SaveConfig(Section):
 
 
 class PublishConfig(Section):
-    """An export file that the run keeps up with its saves (docs/serving.md)."""
+    """An export file that the run keeps up to date with its saves (docs/serving.md)."""
 
     file: str = Field(default="", description="export file that follows save.out; empty: none")
     every: Literal["pass", "date"] = Field(

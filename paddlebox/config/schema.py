@@ -1,7 +1,7 @@
-"""What a configuration may say. Everything that runs is described by one frozen `Config`.
+"""The schema of a configuration: one frozen `Config` describes a run.
 
-A field's comment is its ``description``: `docs/config.md` is made from it. Units stand in the
-names: ``_bytes`` takes an int or a text such as "64MiB". Each section has a file of its own.
+Each section has its own file. The ``description`` of a field appears in docs/config.md. Names
+contain units: a ``_bytes`` key takes an int or a text such as "64MiB".
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # 
 
 
 def _named_by_key(value: Any) -> Any:
-    """{key: table} as it was written, with each key as the table's name where it has none."""
+    """Give each table in {key: table} its key as name, if it has no name."""
     if not isinstance(value, dict):
         return value
     return {k: {"name": k, **t} if isinstance(t, dict) else t for k, t in value.items()}
 
 
 class SecurityConfig(Section):
+    """Permissions."""
+
     allow_commands: bool = Field(
         default=False,
         description="allow data.pipe_command, data.parser, model.layer and alerts.command, which "
@@ -46,7 +48,7 @@ class SecurityConfig(Section):
 
 
 class Config(Section):
-    """All of it. Made by `paddlebox.config.load_config`."""
+    """A complete configuration, usually made by `paddlebox.config.load_config`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = Field(
         description="name of the run; becomes part of a folder name"
@@ -81,7 +83,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     ranks: RanksConfig = Field(default_factory=RanksConfig)
     metrics: ListOf[MetricConfig] = Field(
-        default=(), description="metrics beside the usual ones: docs/metrics.md"
+        default=(), description="metrics besides the usual ones: docs/metrics.md"
     )
     save: SaveConfig = Field(default_factory=SaveConfig)
     publish: PublishConfig = Field(default_factory=PublishConfig)
@@ -91,7 +93,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _update_is_what_serves(cls, given: Any) -> Any:
-        """With phases, `model` and `optimizer` are those of update."""
+        """With phases, fill `model` and `optimizer` with those of update, which is served."""
         phases = given.get("phases") if isinstance(given, dict) else None
         if not phases or not isinstance(phases, dict):
             return given
@@ -102,8 +104,8 @@ class Config(Section):
         for name in ("model", "optimizer"):
             if name in given and given[name] != update.get(name):
                 raise ValueError(
-                    f"{name} is given beside phases, which have one each: leave it out, or say "
-                    f"phases.update.{name}"
+                    f"{name} is given together with phases, which have one each: leave it "
+                    f"out, or set phases.update.{name}"
                 )
         return {
             **{name: update[name] for name in ("model", "optimizer") if name in update},
@@ -116,7 +118,7 @@ class Config(Section):
             key = "phases.update.model" if self.phases else "model"
             raise ValueError(
                 f"{key}.type {self.model.type.value} reads page views, which only the join phase "
-                "has: say phases.join.model (docs/phases.md)"
+                "has: set phases.join.model (docs/phases.md)"
             )
         if self.phases and not self.data.logkey:
             raise ValueError(
@@ -125,7 +127,7 @@ class Config(Section):
             )
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
-            raise ValueError(f"metric {alone[0]!r}: phase is of a config with phases")
+            raise ValueError(f"metric {alone[0]!r}: phase needs a config with phases")
         return self
 
     @model_validator(mode="after")
@@ -134,9 +136,9 @@ class Config(Section):
             return self
         if self.ranks.sparse_sync is not SparseSync.ASYNC:
             raise ValueError(
-                "checkpoint.partial_recovery mixes rows of different moments, which ranks."
-                f"sparse_sync: {self.ranks.sparse_sync.value} never has: set it to async, or leave "
-                "partial_recovery out"
+                "checkpoint.partial_recovery mixes rows of different moments, which is not allowed "
+                f"with ranks.sparse_sync: {self.ranks.sparse_sync.value}: set it to async, or "
+                "leave partial_recovery out"
             )
         if self.checkpoint.every != "pass":
             raise ValueError(
@@ -149,7 +151,7 @@ class Config(Section):
     def _published_is_saved(self) -> Config:
         if self.publish.file and not self.save.out:
             raise ValueError(
-                "publish.file: expected save.out beside it, whose saves it follows, found none: "
+                "publish.file: expected save.out, because it follows the saves there, found none: "
                 "set save.out, or take publish.file out"
             )
         if self.alerts.max_serving_lag_s and not self.publish.file:
@@ -191,8 +193,8 @@ class Config(Section):
                 )
         if self.table.name in self.extra_tables:
             raise ValueError(
-                f"extra_tables.{self.table.name} is called as `table` is; choose another name, or "
-                "give table.name"
+                f"extra_tables.{self.table.name} has the same name as `table`; choose another "
+                "name, or set table.name"
             )
         if len(self.extra_tables) >= MAX_TABLES:
             raise ValueError(
@@ -202,8 +204,10 @@ class Config(Section):
 
     @property
     def tables(self) -> tuple[TableConfig, ...]:
-        """`table`, then `extra_tables` by name: what they feed a model must not depend on the order
-        in which a file has them."""
+        """`table`, then `extra_tables` sorted by name.
+
+        The inputs of a model must not depend on the order of tables in a file.
+        """
         return (self.table, *(self.extra_tables[name] for name in sorted(self.extra_tables)))
 
     @model_validator(mode="after")
@@ -213,8 +217,7 @@ class Config(Section):
             raise ValueError(
                 f"trainer.epochs is {self.trainer.epochs} and data."
                 f"{'path_template' if self.data.path_template else 'files_per_day'} {dated}: with "
-                "days the files are gone through once; "
-                "take one of them out"
+                "days the files are trained once; take one of them out"
             )
         return self
 
@@ -227,7 +230,7 @@ class Config(Section):
         return self
 
     def of_phase(self, phase: Phase) -> Config:
-        """What a phase trains, as a config without phases; itself where it has none."""
+        """The config of one phase, as a config without phases; `self` if it has no phases."""
         if not self.phases:
             return self
         own = self.phases[phase]
@@ -243,9 +246,9 @@ class Config(Section):
         )
 
     def canonical_json(self) -> str:
-        """Every value, defaults too, as JSON with sorted keys and no spaces."""
+        """All values, including defaults, as JSON with sorted keys and without spaces."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """SHA-256 of `canonical_json`: equal for equal values, however they were written."""
+        """SHA-256 of `canonical_json`, in hex. Equal values have equal fingerprints."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()

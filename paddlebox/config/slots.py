@@ -1,4 +1,4 @@
-"""slots.yaml: the columns of the input, in the order of the line, and what each becomes.
+"""slots.yaml: the columns of the input, in the order of a line, and the slot that each becomes.
 
 slots:
   - {name: click, type: label}
@@ -28,39 +28,39 @@ from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError
 
-INTERCEPT = "_intercept"  # the sparse slot of data that has none
+INTERCEPT = "_intercept"  # name of the sparse slot that is added if the data has none
 _CRITEO_COLUMN = re.compile(r"label|I([1-9]|1[0-3])|C([1-9]|1[0-9]|2[0-6])")
 
 
 class SlotType(StrEnum):
-    LABEL = "label"  # one number in [0, 1]: the first is the click, each is a task
+    LABEL = "label"  # one number in [0, 1]; each label is a task, and the first is the click
     DENSE = "dense"  # dim floats
     SPARSE = "sparse"  # any number of feasigns
 
 
 class Bucket(Section):
-    """A feasign for each range of a dense slot: as many as boundaries, and one more."""
+    """Maps the ranges of a dense slot to feasigns. N boundaries make N + 1 ranges."""
 
     of: Text  # a dense slot before this one, of dim 1 if there are boundaries
-    boundaries: ListOf[float]  # none: only of the intercept
+    boundaries: ListOf[float]  # empty for the intercept only
 
 
 class Csv(Section):
-    """How CSV files are written; for `data.format: csv`."""
+    """The CSV dialect, for `data.format: csv`."""
 
     delimiter: str = ","
-    header: bool = True  # the first line names the columns; else `columns`, or the slots, in order
-    list_separator: str = "|"  # between the values of one cell
-    columns: ListOf[Text] = ()  # the names of a file without a header, in order
-    skip: int = Field(default=0, ge=0)  # lines at the beginning of each file that are not read
-    null: ListOf[Text] = ()  # texts of a whole cell that stand for an empty one
+    header: bool = True  # the first line names the columns; else `columns` or the slots do
+    list_separator: str = "|"  # between the values of a cell
+    columns: ListOf[Text] = ()  # names of the columns of files without a header, in order
+    skip: int = Field(default=0, ge=0)  # lines to skip at the beginning of each file
+    null: ListOf[Text] = ()  # texts that, as a whole cell, count as empty
 
     @model_validator(mode="before")
     @classmethod
     def _columns_are_in_place_of_a_header(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        # YAML reads the key `null` as nothing.
+        # YAML reads the key `null` as None.
         values = {"null" if key is None else key: value for key, value in values.items()}
         if isinstance(values.get("null"), list) and None in values["null"]:
             raise ValueError('null: YAML reads an unquoted NULL as nothing: quote it, ["NULL"]')
@@ -69,7 +69,7 @@ class Csv(Section):
         if values.get("header"):
             raise ValueError(
                 "columns names the columns of files without a header: take out header: true; "
-                "where a header is to be replaced, skip it with skip: 1"
+                "to replace a header, skip it with skip: 1"
             )
         return {**values, "header": False}
 
@@ -101,8 +101,10 @@ class Csv(Section):
 
 
 class Tags(Section):
-    """Columns of ids, contents and log keys, where a dataset asks for them; for `data.format: csv`,
-    parquet and arrow."""
+    """Names of the columns of instance ids, contents and log keys, if a dataset parses them.
+
+    For `data.format: csv`, parquet and arrow.
+    """
 
     ins_id: Text = "ins_id"
     content: Text = "content"
@@ -110,6 +112,8 @@ class Tags(Section):
 
 
 class Slot(Section):
+    """A column of the input, or a feature that is computed from other slots."""
+
     name: Text
     type: Choice[SlotType]
     dim: int = Field(default=1, ge=1, le=1 << 20)
@@ -121,16 +125,16 @@ class Slot(Section):
     log1p: bool = False
     bucket: Bucket | None = None
     cross: ListOf[Text] | None = None
-    table: Text | None = None  # of extra_tables in the config; None: the default table
-    shares: Text | None = None  # with key_space per_slot: the slot whose ids are this one's too
+    table: Text | None = None  # a key of extra_tables in the config; None: the default table
+    shares: Text | None = None  # with key_space per_slot: equal ids of that slot are one feature
 
     @property
     def made(self) -> bool:
-        """Made of other slots and not read."""
+        """Whether it is computed from other slots, not read."""
         return self.bucket is not None or self.cross is not None
 
     def fields(self) -> dict[str, Any]:
-        """What the native FeedSchema takes for this slot; of all slots, `Slots.fields`."""
+        """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
         bucket = self.bucket
         return {
             **self.model_dump(exclude={"bucket", "table"}),
@@ -202,7 +206,7 @@ class Slot(Section):
 
 
 class Slots(Section):
-    """The slots of a data set. ``S`` sparse slots keep their order everywhere."""
+    """The slots of a data set. S = sparse slots, whose order is the same everywhere; T = tasks."""
 
     slots: ListOf[Slot]
     csv: Csv = Field(default_factory=Csv)
@@ -231,18 +235,18 @@ class Slots(Section):
         for slot in self.slots:
             if not slot.made and before and before[-1].made:
                 raise ValueError(
-                    f"slot {slot.name!r} is read and stands after {before[-1].name!r}, which is "
-                    "made; put those with bucket or cross last"
+                    f"slot {slot.name!r} is read from a column, but follows {before[-1].name!r}, "
+                    "which is made of other slots; put slots with bucket or cross last"
                 )
             if slot.bucket is not None:
                 dense = [s for s in before if s.type is SlotType.DENSE]
                 usable = [s.name for s in dense if s.dim == 1 or not slot.bucket.boundaries]
                 first = f"slot {slot.name!r}: bucket.of:"
-                _known(first, slot.bucket.of, usable, "a dense slot of dim 1 that stands before it")
+                _known(first, slot.bucket.of, usable, "a dense slot of dim 1 above it")
             for name in slot.cross or ():
                 usable = [s.name for s in before if s.type is SlotType.SPARSE]
                 first = f"slot {slot.name!r}: cross:"
-                _known(first, name, usable, "a sparse slot that stands before it")
+                _known(first, name, usable, "a sparse slot above it")
             before.append(slot)
         return self
 
@@ -278,18 +282,18 @@ class Slots(Section):
         return self
 
     def key_slots(self) -> tuple[int, ...]:
-        """(S) with key_space per_slot: the number that is mixed into each sparse slot's ids."""
+        """(S) the number that key_space per_slot mixes into the ids of each sparse slot."""
         names = [slot.name for slot in self.sparse]
         return tuple(names.index(slot.shares or slot.name) for slot in self.sparse)
 
     @property
     def label(self) -> Slot:
-        """The click: of the first task."""
+        """The label of the first task, the click."""
         return self.labels[0]
 
     @property
     def labels(self) -> tuple[Slot, ...]:
-        """(T) one a task."""
+        """(T) the labels, one per task."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.LABEL)
 
     @property
@@ -299,30 +303,35 @@ class Slots(Section):
 
     @property
     def dense(self) -> tuple[Slot, ...]:
+        """The dense slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.DENSE)
 
     @property
     def sparse(self) -> tuple[Slot, ...]:
+        """(S) the sparse slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.SPARSE)
 
     @property
     def dense_width(self) -> int:
-        """W: floats of all dense slots together."""
+        """W, the total number of floats of all dense slots."""
         return sum(slot.dim for slot in self.dense)
 
     @property
     def feed_dense(self) -> tuple[Slot, ...]:
-        """What the native feeder holds as floats: dense slots, and every label but the first, in
-        the order of the line."""
+        """The slots that the native feeder holds as floats, in the order of the line.
+
+        These are the dense slots and all labels except the first.
+        """
         first = self.label
         return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s is not first)
 
     @property
     def feed_dense_width(self) -> int:
+        """The total number of floats of `feed_dense`."""
         return sum(slot.dim for slot in self.feed_dense)
 
     def fields(self) -> list[dict[str, Any]]:
-        """What the native FeedSchema takes. It knows one label."""
+        """The slots as the native FeedSchema takes them. Labels after the first are dense there."""
         more = self.labels[1:]
         return [
             {**slot.fields(), "type": "dense"} if slot in more else slot.fields()
@@ -330,15 +339,18 @@ class Slots(Section):
         ]
 
     def of_serving(self) -> Slots:
-        """Without the labels that a prediction does not need to parse."""
+        """The slots for serving: without all labels but the first."""
         more = self.labels[1:]
         return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in more)})
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
-        """(S) how many places each sparse slot has in an instance whose `sequences` are fed id by
-        id: their max_length, 1 for the others.
+        """(S) the number of cells of each sparse slot: max_length for sequences, 1 for others.
 
-        Raises: ConfigError for a name that is no sparse slot, and one without a max_length.
+        Args:
+            sequences: names of the sparse slots whose ids are fed one by one.
+
+        Raises:
+            ConfigError: a name is not a sparse slot, or its slot has no max_length.
         """
         names = [slot.name for slot in self.sparse]
         for name in sequences:
@@ -355,9 +367,13 @@ class Slots(Section):
         return tuple((s.max_length or 1) if s.name in sequences else 1 for s in self.sparse)
 
     def tables(self, names: Sequence[str]) -> tuple[int, ...]:
-        """(S) which of the tables each sparse slot belongs to, the default one first in `names`.
+        """(S) the index of the table to which each sparse slot belongs.
 
-        Raises: ConfigError for a slot of a table that is not there, and a table without slots.
+        Args:
+            names: names of the tables, the default one first.
+
+        Raises:
+            ConfigError: a slot names a table that does not exist, or a table has no slots.
         """
         for slot in self.sparse:
             if slot.table is not None and slot.table not in names:
@@ -375,7 +391,11 @@ class Slots(Section):
         return chosen
 
     def check_format(self, data_format: Format) -> None:
-        """Raises ConfigError if a slot does not fit the format."""
+        """Check that the slots fit a data format.
+
+        Raises:
+            ConfigError: a slot, `csv` or `tags` does not fit.
+        """
         named = data_format in (Format.CSV, Format.PARQUET, Format.ARROW)
         absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
         if data_format is not Format.CSV and self.csv != Csv():
@@ -431,7 +451,7 @@ class Slots(Section):
 
 
 def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
-    """first: how the error begins."""
+    """Check that a name is usable. first: beginning of the error; kind: what is expected."""
     usable = list(usable)
     if name in usable:
         return
@@ -441,11 +461,11 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 
 
 def load_slots(path: str | Path) -> Slots:
-    """The slots in the file ``path``; of data without a sparse slot, with an intercept.
+    """Load slots.yaml. If it has no sparse slot, an intercept is added.
 
     Raises:
-        ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, there
-            is no label, or nothing but labels.
+        ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, or
+            there is no label, or there are only labels.
     """
     slots = validate(Slots, read_yaml(path), str(path))
     for slot in slots.sparse:
@@ -457,10 +477,10 @@ def load_slots(path: str | Path) -> Slots:
 
 
 def _with_intercept(slots: Slots, path: str | Path) -> Slots:
-    """With a sparse slot that has one feature, the same in every instance.
+    """Add a sparse slot with one feature that is the same in every instance.
 
-    Tables, operators, saves and exports then need no case of their own for S = 0, in which shapes
-    such as (B, 0, D) would reach Paddle; what is added is one row, a bias.
+    Then tables, operators, saves and exports need no special case for S = 0, with shapes such as
+    (B, 0, D). The cost is one row, which acts as a bias.
     """
     if not slots.dense:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Configurations that a run has stored, and what a later one that continues it takes from them.
+"""Reads the config that a run has stored, and merges it with the config that continues the run.
 
-A default may change between releases. What a run began with keeps its meaning: where a config does
-not name a key, the run continues with the value it has stored.
+Defaults may change between releases, but a run keeps the values it began with: if a config does not
+name a key, the run continues with its stored value.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
 from paddlebox.config.table import TableConfig
 
-# Keys, or sections of them, that change no result but the order of float sums in dense layers.
+# Keys and sections that affect results at most through the order of float sums in dense layers.
 FREE = (
     "name", "table.share", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
-    "data.slots",  # a path; what is in it is compared
+    "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
     "data.threads", "data.pack_threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
     "trainer.evaluate_after_pass", "trainer.evaluate_before_pass", "trainer.trace",
     "trainer.visualdl", "metrics", "save", "alerts", "publish",
 )  # fmt: skip
-# Keys that say which passes there are: free, as long as the passes that were trained stay.
+# Keys that determine the passes. They may change as long as the trained passes stay the same.
 PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
     "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
     "data.ready_marker", "data.missing_hour", "data.late_s", "data.poll_s",
     "data.max_missing_hours",
 )  # fmt: skip
-# Keys that may change between passes, as tuning does: what is stored keeps its meaning.
+# Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.
 TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout",
     "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
@@ -49,33 +49,37 @@ TUNED = (
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
 )  # fmt: skip
-# A config without them says that there are none: `model` and the slots go with them.
+# A config that does not name them has none; the stored ones are not taken over, because `model` and
+# the slots depend on them.
 _WHOLE = ("phases", "extra_tables")
-# All others give rows or dense parameters their meaning. Keys of `extra_tables` are as of `table`.
+# All other keys give rows or dense parameters their meaning. Keys of `extra_tables` count as those
+# of `table`.
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
-_PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there are as of `model` and `optimizer`
+_PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model` and `optimizer`
 
-# Values of keys that earlier releases did not write, because they did not have them.
+# Values of keys that earlier releases did not have, as those releases behaved.
 _BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {
     ("optimizer", "averaging"): 0.0,
     ("model", "dense_scale"): "none",
 }
 
-# Values of keys that a new run replaces by what it chooses.
+# Values that a new run replaces by values it chooses.
 _AUTO = {"batch_size": 0, "dense_scale": "auto"}
 
 S = TypeVar("S", bound=Section)
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config with the keys that its release did not have, at the values it behaved by.
-    Keys that are absent from the result have the defaults of today."""
+    """A stored config plus keys that its release did not have, set to how that release behaved.
+
+    Keys that are absent from the result have today's defaults.
+    """
     fields = copy.deepcopy(dict(stored))
     phases = fields.get("phases") or {}
     for (section, key), value in _BEFORE_THE_KEY.items():
         for place in (fields, *phases.values()):
             if place is fields and phases and section not in fields:
-                continue  # it is that of update
+                continue  # with phases, the top-level section is that of update
             of_place = place.setdefault(section, {})
             if isinstance(of_place, dict):
                 of_place.setdefault(key, value)
@@ -83,27 +87,36 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_stored(stored: Mapping[str, Any]) -> Config:
-    """A stored config as a `Config`. Raises: pydantic.ValidationError."""
+    """Validate a stored config.
+
+    Raises:
+        pydantic.ValidationError: this release cannot read it.
+    """
     return Config.model_validate(completed(stored), strict=False)
 
 
 def within(key: str, keys: Sequence[str]) -> bool:
-    """Whether a dotted key is one of keys, or below one. Keys of phases and extra_tables are as
-    those of `model`, `optimizer` and `table`."""
+    """Whether a dotted key is one of `keys`, or below one of them.
+
+    Keys of phases count as `model` and `optimizer`, those of extra_tables as `table`.
+    """
     key = _PHASE.sub("", _EXTRA.sub("table.", key))
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
 
 def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Config:
-    """The config with the stored values of keys that it does not name and that decide what a run
-    learns.
+    """Complete a config with stored values.
+
+    Keys that the config does not name and that affect what a run learns get their stored values.
+    Stored keys that this release does not know are ignored.
 
     Args:
+        config: the config that continues the run.
         stored: the config of a version.
-        source: what to call the place of the stored config.
+        source: name of the origin of the stored config, for messages.
 
-    Raises: ConfigError for a value that this release cannot read. Keys that it does not know are
-        left out.
+    Raises:
+        ConfigError: this release cannot read a stored value.
     """
     old = _read_known(stored, source)
 
@@ -111,7 +124,7 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
         if key in _WHOLE and not getattr(config, key):
             return True
         if key == "trainer.epochs" and config.model.type is ModelType.LR:
-            return False  # the run may have chosen it
+            return False  # the run may have chosen its value
         return within(key, (*FREE, *PASSES))
 
     return continued(config, old, is_free)
@@ -128,23 +141,25 @@ def _read_known(stored: Mapping[str, Any], source: str) -> Config:
                 continue
             *sections, name = wrong["loc"]
             place: Any = fields
-            for section in sections:  # a model's type stands among them, and is no section
+            for section in sections:  # pydantic adds a model's type to them; it is not a key
                 place = place.get(section, place)
             place.pop(name)
     return validate(Config, fields, source)
 
 
 def with_batch_size(config: Config, size: int) -> Config:
-    """The config with `auto` settled."""
+    """The config with a batch size in place of `auto`."""
     return config.model_copy(update={"data": config.data.model_copy(update={"batch_size": size})})
 
 
 def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix: str = "") -> S:
-    """``config`` with the values of ``stored`` for keys that it does not name, or names as auto.
+    """A section with stored values for the keys that it does not name, or names as auto.
 
     Args:
-        stored: of the same type as config.
-        is_free: whether a key, as a dotted path, is the config's own even where it is not named.
+        config: the section.
+        stored: the stored section, of the same type.
+        is_free: whether a key, given as a dotted path, never takes its stored value.
+        prefix: path of the section, with a dot at the end.
     """
     taken: dict[str, Any] = {}
     for name in type(config).model_fields:

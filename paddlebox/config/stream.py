@@ -1,4 +1,4 @@
-"""Keys of `data` for logs that go on, hour by hour (docs/hours.md)."""
+"""Keys of `data` for logs that arrive hour by hour (docs/hours.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MissingHour(StrEnum):
 
 
 class StreamConfig(Section):
-    """In place of `train_files`: files that come as time goes on, a pass of each hour."""
+    """A stream of hourly logs in place of `train_files`; each hour is a pass."""
 
     path_template: str = Field(
         default="",
@@ -81,6 +81,7 @@ class StreamConfig(Section):
                 raise ValueError(f"{name}: {error}") from None
             if len(text) == 10 and not is_hourly(self.path_template):
                 raise ValueError(
-                    f"{name}: expected YYYYMMDD, for path_template has no {{hour}}, found {text!r}"
+                    f"{name}: expected YYYYMMDD, because path_template has no {{hour}}, found "
+                    f"{text!r}"
                 )
         return self

@@ -1,4 +1,4 @@
-"""Keys of `table` and of each of `extra_tables`: rows, the rules they learn by, their life."""
+"""Keys of `table` and of each of `extra_tables`: rows, their update rules and their lifetime."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowPrecision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-# What each rule reads besides learning_rate, initial_range and the bounds.
+# The fields that each rule uses besides learning_rate, initial_range and the bounds.
 _RULE_FIELDS = {
     Rule.ADAGRAD: {"initial_g2sum"},
     Rule.STD_ADAGRAD: {"initial_g2sum"},
@@ -49,7 +49,7 @@ _ADAM_LEARNING_RATE = 0.001
 
 
 class RuleConfig(Section):
-    """How one part of a row learns. Defaults are those of PaddleBox."""
+    """The update rule of one part of a row. Defaults are those of PaddleBox."""
 
     rule: Choice[Rule] = Field(default=Rule.ADAGRAD, description="update rule")
     learning_rate: float = Field(
@@ -89,15 +89,15 @@ class RuleConfig(Section):
         if not adam or "learning_rate" in given:
             return handler(given)
         made = handler({"learning_rate": _ADAM_LEARNING_RATE, **given})
-        made.model_fields_set.discard("learning_rate")  # the config does not name it
+        made.model_fields_set.discard("learning_rate")  # because the config does not name it
         return made
 
     @model_validator(mode="after")
     def _consistent(self) -> RuleConfig:
         if self.min_bound >= self.max_bound:
             raise ValueError(f"min_bound {self.min_bound} is not below max_bound {self.max_bound}")
-        # A value that nothing would read is a mistake. The default is let through, so that a config
-        # that was written out in full can be read again.
+        # A value that nothing uses is a mistake. Defaults are accepted, so that a config that was
+        # written out with all values can be read again.
         for other in set[str]().union(*_RULE_FIELDS.values()) - _RULE_FIELDS[self.rule]:
             if getattr(self, other) != type(self).model_fields[other].default:
                 raise ValueError(f"{other} is set, but the rule {self.rule.value} does not use it")
@@ -105,7 +105,7 @@ class RuleConfig(Section):
 
 
 class EmbedRuleConfig(RuleConfig):
-    """The rule of embed_w, the one weight that every row has from the start."""
+    """The update rule of embed_w, the single weight that every row has from the start."""
 
     learning_rate: float = Field(
         default=0.05,
@@ -136,7 +136,7 @@ class EmbedRuleConfig(RuleConfig):
 
 
 class AdmissionConfig(Section):
-    """Which feasigns get a row at all."""
+    """Which feasigns get a row."""
 
     min_count: int = Field(
         default=1,
@@ -159,12 +159,12 @@ class AdmissionConfig(Section):
 
 
 class LifeConfig(Section):
-    """When rows fade, go, and are saved for serving. Names and defaults are those of PaddleBox."""
+    """When rows decay, expire, and are saved for serving. Names and defaults are PaddleBox's."""
 
     auto: bool = Field(
         default=True,
         description="end a day automatically when the date of a pass is later than that of the "
-        "pass before",
+        "previous pass",
     )
     show_click_decay_rate: float = Field(
         default=0.98, gt=0, le=1, description="factor for shows and clicks at a day's end"
@@ -197,6 +197,8 @@ class LifeConfig(Section):
 
 
 class TableConfig(Section):
+    """A table: the layout of its rows and how they are trained."""
+
     name: Text = Field(default="default", description="name of the table")
     embedx_dim: int = Field(default=8, ge=1, le=253, description="D, the width of embedx")
     embedx_threshold: float = Field(

@@ -1,4 +1,4 @@
-"""The models of several tasks, of sequences and of two towers, and what each may be told."""
+"""Keys of `model` for models with several tasks, with sequences, and with two towers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Count = Annotated[int, Field(ge=1, le=64)]
 
 
 class TaskConfig(NetworkConfig):
-    """Models with an output for each label of slots.yaml."""
+    """Keys of models with one output per label of slots.yaml."""
 
     tower: ListOf[Width] = Field(
         default=(64,), description="widths of the hidden layers of each task's own network"
@@ -36,16 +36,18 @@ class SharedBottomConfig(TaskConfig):
 class MmoeConfig(TaskConfig):
     type: Literal[ModelType.MMOE] = Field(description=_TYPE)
     mixed_experts: _Count = Field(
-        default=4, description="networks of `hidden` that the tasks' gates mix"
+        default=4, description="expert networks of `hidden` layers, mixed by the tasks' gates"
     )
 
 
 class PleConfig(TaskConfig):
     type: Literal[ModelType.PLE] = Field(description=_TYPE)
-    shared_experts: _Count = Field(default=2, description="experts of all tasks, at each level")
+    shared_experts: _Count = Field(
+        default=2, description="experts that all tasks share, at each level"
+    )
     task_experts: _Count = Field(default=2, description="experts of each task, at each level")
     levels: Annotated[int, Field(ge=1, le=8)] = Field(
-        default=1, description="extraction levels, each of experts of `hidden`"
+        default=1, description="extraction levels; each expert has `hidden` layers"
     )
 
 
@@ -61,8 +63,8 @@ class AitmConfig(TaskConfig):
     calibration: float = Field(
         default=0.6,
         ge=0,
-        description="weight of the loss for a task that is predicted to be likelier than the one "
-        "before",
+        description="weight of the loss for a task that is predicted to be likelier than the "
+        "previous task",
     )
 
     @model_validator(mode="after")
@@ -79,7 +81,7 @@ class Activation(StrEnum):
 
 
 class SequenceConfig(NetworkConfig):
-    """Models that read slots of many ids in order, the latest first."""
+    """Keys of models that read slots with many ids in order, the latest first."""
 
     history: dict[Text, Text] = Field(
         min_length=1,

@@ -1,4 +1,4 @@
-"""Keys of `hbm`, `mem` and `ssd`, the tiers of rows, and of `store`, which has all of them."""
+"""Keys of `hbm`, `mem` and `ssd`, the tiers that hold rows, and of `store`, common to all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class HbmPlace(StrEnum):
 
 
 class HbmConfig(Section):
+    """The rows of open passes, where the program runs."""
+
     budget_bytes: Bytes = Field(
         default=2 * GIB, ge=MIB, description="memory of all pass tables that exist at once"
     )
@@ -28,12 +30,16 @@ class HbmConfig(Section):
 
 
 class MemConfig(Section):
+    """The rows in host memory."""
+
     budget_bytes: Bytes = Field(
         default=GIB, ge=MIB, description="memory of the rows that are kept between passes"
     )
 
 
 class SsdConfig(Section):
+    """The rows on disk, and their compaction."""
+
     max_segment_bytes: Bytes = Field(
         default=256 * MIB, ge=64 * KIB, description="largest size of a segment file"
     )
@@ -65,6 +71,8 @@ class SsdConfig(Section):
 
 
 class StoreConfig(Section):
+    """Threads and parity of the store."""
+
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
     )

@@ -1,4 +1,4 @@
-"""Keys of `trainer`, the program and its run, and of `optimizer`, of its dense parameters."""
+"""Keys of `trainer`, the program and its run, and of `optimizer`, for dense parameters."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class OptimizerConfig(Section):
 
 
 class TrainerConfig(Section):
+    """The program, its epochs and threads, and evaluation within a run."""
+
     program: Choice[Program] = Field(
         default=Program.PIR, description="static program in PIR or the old IR, or dygraph"
     )
@@ -62,7 +64,7 @@ class TrainerConfig(Section):
     )
     evaluate_before_pass: bool = Field(
         default=False,
-        description="predict a pass's files before training on them: `before` in metrics.jsonl",
+        description="evaluate a pass before training on it: `before` in metrics.jsonl",
     )
     log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(

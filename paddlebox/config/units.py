@@ -1,4 +1,4 @@
-"""Units of values in a configuration."""
+"""Parses byte sizes with units, such as "64MiB"."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
 
 
 def parse_bytes(value: Any) -> Any:
-    """ "64MiB" as 67108864; an int, and anything that is no text, goes through as it is.
+    """Parse a size: "64MiB" becomes 67108864. A value that is not text is returned as it is.
 
     Raises:
-        ValueError: a text that is not a number and a unit, or not a whole number of bytes.
+        ValueError: the text is not a number with a unit, or not a whole number of bytes.
     """
     if not isinstance(value, str):
         return value
@@ -34,7 +34,7 @@ def parse_bytes(value: Any) -> Any:
 
 
 def _meant(match: re.Match[str] | None) -> str:
-    """What a number with another unit, as GB, probably stands for."""
+    """A hint about a number with another unit, such as GB."""
     letter = match[2][0].upper() if match else ""
     if match and letter in "KMGT" and match[2][1:].upper() in ("", "B", "IB"):
         return f"; did you mean {match[1]}{letter}iB?"

@@ -1,7 +1,7 @@
-"""YAML as people expect it: the scalars of YAML 1.2, and no key twice.
+"""Reads YAML with the scalars of YAML 1.2, and rejects repeated keys.
 
 PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is a boolean, ``010`` is eight and
-``1:30`` is ninety. A config that reads so is a trap, hence the core schema of YAML 1.2 here.
+``1:30`` is ninety. That surprises people, so this module uses the core schema of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
                     None,
                     None,
                     f"key {key.value!r} is already given in line {first}; expected each key once: "
-                    "take one of them out, or put what is below both under one",
+                    "take one of them out, or merge the two",
                     key.start_mark,
                 )
             seen[key.value] = key.start_mark
@@ -46,7 +46,7 @@ _SCALARS = (
     ),
     ("merge", r"<<", ["<"]),
 )
-# Not a copy of SafeLoader's table, which add_implicit_resolver would add to.
+# An empty table: add_implicit_resolver would otherwise extend a copy of SafeLoader's.
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(
@@ -55,13 +55,17 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The value that ``text`` holds.
+    """Parse YAML text.
+
+    Args:
+        text: the text.
+        source: name of its origin, for messages.
 
     Raises:
-        ConfigError: not YAML, or a key given twice; the message has ``source`` and the line.
+        ConfigError: it is not YAML, or a key is given twice. The error has source and line.
     """
     try:
-        # A SafeLoader in all but the scalars: it builds plain data only.
+        # _Loader changes only the scalars of SafeLoader: it builds plain data only.
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -74,7 +78,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _explained(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong, in words that need no knowledge of YAML's grammar where the cause is usual."""
+    """The problem in words; for common mistakes, without terms of YAML's grammar."""
     problem = str(error.problem or error.context)
     if "'\\t' that cannot start" in problem:
         return "found a tab, expected spaces: YAML is indented with spaces, replace the tab by them"
@@ -91,10 +95,10 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in the file ``path``; an empty file is an empty mapping.
+    """Read the mapping in a YAML file. An empty file is an empty mapping.
 
     Raises:
-        ConfigError: the file cannot be read, is not UTF-8 or YAML, or holds no mapping.
+        ConfigError: the file cannot be read, is not UTF-8 or YAML, or does not hold a mapping.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -341,7 +341,7 @@ def test_a_date_is_text_or_a_number_and_real(tmp_path: Path) -> None:
         tmp_path, text, "data.date=20230229"
     )
     assert "date, the day of the first files, is not" in error_of(tmp_path, text, "data.date=''")
-    assert "the files are gone through once" in error_of(tmp_path, text, "trainer.epochs=2")
+    assert "the files are trained once" in error_of(tmp_path, text, "trainer.epochs=2")
 
 
 def test_life_settings_are_those_of_paddlebox(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_life_settings_are_those_of_paddlebox(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        ("{default: {embedx_dim: 4}}", "extra_tables.default is called as `table` is"),
+        ("{default: {embedx_dim: 4}}", "extra_tables.default has the same name as `table`"),
         ("{wide: {name: other}}", "the key is the name: leave it out"),
         ("{" + ", ".join(f"t{n}: {{}}" for n in range(64)) + "}", "expected fewer than 64"),
     ],

@@ -101,7 +101,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         (GOOD + "  - {name: x, type: dense, default: a}", "default: expected a number, found 'a'"),
         (
             GOOD + "  - {name: x, type: sparse, bucket: {of: heigth, boundaries: [1]}}",
-            "slot 'x': bucket.of: expected a dense slot of dim 1 that stands before it, found "
+            "slot 'x': bucket.of: expected a dense slot of dim 1 above it, found "
             "'heigth'; did you mean 'height'?",
         ),
         (
@@ -126,12 +126,11 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ),
         (
             GOOD + "  - {name: x, type: sparse, cross: [user, usr]}",
-            "slot 'x': cross: expected a sparse slot that stands before it, found 'usr'; did you "
-            "mean 'user'?",
+            "slot 'x': cross: expected a sparse slot above it, found 'usr'; did you mean 'user'?",
         ),
         (
             GOOD + "  - {name: x, type: sparse, cross: [user, user]}\n  - {name: y, type: sparse}",
-            "slot 'y' is read and stands after 'x', which is made",
+            "slot 'y' is read from a column, but follows 'x', which is made",
         ),
         ("csv: {delimiter: ab}" + GOOD, "csv: delimiter: expected one character"),
         ("csv: {delimiter: '|'}" + GOOD, "found '|' as delimiter and as list_separator"),

@@ -96,7 +96,7 @@ HOURLY = {"format": "multislot", "slots": "s.yaml", "path_template": "l/{date}/{
         ({"from_hour": "20240101", "train_files": ["a"]}, "found both"),
         ({"path_template": ""}, "found neither"),
         ({"path_template": "", "until_hour": "20240101"}, "until_hour is set, but path_template"),
-        ({"from_hour": "20240101", "files_per_pass": 2}, "is of train_files: leave it out"),
+        ({"from_hour": "20240101", "files_per_pass": 2}, "works with train_files only: leave"),
     ],
 )
 def test_what_makes_no_sense_is_said(fields, what):

@@ -298,7 +298,7 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
             {"phases": {**PHASES, "join": {"model": {"type": "custom", "layer": "a.py:A"}}}},
             r"phases\.join\.model\.layer runs code, which is off",
         ),
-        ({"model": DNN, "metrics": [{"name": "m", "phase": "join"}]}, "phase is of a config with"),
+        ({"model": DNN, "metrics": [{"name": "m", "phase": "join"}]}, "phase needs a config with"),
     ],
 )
 def test_phases_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
