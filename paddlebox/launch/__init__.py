@@ -1,1 +1,1 @@
-"""Starting a run: settings of the process before Paddle is imported."""
+"""Command lines of the tools, and settings of the process before Paddle is imported."""

@@ -1,4 +1,4 @@
-"""Arguments of any command line, with errors that say what to write instead."""
+"""Parses command lines, with errors that say what to write instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paddlebox.config.hints import did_you_mean
 
 
 def number(text: str) -> float:
-    """A number of a command line, for argparse's `type`."""
+    """Parse a finite number; a `type` for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -23,7 +23,7 @@ def number(text: str) -> float:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """`parser.parse_args`, with the nearest name of an argument that there is not."""
+    """`parser.parse_args`, but the error about an unknown argument suggests the nearest one."""
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         names = [name for action in parser._actions for name in action.option_strings]

@@ -1,9 +1,9 @@
-"""Paddle's launcher, whose meeting point listens on the master's address alone.
+"""Paddle's launcher, changed so that its key-value server listens on the master's address only.
 
     python -m paddlebox.launch.bind_address ...    # arguments of paddle.distributed.launch
 
-Paddle's own listens on every address of the host, and believes whatever anyone writes there: which
-nodes there are, and what they are.
+Nodes meet at that server. Paddle's own launcher binds it to every address of the host, without
+authentication: anyone who reaches it can register nodes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from paddlebox.launch.launcher import launch_options
 
 
 def main() -> None:
+    """Run Paddle's launcher with the arguments of this process."""
     master = launch_options(["", *sys.argv[1:]], os.environ).master
     host = master.removeprefix("http://").rpartition(":")[0]
     if host:

@@ -1,7 +1,7 @@
 """The command lines of tools/train.py and tools/evaluate.py.
 
-Settings of the CPU libraries are made before anything imports Paddle (launch/process.py); so this
-module imports the rest only when the configuration is known.
+The settings of the CPU libraries must be made before Paddle is imported (launch/process.py), and
+they depend on the config. So this module imports Paddle's users inside of functions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ log = logging.getLogger("paddlebox")
 
 @heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
-    """tools/train.py. Returns the exit code (docs/running.md), after one line that says what went
-    wrong."""
+    """Run tools/train.py. An error is logged as one line.
+
+    Returns: the exit code (docs/running.md).
+    """
     parser = _train_parser()
     arguments = run_arguments.parsed(parser, argv, needs_run=False)
     if arguments.config is None and arguments.run_dir is None:
         parser.error(
-            "expected -c CONFIG, or RUN_DIR of a run that is to go on with its own, found neither: "
-            "give one of them"
+            "expected -c CONFIG, or the RUN_DIR of a run to continue, found neither: give one of "
+            "them"
         )
 
     def run() -> None:
@@ -80,7 +82,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
 def _train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Trains a model of the zoo, pass by pass, and commits each pass. A run dir "
-        "that holds a run is taken up where its newest commit stands."
+        "that holds a run is resumed after its newest commit."
     )
     run_arguments.add_run_dir(parser, "default: runs/<config name>-<time>")
     run_arguments.add_config(
@@ -93,16 +95,16 @@ def _train_parser() -> argparse.ArgumentParser:
         dest="back_to",
         default="",
         metavar="VERSION",
-        help="go back first: a version's number, YYYYMMDD, YYYYMMDD/PASS or a checkpoint's name; "
-        "versions after it are dropped",
+        help="go back to a version first, and drop the versions after it: its number, YYYYMMDD, "
+        "YYYYMMDD/PASS or the name of a checkpoint",
     )
     start.add_argument(
-        "--fresh", action="store_true", help="begin anew; the run dir is moved to RUN_DIR.old-N"
+        "--fresh", action="store_true", help="start from nothing; move RUN_DIR to RUN_DIR.old-N"
     )
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="write what every thread did, for ui.perfetto.dev; -o trainer.trace=FILE",
+        help="write a trace of all threads, for ui.perfetto.dev; same as -o trainer.trace=FILE",
     )
     parser.add_argument(
         "--init-from",
@@ -116,23 +118,28 @@ def _train_parser() -> argparse.ArgumentParser:
         nargs="+",
         action="extend",
         default=[],
-        help="leave these files out of all passes from here on: names or globs, matched from the "
-        "end of a path; later starts know it",
+        help="leave these files out of all passes that are not trained yet: names or globs, "
+        "matched from the end of a path; later starts remember them",
     )
     hours = parser.add_mutually_exclusive_group()
     hours.add_argument(
-        "--until", metavar="HOUR", help="end after it, YYYYMMDD or YYYYMMDDHH: data.until_hour"
+        "--until", metavar="HOUR", help="end after HOUR, YYYYMMDD or YYYYMMDDHH: data.until_hour"
     )
     hours.add_argument(
         "--backfill",
         metavar="FROM..TO",
-        help="train these hours of data.path_template, waiting for none, and end (docs/hours.md)",
+        help="train these hours of data.path_template without waiting, then end (docs/hours.md)",
     )
     return parser
 
 
 def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config:
-    """That of -c, or what the run was last started with. overrides: more of them."""
+    """The config of -c, or the config with which the run was last started.
+
+    Args:
+        arguments: from `run_arguments.parsed`.
+        overrides: overrides to apply after those of the command line.
+    """
     overrides = [*arguments.overrides, *overrides]
     if arguments.config is not None:
         return load_config(arguments.config, overrides)
@@ -144,7 +151,7 @@ def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = (
 
 
 def _of_hours(arguments: argparse.Namespace) -> list[str]:
-    """What --until and --backfill say, as overrides."""
+    """The overrides that --until and --backfill stand for."""
     if arguments.until is not None:
         return [f"data.until_hour={json.dumps(arguments.until)}"]
     if arguments.backfill is None:
@@ -163,44 +170,50 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:
-    """Raises: ConfigError for what each start of a supervised job would do again, or elsewhere."""
+    """Check that the supervisor can start the command repeatedly.
+
+    Raises:
+        ConfigError: an option would discard earlier training at each start, or each start would
+            use another run dir.
+    """
     given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
     if given:
         raise ConfigError(
-            f"{given} under tools/supervise.py: each start of the job would give up what the one "
-            "before has trained; do it without the supervisor, once, and go on with it"
+            f"{given} under tools/supervise.py: each start of the job would discard what the "
+            "previous start has trained; run it once without the supervisor, then start the "
+            f"supervisor without {given}"
         )
     if arguments.run_dir is None:
         raise ConfigError(
-            "no --run-dir under tools/supervise.py: each start of the job would make another one"
+            "no --run-dir under tools/supervise.py: each start of the job would create another one"
         )
 
 
 @heartbeat.told
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
-    """tools/evaluate.py. Prints one JSON object. Returns the exit code."""
+    """Run tools/evaluate.py. Prints one JSON object. Returns the exit code."""
     parser = run_arguments.run_parser(
-        "Evaluates the newest commit of a run on data.test_files; changes nothing in it."
+        "Evaluates the newest commit of a run on data.test_files. The run does not change."
     )
     run_arguments.add_files(parser)
     parser.add_argument(
         "--as-served",
         action="store_true",
-        help="only with the rows that tools/export.py keeps: what a served file will predict",
+        help="use only the rows that tools/export.py keeps, as a served file does",
     )
     parser.add_argument(
         "--threshold",
         type=number,
         metavar="SCORE",
-        help="with --as-served: of the export, where it is made with --threshold SCORE",
+        help="with --as-served: the --threshold of the export, if it has one",
     )
     _add_verbose(parser)
     parser.add_argument(
         "--dump",
         type=Path,
         metavar="FILE",
-        help="write label and prediction of every instance: Parquet if it ends with .parquet, else "
-        "PaddleBox's text",
+        help="write the label and prediction of every instance: Parquet if FILE ends with "
+        ".parquet, else PaddleBox's text format",
     )
     parser.add_argument(
         "--dump-slots",
@@ -208,18 +221,18 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         action="extend",
         default=[],
         metavar="SLOT",
-        help="with --dump: their first values too",
+        help="with --dump: also write the first value of each SLOT",
     )
     parser.add_argument(
         "--dump-ins-id",
         action="store_true",
-        help="with --dump: the data has ids (set_parse_ins_id); otherwise instances are numbered",
+        help="with --dump: write the instance ids of the data (set_parse_ins_id), not numbers",
     )
     parser.add_argument(
         "--phase",
         choices=[phase.value for phase in Phase],
         default=Phase.UPDATE.value,
-        help="of a run with phases: the program that predicts",
+        help="for a run with phases: the program that predicts",
     )
     arguments = run_arguments.parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
@@ -256,6 +269,6 @@ def _add_verbose(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="also log where the rows of a pass were found, the times of its stages, and settings "
-        "of libraries",
+        help="also log in which tiers the rows of a pass were found, the times of its stages, and "
+        "the settings of libraries",
     )

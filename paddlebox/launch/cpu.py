@@ -1,23 +1,24 @@
-"""Settings of Paddle's CPU libraries, chosen for the processor found.
+"""Settings of Paddle's CPU libraries, chosen for the processor of this machine.
 
-They live in the environment and are read once, when Paddle is imported: `apply` comes first. What a
-user has set stays as it is.
+They are environment variables that are read once, when Paddle is imported. So call `apply` first.
+Variables that the user has set are not changed.
 
-Measured on a 4-core AMD EPYC (family 26, AVX-512), static program of a 300-400-400-400-1 MLP with
-Adam, median ms a step, the better of two runs; in order: nothing set, with MKL_DEBUG_CPU_TYPE=7,
-and with FLAGS_eager_delete_tensor_gb=-1 too.
+Measured on a 4-core AMD EPYC (family 26, AVX-512): a static program of a 300-400-400-400-1 MLP with
+Adam, median ms per step, the better of two runs. The three numbers are: nothing set; with
+MKL_DEBUG_CPU_TYPE=7; and also with FLAGS_eager_delete_tensor_gb=-1.
 
     batch   1 thread            2 threads            4 threads
     512     28 / 9.3 / 6.6      95 / 6.8 / 5.0       82 / 6.0 / 5.1
     4096    264 / 57 / 48       812 / 33 / 34        481 / 40 / 28
 
-With two other busy threads on the machine and all set, batch 512 takes 6.9 / 4.8 / 68 and batch
-4096 takes 51 / 57 / 404. A team of OpenMP threads waits for its slowest: with a thread for
-each core none is left for the feeder and the store, and four are slower than one. Hence half the
-cores.
+With all of them set and two other busy threads on the machine, batch 512 takes 6.9 / 4.8 / 68 ms
+and batch 4096 takes 51 / 57 / 404 ms with 1 / 2 / 4 threads. OpenMP threads wait for the slowest of
+them. With one thread per core no core is left for the feeder and the store, and four threads are
+slower than one. So the default is half the cores.
 
-KMP_AFFINITY=granularity=fine,compact was measured and lost: with the above it gains at most a few
-percent, and it pins the calling thread, whose children (feeder, store) then all share its one core.
+KMP_AFFINITY=granularity=fine,compact was measured and rejected: it gains at most a few percent on
+top of the above. It also pins the calling thread, whose children (feeder, store) then all share its
+core.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from paddlebox.config import Program
 from paddlebox.errors import ConfigError, PassError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
-_MAX_DENSE_THREADS = 4  # the gain from 2 to 4 is small already; more was never worth its cores
+_MAX_DENSE_THREADS = 4  # the gain from 2 to 4 is already small; more never paid off
 
 
 class Setting(NamedTuple):
-    """A value for the environment, and why."""
+    """The value of an environment variable, and the reason for it."""
 
     value: str
     why: str
@@ -46,19 +47,20 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """The processor as far as the settings depend on it."""
+    """The properties of the processor that the settings depend on."""
 
-    vendor: str  # as in /proc/cpuinfo: "AuthenticAMD", "GenuineIntel"; "" where it does not say
-    flags: frozenset[str]
+    vendor: str  # as in /proc/cpuinfo: "AuthenticAMD", "GenuineIntel"; "" if it is not there
+    flags: frozenset[str]  # as in /proc/cpuinfo
     cores: int  # physical cores that this process may use, at least 1
 
     @staticmethod
     def parse(cpuinfo: str, allowed: set[int] | None = None, quota: float | None = None) -> CpuInfo:
-        """From the text of /proc/cpuinfo.
+        """Parse the text of /proc/cpuinfo.
 
         Args:
+            cpuinfo: the text.
             allowed: logical processors of the affinity mask; None: all.
-            quota: processors' worth of time that the container may use; None: no limit.
+            quota: CPU time that the container may use, in processors; None: no limit.
         """
         vendor, flags = "", frozenset[str]()
         cores: set[tuple[str, ...]] = set()
@@ -71,8 +73,8 @@ class CpuInfo:
             vendor = vendor or fields.get("vendor_id", "")
             flags = flags or frozenset(fields.get("flags", "").split())
             if allowed is None or int(number) in allowed:
-                # Two logical processors of one core share (physical id, core id); where these are
-                # not told, each counts as a core.
+                # Two logical processors of one core share (physical id, core id). If these are
+                # missing, each processor counts as a core.
                 core = fields.get("core id")
                 cores.add((fields.get("physical id", ""), core) if core else (number,))
         count = len(cores) or len(allowed or ()) or 1
@@ -82,7 +84,7 @@ class CpuInfo:
 
     @staticmethod
     def read() -> CpuInfo:
-        """Of this machine, this process's affinity mask and its container's quota."""
+        """Read this machine, the affinity mask of this process and the quota of its container."""
         text = _text("/proc/cpuinfo")
         return CpuInfo.parse(
             text, os.sched_getaffinity(0), parse_quota(_text("/sys/fs/cgroup/cpu.max"))
@@ -90,7 +92,11 @@ class CpuInfo:
 
 
 def parse_quota(cpu_max: str) -> float | None:
-    """Processors that a cgroup's cpu.max ("200000 100000", "max 100000") allows; None: no limit."""
+    """The number of processors that a cgroup's cpu.max allows; None: no limit.
+
+    Args:
+        cpu_max: the text of the file, such as "200000 100000" or "max 100000".
+    """
     parts = cpu_max.split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) == 0:
         return None
@@ -98,15 +104,20 @@ def parse_quota(cpu_max: str) -> float | None:
 
 
 def keep_heaps_small() -> bool:
-    """Makes the C library give large arrays back to the system; False where it is not glibc.
+    """Make glibc return freed arrays over 4 MiB to the system. Returns False on other C libraries.
 
-    By default glibc gives each thread a heap, and once a large array was freed keeps arrays of its
-    size there for ever: measured, 960 MiB of anonymous memory beside merges where this leaves 450.
+    By default glibc gives each thread a heap. Once a large array has been freed, the heap keeps
+    arrays of that size forever: 960 MiB of anonymous memory during merges, instead of 450 MiB with
+    these settings.
 
-    What a chunk of text or a batch needs, up to 4 MiB, stays and is used again. With a threshold of
-    1 MiB, training 200,000 Criteo rows in batches of 4096 met 8,000 to 20,000 page faults a pass
-    and loading them 7,000 to 15,000, here a dozen and 300 to 2,000, at the same peak of memory
-    (1.05 GB); with 8 MiB memory peaked at 1.7 GB, and at 2.6 GB with nothing set.
+    Smaller arrays, such as a chunk of text or a batch, stay in the heap for reuse. The threshold of
+    4 MiB was measured with 200,000 Criteo rows in batches of 4096:
+
+        threshold   page faults of training a pass   of loading it      peak of memory
+        1 MiB       8,000 to 20,000                  7,000 to 15,000    1.05 GB
+        4 MiB       a dozen                          300 to 2,000       1.05 GB
+        8 MiB                                                           1.7 GB
+        not set                                                         2.6 GB
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -119,7 +130,7 @@ def keep_heaps_small() -> bool:
 
 
 def local_world_size(env: Mapping[str, str]) -> int:
-    """How many ranks of this job share the machine, as paddle.distributed.launch tells; else 1."""
+    """The number of ranks of this job on this machine, set by paddle.distributed.launch; else 1."""
     text = env.get("PADDLE_LOCAL_SIZE", "1")
     return max(1, int(text)) if text.isdigit() else 1
 
@@ -131,18 +142,24 @@ def choose(
     local_world_size: int = 1,
     dense_threads: int = 0,
 ) -> dict[str, Setting]:
-    """What suits ``cpu``, whatever ``env`` holds already: `apply` keeps a user's own values.
+    """Choose the settings for a processor.
+
+    The result has all of them, even those that the environment already has. `apply` keeps the
+    values of the user.
 
     Args:
-        local_world_size: ranks that share this machine's cores.
+        cpu: the processor.
+        env: the environment.
+        program: `trainer.program`.
+        local_world_size: ranks that share the cores of this machine.
         dense_threads: OpenMP threads of the dense part; 0: half this rank's cores, at most 4.
 
     Raises:
-        ConfigError: the environment asks for another program than the config does.
+        ConfigError: the environment asks for another program than the config.
     """
     chosen: dict[str, Setting] = {}
     if cpu.vendor == "AuthenticAMD":
-        # Paddle's MKL takes its slowest path on a processor that is not Intel's.
+        # Paddle's MKL uses its slowest code path on processors that are not Intel's.
         if "avx512f" in cpu.flags:
             chosen["MKL_DEBUG_CPU_TYPE"] = Setting("7", "AMD with AVX-512")
         elif "avx2" in cpu.flags:
@@ -159,7 +176,7 @@ def choose(
         chosen["FLAGS_eager_delete_tensor_gb"] = Setting("-1", "static program, keeps its buffers")
         wanted = "1" if program is Program.PIR else "0"
         found = env.get("FLAGS_enable_pir_api")
-        # Not a matter of speed: with the other value another kind of program would be built.
+        # This one affects more than speed: with the other value, another kind of program is built.
         if found is not None and _is_true(found) != _is_true(wanted):
             raise ConfigError(
                 f"trainer.program is {program.value}, which needs FLAGS_enable_pir_api={wanted}, "
@@ -175,11 +192,19 @@ def apply(
     env: MutableMapping[str, str] = os.environ,
     cpu: CpuInfo | None = None,
 ) -> list[str]:
-    """Sets in ``env`` what `choose` says and ``env`` does not hold; returns lines for the log.
+    """Apply the settings that `choose` returns, except those that the environment already has.
+
+    Args:
+        program: `trainer.program`.
+        dense_threads: as of `choose`.
+        env: the environment to modify.
+        cpu: the processor; None: that of this machine.
+
+    Returns: lines for the log.
 
     Raises:
-        PassError: Paddle is imported already, so that nothing would come of it.
-        ConfigError: as `choose`.
+        PassError: Paddle is already imported, so the settings would have no effect.
+        ConfigError: as of `choose`.
     """
     if "paddle" in sys.modules:
         raise PassError(

@@ -26,7 +26,7 @@ log = logging.getLogger("paddlebox")
 
 
 def export_main(argv: Sequence[str] | None = None) -> int:
-    """tools/export.py. Prints one JSON object. Returns the exit code."""
+    """Run tools/export.py. Prints one JSON object. Returns the exit code."""
     arguments = _arguments(argv)
 
     def run() -> None:
@@ -38,65 +38,75 @@ def export_main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(
-        description="Makes export files for serving, and brings new versions into them."
+        description="Creates export files for serving, and adds new versions to them."
     )
     parser.add_argument(
-        "path", type=Path, nargs="?", help="with --out a run folder, else an export file"
+        "path", type=Path, nargs="?", help="with --out: a run folder; otherwise an export file"
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=Path, metavar="FILE", help="make FILE of the run's commit")
+    what.add_argument(
+        "--out", type=Path, metavar="FILE", help="create FILE from a commit of the run"
+    )
     what.add_argument(
         "--apply",
         type=Path,
         metavar="DIR",
-        help="bring what is new in a run, or a save, into the file",
+        help="add a new version to the file, from a run or a save",
     )
     what.add_argument("--pin", type=int, metavar="VERSION", help="show a version until --unpin")
     what.add_argument("--unpin", action="store_true", help="show the newest version again")
-    what.add_argument("--rollback", action="store_true", help="show the version before")
-    what.add_argument("--show", action="store_true", help="say which versions there are")
+    what.add_argument("--rollback", action="store_true", help="show the previous version")
+    what.add_argument("--show", action="store_true", help="list the versions of the file")
     parser.add_argument(
         "--from-save",
         type=Path,
         metavar="SAVE_DIR",
-        help="with --out, and in place of a run folder: of a save, with all of its chain",
+        help="with --out, instead of a run folder: a save, which is read with its whole chain",
     )
-    add_config(parser, "that trained the run, where neither its commit nor its folder says it")
-    parser.add_argument("--precision", choices=("float32", "float16", "int8"), help="of embedx")
-    parser.add_argument("--version", type=int, help="of the run; default: its newest commit")
+    add_config(
+        parser, "the config of the training, if neither the commit nor the run folder holds it"
+    )
+    parser.add_argument(
+        "--precision", choices=("float32", "float16", "int8"), help="format of embedx"
+    )
+    parser.add_argument("--version", type=int, help="version of the run; default: the newest")
     parser.add_argument(
         "--threshold",
         type=number,
         metavar="SCORE",
-        help="keep rows of this score and above; 0: all rows. Default: with --apply what the file "
-        "has, of a new file table.life.base_threshold, or all rows of a run without dates",
+        help="keep rows with at least this score; 0: all rows. Default: with --apply the threshold "
+        "of the file; for a new file table.life.base_threshold, or all rows if the run has no "
+        "dates",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="with --apply: also if more than 20 %% of the live rows are deleted",
+        help="with --apply: accept a version that deletes more than 20 %% of the live rows",
     )
     parser.add_argument(
         "--phase",
         choices=[phase.value for phase in Phase],
         default=Phase.UPDATE.value,
-        help="of a run with phases: whose program serves",
+        help="for a run with phases: the program to serve",
     )
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
     gate.add_argument("--min-auc", type=number, default=0.0)
     gate.add_argument(
-        "--max-copc-drift", type=number, default=0.0, help="from the version shown now, as a share"
+        "--max-copc-drift",
+        type=number,
+        default=0.0,
+        help="largest relative difference from the version shown now",
     )
     arguments = parse(parser, argv)
     if (arguments.path is None) != (arguments.from_save is not None):
         parser.error("expected either a path or --from-save SAVE_DIR")
     if arguments.from_save is not None and arguments.out is None:
-        parser.error("--from-save needs --out FILE; --apply SAVE_DIR brings a save into a file")
+        parser.error("--from-save needs --out FILE; --apply SAVE_DIR adds a save to a file")
     return arguments
 
 
-# Below, what brings Paddle is imported in functions: after Paddle's settings.
+# The functions below import Paddle's users themselves, after the settings of Paddle are made.
 
 
 def _run(arguments: Any) -> Any:
@@ -131,7 +141,7 @@ def _gate(arguments: Any) -> Gate | None:
 
 
 def _chosen(arguments: Any) -> dict[str, Any]:
-    """What the options say of a run, by the names of RunSource."""
+    """The options that describe a run, as arguments of RunSource."""
     overrides = [*itertools.chain(*arguments.override)]
     return {
         "config": load_config(arguments.config, overrides) if arguments.config else None,
@@ -172,7 +182,7 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
             log.warning(
                 "%s: was made by an earlier release and does not say which rows it keeps; "
                 "assuming what a new export of the run keeps: %s. If it was made with "
-                "another --threshold, give it once more; from then on the file keeps it",
+                "another --threshold, give it once more; from then on the file stores it",
                 arguments.path,
                 filters_text(source.meta["filters"]),
             )
@@ -188,7 +198,7 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
 
 
 def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None) -> Any:
-    """kept: the filters of the file's newest version."""
+    """Open a run as a source. kept: the filters of the newest version of the export file."""
     from paddlebox.serving.source import RunSource
     from paddlebox.train.resume import check_evaluated
 
@@ -207,7 +217,7 @@ def _save_at(path: Path, arguments: Any, chosen: dict[str, Any]) -> Any:
 
     for name, value in chosen.items():
         if value not in (None, []):
-            raise ConfigError(f"--{name} is of a run; {path} is a save, which has its own")
+            raise ConfigError(f"--{name} is for a run; {path} is a save, which has its own")
     if Phase(arguments.phase) is Phase.JOIN:
-        raise ConfigError(f"--phase join is of a run; {path} is a save, which serves update")
+        raise ConfigError(f"--phase join is for a run; {path} is a save, which serves update")
     return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))

@@ -1,4 +1,4 @@
-"""The process beside a trainer that brings its saves into an export file (serving/follow.py)."""
+"""The process that applies a trainer's saves to an export file (serving/follow.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from paddlebox.launch.process import prepare
 
 
 def follow_main() -> int:
-    """Arguments: the folder of saves, and PublishConfig as JSON.
+    """Follow a folder of saves. The arguments are the folder, and a PublishConfig as JSON.
 
-    The process ignores SIGINT and SIGTERM, which reach the trainer too: it ends with its input.
+    The process ignores SIGINT and SIGTERM, because they reach the trainer too. It ends when the
+    trainer closes its standard input.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Commands of `python -m paddle.distributed.launch`, as far as a supervisor must know them."""
+"""Parses commands of `python -m paddle.distributed.launch` for the supervisor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PADDLES, OURS = "paddle.distributed.launch", "paddlebox.launch.bind_address"
 
 
 def launches(command: Sequence[str]) -> bool:
-    """Whether a command starts ranks; otherwise it is the one rank."""
+    """Whether a command is a launcher that starts ranks; otherwise it is itself the only rank."""
     return any(pair in (("-m", PADDLES), ("-m", OURS)) for pair in _pairs(command))
 
 
 def bound_to_master(command: Sequence[str]) -> list[str]:
-    """The command with the launcher that listens on the master's address alone."""
+    """The command with `bind_address` in place of Paddle's launcher."""
     words = list(command)
     for at, pair in enumerate(_pairs(command)):
         if pair == ("-m", PADDLES):
@@ -31,9 +31,14 @@ def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-    """nnodes, master and rank that Paddle's launcher takes from a command, or the environment.
+    """The options nnodes, master and rank of Paddle's launcher.
 
-    Raises: ConfigError for several nodes without what a restart needs.
+    Args:
+        command: the command that starts the launcher.
+        environment: its environment, which has the defaults.
+
+    Raises:
+        ConfigError: an option is malformed, or several nodes lack an option that a restart needs.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--nnodes", default=environment.get("PADDLE_NNODES", "1"))
@@ -54,7 +59,8 @@ def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> ar
         raise ConfigError(f"--nnodes {found.nnodes} without --master HOST:PORT: nodes cannot meet")
     if int(found.nnodes) > 2 and int(found.rank) < 0:
         raise ConfigError(
-            f"--nnodes {found.nnodes} without --rank: the launcher would number the nodes anew at "
-            "each start, and each holds its own ranks' rows: add --rank 0, 1, ... on each"
+            f"--nnodes {found.nnodes} without --rank: the launcher would renumber the nodes at "
+            "each start, but each node holds the rows of its own ranks: add --rank 0, 1, ... on "
+            "the nodes"
         )
     return found

@@ -1,7 +1,7 @@
-"""The part of a command line that tools over runs share: RUN_DIR, -c CONFIG, -o KEY=VALUE.
+"""Command-line arguments that tools for runs share: RUN_DIR, -c CONFIG, -o KEY=VALUE.
 
-RUN_DIR alone is enough where a run exists: its config, its slots and the overrides that it was
-trained with are stored in it. `--run-dir RUN_DIR` is the same as RUN_DIR.
+For a run that exists, RUN_DIR is enough: it holds the config, with the overrides of the training,
+and the slots. `--run-dir RUN_DIR` is the same as RUN_DIR.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paddlebox.store import run_config
 
 
 def run_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the shared arguments; `parsed` reads them."""
+    """A parser with the shared arguments. Parse with `parsed`."""
     parser = argparse.ArgumentParser(description=description)
     add_run_dir(parser)
     add_config(parser)
@@ -28,6 +28,7 @@ def run_parser(description: str) -> argparse.ArgumentParser:
 
 
 def add_run_dir(parser: argparse.ArgumentParser, about: str = "of a training run") -> None:
+    """Add RUN_DIR and --run-dir. about: the help text."""
     parser.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=about)
     parser.add_argument(
         "--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same"
@@ -37,11 +38,13 @@ def add_run_dir(parser: argparse.ArgumentParser, about: str = "of a training run
 def add_config(
     parser: argparse.ArgumentParser, about: str = "default: the config stored in the run"
 ) -> None:
+    """Add -c and -o. about: the help text of -c."""
     parser.add_argument("-c", "--config", type=Path, metavar="CONFIG", help=about)
     add_overrides(parser)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add -o."""
     parser.add_argument(
         "-o",
         "--override",
@@ -49,19 +52,28 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         default=[],
         nargs="+",
         metavar="KEY=VALUE",
-        help="changes a value of the config: -o data.batch_size=1024 data.test_files=[a,b]",
+        help="change values of the config: -o data.batch_size=1024 data.test_files=[a,b]",
     )
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add --files."""
     parser.add_argument("--files", nargs="+", metavar="FILE", help="default: data.test_files")
 
 
 def parsed(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, *, needs_run: bool = True
 ) -> argparse.Namespace:
-    """The arguments, with `run_dir` however it was given (None only without needs_run), and with
-    `overrides`, a flat list."""
+    """Parse a command line.
+
+    Args:
+        parser: a parser with the shared arguments.
+        argv: the arguments; None: those of the process.
+        needs_run: whether RUN_DIR is required.
+
+    Returns: the arguments. `run_dir` holds RUN_DIR or --run-dir, or None if neither is given;
+        `overrides` is a flat list.
+    """
     arguments = parse(parser, argv)
     overrides = [*itertools.chain(*arguments.override)]
     named = [path for path in (arguments.run_dir, arguments.named_run_dir) if path is not None]
@@ -84,11 +96,20 @@ def parsed(
 def config_of(
     arguments: argparse.Namespace, read: Sequence[str] = ("data.test_files",)
 ) -> tuple[Config, Slots | None]:
-    """What to look at a run with: the config and slots that are stored in it, or those of -c
-    (None: in its file data.slots), with the overrides. read: keys of data whose files are read.
+    """The config and slots to read a run with, after the overrides.
 
-    Raises: ConfigError, StoreError; DataError for a relative path that is stored, of a file that is
-        not there.
+    They are those of -c if it is given, else those that the run has stored.
+
+    Args:
+        arguments: from `parsed`.
+        read: keys of `data` whose files the tool reads.
+
+    Returns: the config and the slots. The slots are None with -c: they are in its file data.slots.
+
+    Raises:
+        ConfigError: the config is wrong.
+        StoreError: the run cannot be read.
+        DataError: a stored relative path points to no file.
     """
     if arguments.config is not None:
         config = load_config(arguments.config, arguments.overrides)
@@ -101,8 +122,18 @@ def config_of(
 
 
 def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[str]) -> None:
-    """Raises: DataError for a relative path at which nothing is. One in a stored config is relative
-    to the folder in which training was started. read: keys of data whose files are read."""
+    """Check that the relative paths of a stored config exist.
+
+    They are relative to the folder in which training was started.
+
+    Args:
+        config: the stored config, with overrides.
+        arguments: from `parsed`.
+        read: keys of `data` whose files the tool reads.
+
+    Raises:
+        DataError: nothing exists at a relative path.
+    """
     given = {override.partition("=")[0] for override in arguments.overrides}
     with_files = bool(getattr(arguments, "files", None))
     layer = str(getattr(config.model, "layer", ""))

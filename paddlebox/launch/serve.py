@@ -23,8 +23,10 @@ log = logging.getLogger("paddlebox")
 
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
-    """tools/serve.py. Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after one line
-    that says what went wrong."""
+    """Run tools/serve.py. An error is logged as one line.
+
+    Returns: the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an error.
+    """
     arguments = _arguments(argv)
     code = 0
 
@@ -40,22 +42,29 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         description="Serves predictions of an export file over HTTP, and follows its versions.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("path", type=Path, metavar="FILE", help="of tools/export.py")
+    parser.add_argument("path", type=Path, metavar="FILE", help="a file of tools/export.py")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: every interface")
     parser.add_argument("--port", type=_within(0, 65535), default=8000, help="0: any free one")
     at_least_1 = _within(1, 1 << 30)
     parser.add_argument("--workers", type=at_least_1, default=1, help="processes, one core each")
-    parser.add_argument("--threads", type=at_least_1, default=1, help="of one prediction")
-    parser.add_argument("--follow-s", type=_seconds, default=1.0, help="between looks at FILE")
+    parser.add_argument("--threads", type=at_least_1, default=1, help="threads per prediction")
+    parser.add_argument(
+        "--follow-s", type=_seconds, default=1.0, help="seconds between two checks of FILE"
+    )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body-bytes", type=at_least_1, default=1 << 20, help="of a request")
+    limits.add_argument(
+        "--max-body-bytes", type=at_least_1, default=1 << 20, help="bytes of a request"
+    )
     limits.add_argument("--max-batch", type=at_least_1, default=4096, help="instances of a request")
     limits.add_argument(
         "--max-queue", type=at_least_1, default=64, help="requests that wait in a worker"
     )
-    limits.add_argument("--timeout-s", type=_seconds, default=10.0, help="of a request")
+    limits.add_argument("--timeout-s", type=_seconds, default=10.0, help="seconds of a request")
     limits.add_argument(
-        "--grace-s", type=_seconds, default=30.0, help="for requests in flight after SIGTERM"
+        "--grace-s",
+        type=_seconds,
+        default=30.0,
+        help="seconds for requests in flight after SIGTERM",
     )
     return parse(parser, argv)
 
@@ -92,8 +101,8 @@ def _run(arguments: Any) -> int:
     log.setLevel(logging.INFO)
     trainer = TrainerConfig(dense_threads=arguments.threads)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.debug("%s", line)  # here, and not in each worker
-    # They import no Paddle; what does is imported in the workers.
+        log.debug("%s", line)  # once, not in each worker
+    # This module imports no Paddle. The workers import the modules that do.
     from paddlebox.serving.counters import Counters
 
     counters = Counters(arguments.workers)
@@ -103,8 +112,8 @@ def _run(arguments: Any) -> int:
     log.info("serving %s at http://%s:%d", arguments.path, shown, port)
     if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
         log.warning(
-            "%s can be reached from other machines: there is no encryption and no check of who "
-            "asks; put a proxy before it that has both",
+            "%s can be reached from other machines, without encryption and authentication: put a "
+            "proxy in front of it that provides both",
             host,
         )
 
@@ -121,8 +130,10 @@ def _run(arguments: Any) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """One socket for all workers: of what waits in it, nothing is lost with one of them. It
-    listens when the first one is ready."""
+    """Bind one socket for all workers, so that a worker that dies loses no waiting connections.
+
+    The first worker that is ready starts to listen on it.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -137,7 +148,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -> None:
     prepare(TrainerConfig(dense_threads=arguments.threads))
-    # Paddle has come with that, after its settings.
+    # These modules use Paddle, which `prepare` has configured and imported.
     from paddlebox.serving.http import ServeOptions, serve
     from paddlebox.serving.predictor import Predictor
 

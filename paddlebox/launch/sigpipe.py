@@ -1,4 +1,4 @@
-"""How a tool ends when nobody reads its output any more, as in `tools/doctor.py | head`."""
+"""Ends a tool cleanly when the reader of its output is gone, as in `tools/doctor.py | head`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from collections.abc import Callable
 
 
 def run(main: Callable[[], int]) -> int:
-    """Runs a tool's main. Returns its exit code, or 128 + SIGPIPE, in silence, where it could not
-    say to the end what nobody reads. A broken pipe of its own, to a command say, stays an error.
+    """Run the main function of a tool.
 
-    The signal itself, at its default, would end the tool too, and a run at the first client of its
-    metrics that hangs up."""
+    SIGPIPE stays ignored. Its default action would end a training run when a client of its metrics
+    disconnects.
+
+    Args:
+        main: the main function; returns an exit code.
+
+    Returns: the exit code; 128 + SIGPIPE if nobody reads standard output any more.
+
+    Raises:
+        BrokenPipeError: another pipe broke, such as one to a command.
+    """
     try:
         try:
             return main()
         finally:
-            sys.stdout.flush()  # here, not when Python ends, where it can only be reported
+            sys.stdout.flush()  # at Python's exit the error could not be handled any more
     except BrokenPipeError:
         if not _nobody_reads(sys.stdout.fileno()):
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # what is still in the buffer goes there
+        os.dup2(nowhere, sys.stdout.fileno())  # discards what is still in the buffer
         os.close(nowhere)
         return 128 + signal.SIGPIPE
 

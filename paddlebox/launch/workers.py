@@ -1,7 +1,7 @@
-"""Worker processes: kept at their number, and ended together.
+"""Keeps a number of worker processes running, and ends them together.
 
-The process that keeps them imports no Paddle, opens no store and has one thread, so that it can
-fork at any time.
+The parent process imports no Paddle, opens no store and has one thread, so that it can fork at any
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 log = logging.getLogger("paddlebox")
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-_RESTART_S = 1.0  # from one start of a worker to the next
+_RESTART_S = 1.0  # from the end of a worker to the start of its replacement
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,22 +30,25 @@ def keep_workers(
     close: Callable[[], None],
     grace_s: float,
 ) -> int:
-    """Runs work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
+    """Run work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
 
-    One that dies is started again. When one fails before any was ever ready, all are ended: what
-    they serve cannot be served. SIGTERM ends them; who lasts longer than `grace_s` is killed, as
-    all are at a second signal.
+    A worker that dies is restarted. If one fails before any worker was ever ready, all are ended,
+    because none can serve. At the end each worker gets SIGTERM. A worker that has not
+    ended after `grace_s` and two more seconds is killed; a second signal kills all at once.
 
     Args:
-        work: returns the exit code. SIGTERM is blocked for it; it lets the signal in when it can
-            be ended.
-        close: called when no worker is to be started any more.
+        count: number of workers.
+        work: runs a worker, given its number, and returns its exit code. SIGTERM is blocked when it
+            starts; it unblocks the signal when it is able to end.
+        ever_ready: whether any worker has ever been ready.
+        close: called when no more workers will be started.
+        grace_s: seconds that workers have to end.
 
-    Returns: the exit code: 0 after SIGTERM, 130 after SIGINT; 1 if one failed or was killed.
+    Returns: the exit code: 0 after SIGTERM, 130 after SIGINT; 1 if a worker failed or was killed.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    workers: dict[int, int] = {}  # process to number
-    due = dict.fromkeys(range(count), 0.0)  # number to when it may start
+    workers: dict[int, int] = {}  # process id -> number
+    due = dict.fromkeys(range(count), 0.0)  # number -> time.monotonic() at which it may start
     while True:
         now = time.monotonic()
         for number in [number for number, at in due.items() if at <= now]:
@@ -64,7 +67,7 @@ def keep_workers(
                 _end(workers, grace_s)
                 return 1
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            log.error("worker %d (process %d) %s; another one starts", number, pid, how)
+            log.error("worker %d (process %d) %s; restarting it", number, pid, how)
             due[number] = time.monotonic() + _RESTART_S
 
 
@@ -77,9 +80,9 @@ def _fork(work: Callable[[int], int], number: int) -> int:
         return pid
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the keeper says what to do
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends it to the parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGTERM})
-        # Nobody serves on when the keeper is gone.
+        # A worker gets SIGTERM when its parent dies.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() == keeper:
             code = work(number)
@@ -88,11 +91,11 @@ def _fork(work: Callable[[int], int], number: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a prediction that hangs holds nothing up
+        os._exit(code)  # does not wait for threads, such as a prediction that hangs
 
 
 def _ended(workers: dict[int, int]) -> dict[int, int]:
-    """Exit codes of the processes that have ended."""
+    """Exit codes of the workers that have ended, by process id."""
     codes = {}
     for pid in workers:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -102,10 +105,10 @@ def _ended(workers: dict[int, int]) -> dict[int, int]:
 
 
 def _end(workers: dict[int, int], grace_s: float) -> int:
-    """Ends the workers; 0, or 1 if one had to be killed."""
+    """End the workers. Returns 0, or 1 if one had to be killed."""
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s + 2.0  # they cut requests off themselves after grace_s
+    deadline = time.monotonic() + grace_s + 2.0  # workers cancel requests after grace_s
     while True:
         for pid in _ended(workers):
             del workers[pid]
@@ -117,7 +120,7 @@ def _end(workers: dict[int, int], grace_s: float) -> int:
         got = signal.sigtimedwait(_SIGNALS, left)
         if got is not None and got.si_signo != signal.SIGCHLD:
             break
-    log.error("%d workers are killed: they did not end within %g s", len(workers), grace_s)
+    log.error("killing %d workers: they did not end within %g s", len(workers), grace_s)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -242,7 +242,7 @@ def test_the_tool_exports_a_save_and_applies_the_next_and_refuses_what_is_not_to
     batch = trainer.save("batch")
     for arguments, message in (
         ((path, "--apply", batch), "is a batch"),
-        ((path, "--apply", delta, "--threshold", "1"), "--threshold is of a run"),
+        ((path, "--apply", delta, "--threshold", "1"), "--threshold is for a run"),
         ((path, "--from-save", base, "--out", path), "expected either a path or --from-save"),
         (("--from-save", base, "--show"), "--from-save needs --out"),
     ):
