@@ -276,8 +276,8 @@ class Slots(Section):
                 )
             if slot.table != other.table:
                 raise ValueError(
-                    f"{first} {slot.name!r} is of table {slot.table or 'default'!r} and "
-                    f"{other.name!r} of {other.table or 'default'!r}; expected the same table"
+                    f"{first} {slot.name!r} belongs to table {slot.table or 'default'!r} and "
+                    f"{other.name!r} to {other.table or 'default'!r}; expected the same table"
                 )
         return self
 

@@ -154,5 +154,7 @@ class DssmConfig(NetworkConfig):
     def _towers_are_apart(self) -> DssmConfig:
         both = sorted({*self.user} & {*self.item})
         if both:
-            raise ValueError(f"user and item both have {', '.join(both)}; a slot is of one tower")
+            raise ValueError(
+                f"user and item both have {', '.join(both)}; use each slot in one tower"
+            )
         return self

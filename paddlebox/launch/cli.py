@@ -26,7 +26,7 @@ log = logging.getLogger("paddlebox")
 
 @heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/train.py. An error is logged as one line.
+    """Run tools/train.py. An error is printed to standard error as one line.
 
     Returns: the exit code (docs/running.md).
     """

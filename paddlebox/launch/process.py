@@ -1,4 +1,4 @@
-"""What the command lines of a process that uses Paddle share: settings, ranks, exit codes."""
+"""Settings, ranks and exit codes of the command lines that use Paddle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddlebox")
 
-# Tried in this order; docs/running.md has them. argparse has 2 as well.
+# The first match counts. docs/running.md lists the codes. argparse exits with 2 as well.
 _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
     (ConfigError, 2),
     (DataError, 3),
@@ -42,7 +42,12 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 
 
 def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """Sets up the log and the CPU libraries, then imports Paddle, without its advice on threads."""
+    """Set up the log and the CPU libraries, then import Paddle.
+
+    Args:
+        trainer: the section `trainer` of the config.
+        verbose: log at level DEBUG.
+    """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
@@ -50,21 +55,21 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-    spoken = io.StringIO()
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(spoken):
+        with contextlib.redirect_stderr(printed):
             importlib.import_module("paddlebox._native")
     finally:
-        # Paddle advises one OpenMP thread whatever the model; `cpu` has measured.
+        # Paddle advises one OpenMP thread for every model. The measurements in `cpu` contradict it.
         advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
-        for line in spoken.getvalue().splitlines():
+        for line in printed.getvalue().splitlines():
             if not line.startswith(advice):
                 print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[World]:
-    """Joins the ranks of this job. At its end it waits until all of them have come there."""
+    """Join the ranks of this job. The end of the block waits for all ranks."""
     from paddlebox.ranks import World
 
     world = World.join()
@@ -79,17 +84,20 @@ def joined() -> Iterator[World]:
 
 
 def guarded(run: Callable[[], None]) -> int:
-    """Runs a command. Returns the exit code (docs/running.md), after one line on what failed."""
+    """Run a command. An error is printed to standard error as one line.
+
+    Returns: the exit code (docs/running.md).
+    """
     try:
         run()
     except PaddleBoxError as error:
         kinds = [
             kind for kind in type(error).__mro__ if kind.__module__ == PaddleBoxError.__module__
         ]
-        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that docs have
+        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that the docs use
         return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
-        if error.name not in ("paddle", "paddlebox._ops"):  # those say what mends them
+        if error.name not in ("paddle", "paddlebox._ops"):  # these say what to do
             raise
         print(f"ImportError: {error}", file=sys.stderr)
         return 1
@@ -97,7 +105,7 @@ def guarded(run: Callable[[], None]) -> int:
         number = getattr(error, "signal", signal.SIGINT)
         print(
             f"{signal.Signals(number).name}: stopped; the store is at its last commit, and the "
-            "same command goes on from there",
+            "same command continues from there",
             file=sys.stderr,
         )
         return 128 + number

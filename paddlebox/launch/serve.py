@@ -23,7 +23,7 @@ log = logging.getLogger("paddlebox")
 
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/serve.py. An error is logged as one line.
+    """Run tools/serve.py. An error is printed to standard error as one line.
 
     Returns: the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an error.
     """

@@ -104,5 +104,5 @@ def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> 
             if shapes.get(name) != found.get(name)
         )
         raise CorruptionError(
-            f"the dense state is of another model or optimizer: {'; '.join(differing[:5])}"
+            f"the dense state belongs to another model or optimizer: {'; '.join(differing[:5])}"
         )

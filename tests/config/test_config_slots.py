@@ -70,7 +70,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ),
         (
             GOOD + "  - {name: x, type: sparse, table: wide, shares: user}",
-            "'x' is of table 'wide' and 'user' of 'default'; expected the same table",
+            "'x' belongs to table 'wide' and 'user' to 'default'; expected the same table",
         ),
         (
             GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: [1]}, "
