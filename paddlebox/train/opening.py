@@ -79,16 +79,12 @@ def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
     rows, found = zero_ids(path, config, slots, _LOOKED_ROWS)
     if not found:
         return
-    name = max(found, key=found.__getitem__)
-    others = len(found) - 1
     log.warning(
-        "%s: sparse slot %r holds the id 0 %d times in the first %d rows%s; 0 is padding and is "
-        "dropped: if it is a value, give the slot hash: true in %s, which keeps it",
+        "%s: sparse slots hold the id 0 in the first %d rows (slot: times): %s; 0 is padding and "
+        "is dropped: if it is a value, give these slots hash: true in %s, which keeps it",
         path,
-        name,
-        found[name],
         rows,
-        f", and so do {others} other slots" if others else "",
+        ", ".join(f"{name}: {times}" for name, times in found.items()),
         config.data.slots,
     )
 

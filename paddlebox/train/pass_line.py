@@ -51,6 +51,8 @@ def title(planned: PlannedPass, passes: int) -> str:
         passes: how many passes the run has; 0 if it is a stream of hours.
     """
     when = planned.hour or planned.date
+    if planned.epoch > 1:  # its metrics are of rows that the model has been trained on
+        when = f"epoch {planned.epoch}, on rows seen before"
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
 

@@ -71,7 +71,7 @@ def test_the_warning_names_the_slot_and_what_keeps_its_zeros(
     with caplog.at_level(logging.WARNING, "paddlebox"):
         warn_of_zeros(config("csv"), slots(), str(path))
     (message,) = caplog.messages
-    assert "'plan' holds the id 0 2 times in the first 2 rows" in message
+    assert "hold the id 0 in the first 2 rows (slot: times): plan: 2;" in message
     assert "hash: true" in message
     caplog.clear()
     path.write_text("click,plan,words,site\n1,10,1,x\n")

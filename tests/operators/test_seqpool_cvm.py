@@ -253,7 +253,7 @@ GOOD = {
         ({"embedx_concate_size": 0}, "embedx_concate_size = 0"),
         ({"embedx_concate_size": 2, "embed_thres_size": 1}, "embed_thres_size = 1 with"),
         ({"pool_type": "MAX"}, "pool_type is 'MAX', expected 'SUM'"),
-        ({"slots": None}, "one pair and slots"),
+        ({"slots": None}, "one pair and the number of slots"),
     ],
 )
 def test_a_mistake_is_named_with_what_was_expected(change, message):

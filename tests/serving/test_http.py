@@ -319,7 +319,7 @@ GOOD = {"cost": 0.5}
 REFUSED = {
     "not JSON": (b"{", 400, "malformed_json", "", "Expecting"),
     "not UTF-8": (b'{"instances": ["\xff"]}', 400, "malformed_json", "", "UTF-8"),
-    "NaN": (b'{"instances": [{"cost": NaN}]}', 400, "malformed_json", "", "NaN is no JSON"),
+    "NaN": (b'{"instances": [{"cost": NaN}]}', 400, "malformed_json", "", "NaN is not a JSON"),
     "deep": (b"[" * 40_000, 400, "malformed_json", "", "deep"),
     "digits": (b'{"instances": ' + b"9" * 5000 + b"}", 400, "malformed_json", "", "digits"),
     "no object": ([], 422, "wrong_type", "", "expected an object .* found an array"),

@@ -52,7 +52,7 @@ tested = {}
 if config.data.test_files:
     tested = {phase.value: evaluate(config, Path(run_dir), phase=phase) for phase in Phase}
 with open_table(config, Path(run_dir) / "store", slots=slots, read_only=True) as table:
-    feasigns, rows = table.read_all()
+    feasigns, rows = table.first.read_all()
     after = numbers(table.load_dense())
 print(
     json.dumps(

@@ -290,8 +290,8 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
         ({"phases": PHASES, "data": {**DATA, "logkey": False}}, r"set data\.logkey: true"),
         ({"phases": {"join": PHASES["join"]}}, "expected both, join and update, found join"),
         ({"phases": {**PHASES, "joint": PHASES["join"]}}, "found join, update, joint"),
-        ({"phases": PHASES, "model": RANKED}, r"say phases\.update\.model"),
-        ({"phases": PHASES, "model": {"hidden": [8]}}, r"say phases\.update\.model"),
+        ({"phases": PHASES, "model": RANKED}, r"set phases\.update\.model"),
+        ({"phases": PHASES, "model": {"hidden": [8]}}, r"set phases\.update\.model"),
         ({"phases": {**PHASES, "update": PHASES["join"]}}, r"phases\.update\.model\.type rank_att"),
         ({"model": RANKED}, r"model\.type rank_attention reads page views"),
         (
