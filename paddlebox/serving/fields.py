@@ -90,6 +90,7 @@ class FieldParser:
             and not slot.made
             and (slot.type is SlotType.SPARSE or slot.dim > 1)
         }
+        self._hashed = {self._places[s.column or s.name] for s in slots.slots if s.hash}
         self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)
         self._with_default = {
             slot.name
@@ -124,7 +125,7 @@ class FieldParser:
             for name, value in fields.items():
                 if value is not None:
                     place = self._places[name]
-                    cells[place] = self._cell(value, place in self._lists)
+                    cells[place] = self._cell(value, place)
         except KeyError:
             near = difflib.get_close_matches(name, list(self._places), 1)
             known = ", ".join(name for name in self._places if name != self._label_name)
@@ -135,18 +136,31 @@ class FieldParser:
         cells[self._label] = "0"
         return self._delimiter.join(cells)
 
-    def _cell(self, value: Any, splits: bool) -> str:
-        """The text of a cell. splits: whether a string may contain several values."""
+    def _cell(self, value: Any, place: int) -> str:
+        """The text of the cell at this place of a line."""
+        hashed = place in self._hashed
         if isinstance(value, str) or not hasattr(value, "__len__"):
-            text = self._one(value)
-            if splits and isinstance(value, str) and text not in self._nulls:
+            text = self._one(value, hashed)
+            if place in self._lists and isinstance(value, str) and text not in self._nulls:
                 text = text.replace(self._separator, _VALUE)
         else:
-            text = _VALUE.join([self._one(one) for one in value])
+            text = _VALUE.join([self._one(one, hashed) for one in value])
         return '"' + text.replace('"', '""') + '"' if text[:1] == '"' and self._quoted else text
 
-    def _one(self, value: Any) -> str:
-        text = str(int(value) if isinstance(value, bool) else value)
+    def _one(self, value: Any, hashed: bool) -> str:
+        if isinstance(value, str):
+            text = value
+        else:
+            text = str(int(value) if isinstance(value, bool) else value)
+            if hashed and (text.endswith(".0") or text == "nan") and text not in self._nulls:
+                raise ValueError(
+                    f"a hashed slot takes the text of the data, and {text} is a float: "
+                    + (
+                        "leave the field out, or send None"
+                        if text == "nan"
+                        else f"send {text[:-2]}, or {text!r} if the data is written so"
+                    )
+                )
         if not self._forbidden.isdisjoint(text):
             raise ValueError(f"{text[:40]!r} holds a line break or a control character")
         return text

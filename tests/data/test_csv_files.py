@@ -157,6 +157,20 @@ def test_served_fields_are_read_with_the_same_nulls():
         parser.parse([{"price": float("nan")}])
 
 
+@pytest.mark.parametrize("one", [18.0, np.float32(18), [1, 18.0]])
+def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(one):
+    from paddlebox.config import load_config
+
+    config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
+    parser = FieldParser(config, slots_of())
+    with pytest.raises(DataError, match=r"instance 0: field 'user': .*send 18, or '18\.0' if"):
+        parser.parse([{"user": one}])
+    for fits in ("18.0", 18, 18.5, np.int64(18)):
+        assert parser.parse([{"user": fits}]).occurrences == 1
+    with pytest.raises(DataError, match="field 'user': .*leave the field out, or send None"):
+        parser.parse([{"user": float("nan")}])
+
+
 def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):
     cache = ParsedCache(tmp_path / "cache", 1 << 20)
     path = written("1,ann,2.5\n0,bob,NULL\n1,eve,3\n")

@@ -125,7 +125,7 @@ IN_CONFIG = {
     ),
     "epochs over days": (
         *(MODEL, f"{MODEL}trainer: {{epochs: 2}}\n"),
-        Named("trainer.epochs", "gone through once", "is 2", "take one of them out"),
+        Named("trainer.epochs", "trained once", "is 2", "take one of them out"),
     ),
     "a space in the name": (
         *("name: mine", "name: my run"),

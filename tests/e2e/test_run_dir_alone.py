@@ -134,7 +134,7 @@ class TestMistakes:
 
     def test_nothing_is_given(self, tmp_path: Path) -> None:
         assert "RUN_DIR: expected" in ran(tmp_path, "evaluate", code=2)
-        assert "expected -c CONFIG, or RUN_DIR" in ran(tmp_path, "train", code=2)
+        assert "expected -c CONFIG, or the RUN_DIR" in ran(tmp_path, "train", code=2)
         two = ran(tmp_path, "evaluate", "a", "--run-dir", "b", code=2)
         assert "RUN_DIR is given twice: a and --run-dir b" in two
         eaten = ran(tmp_path, "evaluate", "-o", "seed=1", "run", code=2)
