@@ -389,7 +389,7 @@ def an_export_that_is_not_there() -> Said:
     return ran("export", "nothing.export", "--show")
 
 
-@mistake("empty", "a folder with a store", "found none", "give the --run-dir", 4)
+@mistake("empty", "a folder that contains a store", "found none", "give the --run-dir", 4)
 def applying_a_folder_that_is_no_run() -> Said:
     Path("empty").mkdir()
     shutil.copy(shared("r.export"), "r.export")

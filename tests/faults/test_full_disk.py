@@ -74,7 +74,7 @@ def test_an_export_file_that_finds_no_room_is_none_and_an_old_one_stays_as_it_is
         room = {**full, "PBX_FULL_ON": part, "PBX_FULL_AFTER": after}
         done = tool("export", run_dir, "--out", path, env=room)
         assert done.returncode == 4, done.stderr
-        assert "Paddle could not save the program" in done.stderr
+        assert "Paddle could not save the whole program" in done.stderr
     assert tool("export", run_dir, "--out", path).returncode == 0
     run.files = ALL
     trained(run)

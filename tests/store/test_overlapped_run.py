@@ -157,7 +157,7 @@ def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
         found = {
             "digest": group.digest(),
             "dense": group.load_dense()["w"].tolist(),
-            "counts": [table.first.admission_counts().tobytes() for table in group.members],
+            "counts": [table.admission_counts().tobytes() for table in group.members],
             "events": [table.events for table in group.members],
             "saves": saves,
         }

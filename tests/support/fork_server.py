@@ -60,6 +60,9 @@ def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
     if program == "-c":
         sys.argv, sys.path[0] = ["-c", *arguments[1:]], ""
         exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif program == "-m":
+        sys.argv, sys.path[0] = arguments, ""
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = [program, *arguments], str(Path(program).resolve().parent)
         runpy.run_path(program, run_name="__main__")
