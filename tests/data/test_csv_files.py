@@ -167,7 +167,7 @@ def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(one):
         parser.parse([{"user": one}])
     for fits in ("18.0", 18, 18.5, np.int64(18)):
         assert parser.parse([{"user": fits}]).occurrences == 1
-    with pytest.raises(DataError, match="field 'user': .*leave the field out, or send None"):
+    with pytest.raises(DataError, match=r"field 'user': .*leave the field out, or send None"):
         parser.parse([{"user": float("nan")}])
 
 
