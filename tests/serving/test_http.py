@@ -297,6 +297,8 @@ def test_no_body_makes_the_server_fail_and_every_answer_is_as_the_page_says(
         # float's range a sum may have none.
         large = any(abs(number) > 1e15 for number in numbers_in(request))
         allowed = {"not_finite", "bad_field"} if large else {"not_finite"}
+        if status != 200 and "a hashed slot takes the text" in value["error"]["message"]:
+            allowed = {"bad_field"}  # JSON Schema has no word for 18 that is not 18.0
         assert status == 200 or value["error"]["code"] in allowed, request
 
     @checked
