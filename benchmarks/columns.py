@@ -1,15 +1,16 @@
-"""What do instances of Parquet cost beside pyarrow's own reading of the same columns?
+"""How long does it take to read instances from Parquet, compared with pyarrow's own reading?
 
     python benchmarks/columns.py
 
-Files of 13 floats and 26 slots of hashed ids, snappy, in row groups of --group-rows: "ids" has one
-id a slot, "lists" 1 to 3. These take turns over each, with 1 and with --threads threads:
+The files have 13 floats and 26 slots of hashed ids, compressed with snappy, in row groups of
+--group-rows. "ids" has one id per slot, "lists" has 1 to 3. The files are in the page cache. These
+subjects take turns, with 1 and with --threads threads:
 
-  pyarrow    ParquetFile.read of the columns, as a table; with threads it parts by column too
-  parse      reading, decoding and parsing the row groups; the parsed columns are dropped
-  load       the same, keeping the instances in their order: what a pass does
+  pyarrow    ParquetFile.read of the same columns as one table; its threads also split by column
+  parse      reads, decodes and parses the row groups, and drops the parsed columns
+  load       the same, but keeps the instances in their order, as a pass does
 
-Files lie in the page cache. Goals: load, of pyarrow's time.
+Goal: the time of load, relative to pyarrow's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import report
 
 DENSE, SLOTS = 13, 26
 TIMES = 1.2
-# What one turn frees the next uses again, as where pass follows pass; see feeder.py.
+# With these, the next turn reuses freed memory, as a run of many passes does; see feeder.py.
 MMAP_THRESHOLD = 32 << 20
 TRIM_THRESHOLD = 2 << 30
 
@@ -93,7 +94,7 @@ def turns(path: Path, rows: int, threads: int) -> dict[str, Callable[[], float]]
 
     def check(found: int) -> None:
         if found != rows:
-            sys.exit(f"{path}: {found} of {rows} rows were read")
+            sys.exit(f"{path}: read {found} rows, expected {rows}")
 
     return {"pyarrow": pyarrow, "parse": lambda: ours(False), "load": lambda: ours(True)}
 
@@ -103,7 +104,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=800_000)
     parser.add_argument("--group-rows", type=int, default=50_000)
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=9, help="turns of each subject")
+    parser.add_argument("--repeats", type=int, default=9, help="turns per subject")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=Path("build/bench"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/columns.json"))
@@ -124,7 +125,7 @@ def main() -> int:
                 for turn in range(options.repeats + 1):
                     for subject, run in subjects.items():
                         taken = run()
-                        if turn:  # the first warms up
+                        if turn:  # the first turn warms up
                             seconds[subject].append(taken)
                 peer = statistics.median(seconds["pyarrow"])
                 case = f"{name}, {threads} thread{'s' * (threads > 1)}"
@@ -133,16 +134,14 @@ def main() -> int:
                     taken = statistics.median(all_taken)
                     print(
                         f"  {subject:8} {taken:.3f} s ({min(all_taken):.3f} to "
-                        f"{max(all_taken):.3f}), {taken / peer:.2f} of pyarrow's"
+                        f"{max(all_taken):.3f}), {taken / peer:.2f} of pyarrow's time"
                     )
                 figures[case] = {each: report.spread(seconds[each]) for each in seconds}
-                times = statistics.median(seconds["load"]) / peer
-                goals.append(
-                    report.Goal(f"{case}, of pyarrow's time", times, TIMES, times <= TIMES)
-                )
+                times = report.ratios(seconds["load"], seconds["pyarrow"])
+                goals.append(report.at_most(f"{case}, of pyarrow's time", times, TIMES))
     settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
     return report.write(options.out, settings, figures, goals)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

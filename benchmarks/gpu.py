@@ -1,17 +1,22 @@
-"""The HBM tier on a GPU: what share of the device's own copy rate do pull, push and find reach?
+"""What share of a GPU's own copy rate do pull, push and find of the HBM tier reach?
 
     make bench-gpu        or   NVCC=/usr/local/cuda/bin/nvcc python benchmarks/gpu.py
     python benchmarks/gpu.py --quick                  one table, in seconds
-    python benchmarks/gpu.py --quick --device host    a trial where there is no GPU
+    python benchmarks/gpu.py --quick --device host    a trial without a GPU
 
-Needs a GPU, nvcc and numpy; Paddle is not needed. PyTorch and CuPy are measured beside it where
-they are installed. Each figure is the median of --turns turns in which everything measured is
-called once; a call's time is that of --calls calls behind each other, until the device is done.
+Needs a GPU, nvcc and numpy, but not Paddle. If PyTorch and CuPy are installed, they are measured
+too. Each figure is the median of --turns turns; in a turn, each operation is measured once. The
+time of a call is the mean of --calls calls in a row, until the device has finished.
 
-Bytes are those that a call must move: a pull reads 4 P of each row and writes as much; a pooled
-pull with one id a segment the same; a push reads the gradient of each occurrence (4 (1 + D)) and
-the shows, and reads and writes 4 W of each unique row; a find reads a feasign and writes an id, and
-is counted in keys. The bound beside them is a copy between two arrays of the device, of a GiB.
+The bytes of an operation are those that it must move. P = 3 + D is the number of floats that a pull
+reads of a row, and W the number of floats of a whole row.
+
+  pull, pooled pull   reads 4 P of each row and writes as much (one id per segment)
+  push                reads 4 (1 + D) of gradient, show and click, and 4 of the plan for each
+                      occurrence; reads and writes 4 W of each unique row
+  find                reads a feasign and writes an id; measured in keys
+
+The bound is a copy between two arrays on the device, of 1 GiB.
 """
 
 from __future__ import annotations
@@ -35,13 +40,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "cuda"
 
 from hbm_library import Device, Gradient, Library, OnDevice, Segments, Table, build, config
 
-PULL, FUSED, FIND = 0.80, 0.60, 2e9  # the goals, at D 64, 16 M rows, uniform, 1 M ids
+PULL, FUSED, FIND = 0.80, 0.60, 2e9  # bounds of the goals: D 64, 16 M rows, uniform, 1 M ids
 GIB = 1 << 30
 GOAL_AT = (64, 16_000_000, "uniform", 1_000_000)
 
 
 def timed(library: Library, calls: int, call: Callable[[], Any]) -> float:
-    """Seconds of one call."""
+    """Mean seconds of a call."""
     library.call("synchronize", None)
     begin = time.perf_counter()
     for _ in range(calls):
@@ -51,14 +56,14 @@ def timed(library: Library, calls: int, call: Callable[[], Any]) -> float:
 
 
 class CopyOnDevice:
-    """A copy between two arrays of the device."""
+    """A copy between two arrays on the device."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._arrays = [OnDevice(library, np.zeros(GIB // 4, np.float32)) for _ in range(2)]
 
     def bytes_per_s(self, calls: int) -> float:
-        """Read and written together."""
+        """Bytes read plus bytes written, per second."""
         one, other = self._arrays
         return (
             2
@@ -72,7 +77,7 @@ class CopyOnDevice:
 
 
 def pinned_rate(library: Library) -> float:
-    """Bytes a second from pinned memory to the device."""
+    """Bytes per second from pinned memory to the device."""
     pinned, target = c_void_p(), OnDevice(library, np.zeros(GIB // 4, np.float32))
     library.call("malloc_pinned", c_uint64(GIB), byref(pinned))
     ctypes.memset(pinned, 1, GIB)
@@ -88,11 +93,11 @@ def ids_of(kind: str, rows: int, batch: int, rng: np.random.Generator) -> np.nda
         return rng.integers(0, rows, batch).astype(np.int32)
     found = (rng.zipf(1.05, batch) - 1) % rows
     spread = found.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(rows)
-    return spread.astype(np.int32)  # the frequent ones are not neighbours
+    return spread.astype(np.int32)  # frequent ids are not next to each other
 
 
 class Measured:
-    """A table of some rows, and a batch of its ids on the device."""
+    """A table on the device, and the operations to measure."""
 
     def __init__(self, library: Library, dim: int, rows: int, seed: int) -> None:
         self.library, self.dim, self.rows = library, dim, rows
@@ -103,7 +108,7 @@ class Measured:
         self.table = Table(self.device, self.keys)
         chunk = 1 << 20
         part = self.rng.normal(size=(chunk, self.device.words)).astype(np.float32)
-        part[:, 0] = np.uint32(1 << 16).view(np.float32)  # with embedx
+        part[:, 0] = np.uint32(1 << 16).view(np.float32)  # the row has an embedx
         part[:, 1:3] = 1.0
         begin = time.perf_counter()
         for first in range(0, rows, chunk):
@@ -112,7 +117,7 @@ class Measured:
         self.build_bytes_per_s = rows * self.device.words * 4 / seconds
 
     def calls(self, kind: str, batch: int) -> dict[str, tuple[Callable[[], Any], float]]:
-        """Of each operation: a call, and the bytes that it must move."""
+        """For each operation, a function that runs it and the bytes that it must move."""
         library, columns = self.library, 3 + self.dim
         ids = ids_of(kind, self.rows, batch, self.rng)
         unique = len(np.unique(ids))
@@ -185,7 +190,7 @@ def _unmix(keys: np.ndarray) -> np.ndarray:
 
 
 def device_name() -> str:
-    """The GPU and its driver, as nvidia-smi says."""
+    """The GPU and its driver, from nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return "unknown"
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -194,7 +199,7 @@ def device_name() -> str:
 
 
 def peers(dim: int, rows: int, ids: np.ndarray) -> dict[str, Callable[[], Any]]:
-    """Gathers of the same ids by what is installed: each of D floats a row, without the counts."""
+    """Gathers of the same ids by the libraries that are installed: D floats per row, no counts."""
     found: dict[str, Callable[[], Any]] = {}
     try:
         torch: Any = importlib.import_module("torch")
@@ -255,7 +260,7 @@ def measure(
         print(
             f"D {dim:3d} {rows / 1e6:5.0f} M rows {kind:7s} {batch:8d} ids: "
             + ", ".join(f"{n} {figures[n]['ids_per_s'] / 1e9:.2f} G/s" for n in calls)
-            + f"; of the copy: pull {figures['pull']['of_copy']:.2f}, "
+            + f"; relative to the copy: pull {figures['pull']['of_copy']:.2f}, "
             f"pull + push {figures['pull_pooled + push']['of_copy']:.2f}",
             flush=True,
         )
@@ -267,7 +272,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dims", type=int, nargs="+", default=[8, 16, 64, 128])
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 16_000_000])
-    parser.add_argument("--large", action="store_true", help="100 M rows too, where they fit")
+    parser.add_argument("--large", action="store_true", help="100 M rows too, if they fit")
     parser.add_argument("--batches", type=int, nargs="+", default=[4096, 65536, 1_000_000])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--calls", type=int, default=10)
@@ -299,7 +304,7 @@ def main() -> int:
             ("fused pull and push, of it", of["pull_pooled + push"]["of_copy"], FUSED),
             ("finds a second", of["find"]["ids_per_s"], FIND),
         ):
-            goals.append(report.Goal(name, value, bound, value >= bound))
+            goals.append(report.at_least(name, value, bound))
     return report.write(
         arguments.out,
         {name: value for name, value in vars(arguments).items() if name != "out"},
@@ -314,4 +319,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,16 +1,17 @@
-"""How close do pull and push come to the memory's speed, and how do they compare with peers?
+"""How close do pull and push come to the speed of memory, and how do they compare with peers?
 
     make bench-setup && .venv-bench/bin/python benchmarks/hot_path.py
 
-10 M rows, D = 16. (a) 26 slots of one id, batch 4096; (b) 100 slots of 1 to 5 ids, sum-pooled,
-batch 1024; Zipf 1.05 within each slot. 24 batches, all different, that every subject walks through
-in turn, in a process of its own. Pull is the pooled forward with the gradient's graph, push is the
-backward and the rule. The table's are its kernels, by the native library's bindings, with counts,
-accessor and CVM: 19 floats pulled, 17 weights and 2 states updated where the peers have 16.
+10 M rows, D = 16. Setting (a) has 26 slots of one id and batch 4096; (b) has 100 slots of 1 to 5
+ids, sum-pooled, and batch 1024. Ids follow Zipf 1.05 within each slot. Every subject has its own
+process and walks in turn through the same 24 different batches. Pull is the pooled forward with the
+graph for the gradient; push is the backward and the rule. For our table, the kernels are called
+through the native library's bindings, with counts, accessor and CVM: a pull reads 19 floats, and a
+push updates 17 weights and 2 states, where the peers have 16 weights.
 
 Peers: FBGEMM's table-batched embeddings on the CPU (row-wise and exact Adagrad), PyTorch's
-EmbeddingBag(sparse) with Adagrad, Paddle's Embedding(sparse) with Adagrad. Bounds: a bare gather of
-the same ids at the same width, and a bare update of the same unique rows.
+EmbeddingBag(sparse) with Adagrad, and Paddle's Embedding(sparse) with Adagrad. Bounds: a plain
+gather of the same ids at the same width, and a plain update of the same unique rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -28,17 +29,17 @@ from typing import Any
 import report
 from peers import batches
 from peers.batches import Setting
-from peers.turns import Subject, UnavailableError
+from peers.turns import Subject
 
 OWN, BOUNDS = "paddlebox", "bounds"
 PEERS = ("fbgemm_rowwise", "fbgemm_exact", "torch", "paddle")
-# pull + push of a peer over ours, with the plan made beforehand.
+# Bounds of the goals: the time of a peer's pull + push over ours, with the plan made beforehand.
 FACTORS = {"fbgemm_rowwise": 2.0, "fbgemm_exact": 6.0, "torch": 12.0, "paddle": 12.0}
-PLANNED_FACTOR = 1.6  # over FBGEMM row-wise, with the plan's time
+PLANNED_FACTOR = 1.6  # FBGEMM row-wise over ours, with the time of the plan
 PULL_OF_BOUND, PUSH_OF_BOUND = 0.75, 0.60
-WARM_UP = 2  # turns: rows get their weights in the first
+WARM_UP = 2  # number of turns; rows get their weights in the first
 
-# seconds a batch, by kind, one number a turn
+# Seconds per batch by kind, one number per turn.
 Times = dict[str, list[float]]
 
 
@@ -103,14 +104,14 @@ class Bench:
                     measured[subject.name].setdefault(kind, []).append(median)
         error = subjects[0].ask("check")
         if error > 1e-4:
-            sys.exit(f"({setting.name}) the shows pulled are not those pushed: off by {error}")
+            sys.exit(f"({setting.name}) pulled shows differ from the pushed ones by {error}")
         self.tell(setting, threads)
 
     def tell(self, setting: Setting, threads: int) -> None:
         size = self.sizes[setting.name]
         say(
             f"({setting.name}) {threads} thread{'s'[: threads > 1]}, {size['ids']:,.0f} ids, "
-            f"{size['unique']:,.0f} unique rows a batch; ms a batch, median of "
+            f"{size['unique']:,.0f} unique rows per batch; ms per batch, median of "
             f"{self.options.turns} turns (min - max)"
         )
         print(f"{'':16}{'pull':>22}{'push':>22}{'both':>22}")
@@ -140,24 +141,26 @@ class Bench:
         for (setting, threads), measured in self.times.items():
             own, where = measured[OWN], f"({setting}) {threads} threads"
 
-            def at_least(name: str, value: float, bound: float, where: str = where) -> None:
-                goals.append(report.Goal(f"{where}: {name}", value, bound, value >= bound))
+            def times(
+                name: str,
+                of: Sequence[float],
+                to: Sequence[float],
+                bound: float,
+                where: str = where,
+            ) -> None:
+                ratios = report.ratios(of, to)
+                goals.append(report.at_least(f"{where}: {name}", ratios, bound))
 
             bounds = measured[BOUNDS]
-            at_least("pull, of a bare gather", ratio(bounds["pull"], own["pull"]), PULL_OF_BOUND)
-            at_least("push, of a bare update", ratio(bounds["push"], own["push"]), PUSH_OF_BOUND)
+            times("pull, of a bare gather", bounds["pull"], own["pull"], PULL_OF_BOUND)
+            times("push, of a bare update", bounds["push"], own["push"], PUSH_OF_BOUND)
             for peer, factor in FACTORS.items():
                 if peer in measured:
-                    at_least(f"times {peer}", ratio(measured[peer]["both"], own["both"]), factor)
+                    times(f"times {peer}", measured[peer]["both"], own["both"], factor)
             if "fbgemm_rowwise" in measured:
-                value = ratio(measured["fbgemm_rowwise"]["both"], own["planned"])
-                at_least("times fbgemm_rowwise, with the plan's time", value, PLANNED_FACTOR)
+                both, name = measured["fbgemm_rowwise"]["both"], "times fbgemm_rowwise"
+                times(f"{name}, with the plan's time", both, own["planned"], PLANNED_FACTOR)
         return goals
-
-
-def ratio(of: Sequence[float], to: Sequence[float]) -> float:
-    """Median over the turns: neighbours in time are compared."""
-    return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
 def _cell(values: Sequence[float] | None) -> str:
@@ -177,7 +180,7 @@ def main() -> int:
     parser.add_argument("--dim", type=int, default=16, help="D; FBGEMM takes multiples of 4")
     parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--threads", type=threads_list, default=[1, 2], help="as in 1,2")
+    parser.add_argument("--threads", type=threads_list, default=[1, 2], help="such as 1,2")
     parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns")
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
@@ -187,21 +190,11 @@ def main() -> int:
     if options.quick:
         options.rows, options.turns = min(options.rows, 1_000_000), min(options.turns, 3)
     if min(options.rows // 1000, options.batches, options.turns, *options.threads) < 1:
-        parser.error("expected --rows of 1000 or more, --batches, --turns and --threads of 1")
-    return timed(options, lambda folder: Bench(options, folder).run())
-
-
-def timed(
-    options: argparse.Namespace,
-    run: Callable[[Path], tuple[dict[str, Any], list[report.Goal]]],
-) -> int:
-    """As `report.timed`. 2 and the reason where a peer cannot be had."""
-    try:
-        return report.timed(options, run)
-    except UnavailableError as error:
-        print(f"not run: {error}; or pass --without-peers", file=sys.stderr)
-        return 2
+        parser.error(
+            "expected --rows of 1000 or more, and --batches, --turns and --threads of 1 or more"
+        )
+    return report.timed(options, lambda folder: Bench(options, folder).run())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,14 +1,14 @@
-"""Does the MEM tier find its rows as fast as memory allows, and general hash maps beside it?
+"""Does the MEM tier find its rows as fast as memory allows, and how do hash maps compare?
 
     make bench-setup && .venv-bench/bin/python benchmarks/mem_tier.py
 
-1 M, 10 M and 50 M keys, one thread. Find (of keys that are there, and of absent ones), insert and
-erase, in batches of 200,000 keys in ascending order, as the tiers are asked, drawn over all keys.
-The tier holds rows of 16 bytes, so that 50 M fit; a find leaves them where they are, insert and
-erase ("take") copy them. The maps hold a row number of 4 bytes: what they would need besides to
-hold rows is not counted against them, and they get their room reserved. The bound is a probe of
-one cache line of 8 keys, prefetched 16, 32 or 64 keys ahead, whichever is best: with the keys in
-the same order, and shuffled.
+1 M, 10 M and 50 M keys, one thread. It measures find (of existing and of absent keys), insert and
+erase, in batches of 200,000 keys drawn over all keys, in ascending order, which is how tiers are
+queried. The tier holds rows of 16 bytes, so that 50 M fit. A find only locates the row; insert and
+erase ("take") copy it. The maps hold a row number of 4 bytes, with their capacity reserved; what
+they would need besides to hold rows is not counted. The bound is a probe of one cache line of 8
+keys, prefetched 16, 32 or 64 keys ahead, whichever is fastest: with the keys in the same order, and
+shuffled.
 
 Maps: ankerl::unordered_dense, boost::unordered_flat_map, std::unordered_map.
 """
@@ -28,10 +28,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import report
-from hot_path import say, timed
+from hot_path import say
 from numpy.typing import NDArray
 from peers import compiled
-from peers.turns import UnavailableError
 
 from paddlebox._native import core
 
@@ -42,11 +41,11 @@ BATCH = 200_000
 AHEAD = (16, 32, 64)
 FIND_RATE, OF_BOUND = 50e6, 0.70
 WIDEST = 50_000_000
-STD_MOST = 10_000_000  # keys in std's map: 50 M take it minutes, and 3 GB
+STD_MOST = 10_000_000  # most keys for std's map; 50 M take minutes and 3 GB
 
 
 class Store(Protocol):
-    """A map of keys. find writes 1 and 0 into found (n)."""
+    """A map of keys. find writes 1 (found) or 0 into found (n)."""
 
     def find(self, keys: Keys, found: NDArray[np.uint8]) -> None: ...
     def insert(self, keys: Keys) -> None: ...
@@ -56,7 +55,7 @@ class Store(Protocol):
 
 class Own:
     def __init__(self, keys: int) -> None:
-        # A row of 16 bytes takes 34 with its place in the index, at the load that the tier keeps.
+        # A row of 16 bytes takes 34 bytes with its index entry, at the load factor of the tier.
         self.tier = core.MemTier(ROW_BYTES, (keys + BATCH) * 34 + (64 << 20))
         self.rows = np.zeros((BATCH, ROW_BYTES), np.uint8)
 
@@ -97,7 +96,7 @@ class Map:
 
 
 class Bound:
-    """Lines of 8 keys, 80 % full: nothing but the memory access of a find."""
+    """Cache lines of 8 keys, 80 % full: only the memory access of a find."""
 
     def __init__(self, library: ctypes.CDLL, keys: Keys) -> None:
         self.library = library
@@ -108,7 +107,7 @@ class Bound:
         if not library.FillBuckets(
             compiled.pointer(self.lines), self._count, compiled.pointer(keys), _size(keys)
         ):
-            raise RuntimeError(f"{len(keys)} keys do not fit {self.buckets} lines of 8")
+            raise RuntimeError(f"{len(keys)} keys do not fit into {self.buckets} lines of 8")
 
     @property
     def _count(self) -> ctypes.c_size_t:
@@ -137,15 +136,15 @@ class Bench:
         self.bounds = compiled.compiled("bounds.cc", folder, ["-DWIDTH=19", "-DROW_FLOATS=25"])
         self.maps: dict[str, ctypes.CDLL] = {}
         for name, number in MAPS.items():
-            # std's is always there, and slow: the others are the peers.
+            # std's map always exists and is slow; the others are the peers.
             if options.without_peers and name != "std::unordered_map":
                 continue
             flags = [f"-DPBX_MAP={number}", f"-I{options.include}"]
             try:
                 self.maps[name] = compiled.compiled("maps.cc", folder, flags, f"maps{number}")
-            except UnavailableError as error:
-                raise UnavailableError(f"{name}: {error}") from None
-        # keys a second: (keys held, subject, what)
+            except report.UnavailableError as error:
+                raise report.UnavailableError(f"{name}: {error}") from None
+        # Keys per second by (keys held, subject, operation).
         self.rates: dict[tuple[int, str, str], list[float]] = {}
 
     def run(self) -> tuple[dict[str, Any], list[report.Goal]]:
@@ -160,7 +159,7 @@ class Bench:
     def measure(self, count: int) -> None:
         rng = np.random.default_rng(count)
         both = core.sorted_unique_keys(np.arange(1, 2 * count + 1, dtype=np.uint64))
-        # Every other key is absent; batches of those are inserted and erased again.
+        # Every other key is absent; batches of the absent keys are inserted and erased again.
         keys, absent = both[::2].copy(), both[1::2].copy()
         del both
         batches = [self.draw(rng, keys) for _ in range(self.options.batches)]
@@ -179,7 +178,7 @@ class Bench:
         self.tell(count, [*stores, "bound"])
 
     def draw(self, rng: np.random.Generator, keys: Keys) -> Keys:
-        """Ascending, none twice: a little less than BATCH."""
+        """Draws unique keys in ascending order, slightly fewer than BATCH."""
         return keys[np.unique(rng.integers(0, len(keys), BATCH))]
 
     @contextmanager
@@ -215,7 +214,7 @@ class Bench:
         def find(expected: int) -> Callable[[Keys], None]:
             def work(keys: Keys) -> None:
                 store.find(keys, found[: len(keys)])
-                # One look at the end of each batch: 200,000 of them would count as finding.
+                # Only the last answer of a batch is checked: checking all would take time, too.
                 if found[len(keys) - 1] != expected:
                     sys.exit(f"{name}: wrong answer for key {keys[-1]}, expected {expected}")
 
@@ -223,7 +222,7 @@ class Bench:
 
         walk("find", batches, find(1))
         walk("absent", others, find(0))
-        # One batch at a time: the load stays, and erase finds what insert brought.
+        # One batch at a time: the load factor stays, and erase finds the inserted keys.
         for keys in others:
             walk("insert", [keys], store.insert)
             walk("erase", [keys], store.erase)
@@ -257,21 +256,17 @@ class Bench:
             print(f"{name:26}" + "  ".join(cells))
 
     def goals(self) -> list[report.Goal]:
-        """Where 50 M keys were asked for."""
-        goals = []
+        """The goals, which apply only if 50 M keys were measured."""
         widest = max(self.options.keys)
         own = self.rates[widest, "paddlebox", "find"]
         bound = self.rates[widest, "bound", "find"]
-        rate = statistics.median(own)
-        part = statistics.median(a / b for a, b in zip(own, bound, strict=True))
-        # Either will do; what is shown is the one that comes closer.
-        if rate / FIND_RATE >= part / OF_BOUND:
-            shown = ("M keys found a second", rate / 1e6, FIND_RATE / 1e6)
-        else:
-            shown = ("find, of the bound", part, OF_BOUND)
-        name, value, least = shown
-        goals.append(report.Goal(f"{widest:,} keys: {name}", value, least, value >= least))
-        return goals
+        parts = report.ratios(own, bound)
+        # Meeting one of the two is enough; the closer one is shown.
+        shown: tuple[str, list[float], float] = ("find, of the bound", parts, OF_BOUND)
+        if statistics.median(own) / FIND_RATE >= statistics.median(parts) / OF_BOUND:
+            shown = ("M keys found a second", [rate / 1e6 for rate in own], FIND_RATE / 1e6)
+        name, figure, least = shown
+        return [report.at_least(f"{widest:,} keys: {name}", figure, least)]
 
 
 def counts(text: str) -> list[int]:
@@ -284,7 +279,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a trial: 1 M keys, 3 turns")
-    parser.add_argument("--without-peers", action="store_true", help="but for std::unordered_map")
+    parser.add_argument("--without-peers", action="store_true", help="only with std::unordered_map")
     parser.add_argument(
         "--include", type=Path, default=Path("build/bench-include"), help="headers of the maps"
     )
@@ -296,8 +291,8 @@ def main() -> int:
     if min(*options.keys, 2**31) < 10 or options.batches < 1 or options.turns < 1:
         parser.error("expected --keys of 10 or more, --batches and --turns of 1 or more")
     options.include = str(options.include.resolve())
-    return timed(options, lambda folder: Bench(options, folder).run())
+    return report.timed(options, lambda folder: Bench(options, folder).run())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,25 +1,25 @@
-"""What do ranks cost? Samples a second of R ranks in step, beside R copies that know of no other.
+"""What do several ranks cost, compared with as many separate runs and with other libraries?
 
     python benchmarks/ranks.py
 
 Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is. 26
-slots of one id, 13 dense features, D = 16, MLP 400-400-400. A job and its R copies have the same R
-cores; each process has one thread. For each R the job and its copies take turns, now one first, now
-the other; a figure is the median over turns of the samples a second inside passes, the first pass
-left out. The copies are R separate runs at the same time: they share the machine's memory and
-caches as ranks do, but nothing is exchanged.
+slots of one id, 13 dense features, D = 16, MLP 400-400-400. The copies of a job are R separate runs
+at the same time: they share the machine's memory and caches as ranks do, but exchange nothing. A
+job and its copies have the same R cores, with one thread per process. For each R, the job and its
+copies take turns, in alternating order. A figure is the median over the turns of the samples/s
+within passes, without the first pass.
 
-A job of one rank is its own copy, by the same command: what its share differs from 1 by is what a
-share of this run is worth. Where others use the machine, ranks in step wait for the one that has
-lost its core, and copies do not: `cpu_share` is the processor time that copies take for a sample
-by that of the job, which knows of no wait.
+A job of one rank is its own copy, by the same command. How far its share is from 1 shows how
+accurate the shares of this run are. On a machine that others use too, ranks wait for the rank that
+has lost its core, and copies do not. `cpu_share` is therefore the processor time per sample of the
+copies, divided by that of the job; it does not depend on waiting.
 
-Strong scaling: the same files and the same batch over all ranks, whatever R is.
+Strong scaling: the same files, and the same batch over all ranks, whatever R is.
 
-Peers, in the same turns, on as many processes and the same cores (peers/of_ranks.py): Paddle's
-DataParallel, each with a replica of a sparse embedding of all keys; the parameter server of Paddle
-3.0.0, asynchronous; torchrec, its tables sharded. They read nothing, their batches lie in memory;
-our figure has the reading of text, the passes' begin and end, and the commits.
+Peers take part in the same turns, with as many processes and the same cores (peers/of_ranks.py):
+Paddle's DataParallel, with a replica of a sparse embedding of all keys on each rank; the parameter
+server of Paddle 3.0.0, asynchronous; and torchrec, with sharded tables. Their batches are in memory
+beforehand. Our figure includes reading text, the begin and end of passes, and commits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ import numpy as np
 import report
 from peers.jobs import Jobs, launcher
 from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
-from peers.turns import UnavailableError
 
 SHARE_OF_COPIES = 0.9
 PASSES = 4
@@ -53,7 +53,7 @@ store: {{threads: 1}}
 
 
 def write_data(folder: Path, ranks: int, rows: int, keys: int, seed: int) -> None:
-    """PASSES files a rank, of slot text."""
+    """Writes PASSES files of slot text for each rank."""
     slots = ["slots:", "  - {name: click, type: label}"]
     slots += [f"  - {{name: s{i}, type: sparse}}" for i in range(SLOTS)]
     slots += [f"  - {{name: values, type: dense, dim: {DENSE}}}"]
@@ -81,27 +81,30 @@ def overrides(files: list[Path], files_per_pass: int, batch: int) -> list[str]:
 
 
 def samples_per_s(run_dir: Path) -> float:
-    """Of the passes after the first."""
+    """Samples/s of the passes after the first."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     samples = sum(int(line["samples"]) for line in lines[1:])
     return samples / sum(float(line["seconds"]) for line in lines[1:])
 
 
 def cpu_s_per_sample(run_dirs: Sequence[Path]) -> float:
-    """Of the passes after the first; of a job, the run dirs of all ranks."""
+    """Processor seconds per sample of the passes after the first. For a job, pass the run dirs of
+    all its ranks."""
     lines = [
         json.loads(line)
         for run_dir in run_dirs
         for line in (run_dir / "metrics.jsonl").read_text().splitlines()[1:]
     ]
-    ranks = 1 if "ranks" not in lines[0] else len(run_dirs)  # a job's lines have all ranks' samples
+    # Each line of a job counts the samples of all ranks.
+    ranks = 1 if "ranks" not in lines[0] else len(run_dirs)
     samples = sum(int(line["samples"]) for line in lines) / ranks
     return sum(float(line["cpu_s"]) for line in lines) / samples
 
 
 def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
-    """Of passes after the first: the share of time that the first rank's trainer spent in
-    exchanges, waiting for others included and alone, in how many waits, and what a rank sent."""
+    """Figures of the passes after the first: the share of the time that the first rank's trainer
+    spent in exchanges, that of waiting for others within it, the number of waits per step, and the
+    bytes that a rank sent."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     seconds = sum(float(line["seconds"]) for line in lines[1:])
     steps = ranks * sum(int(line["batches"]) for line in lines[1:])
@@ -126,7 +129,7 @@ def exchanged(run_dir: Path, ranks: int, batch: int) -> dict[str, float]:
 def together(
     folder: Path, ranks: int, batch: int, cores: list[int], share: int = 1
 ) -> tuple[float, float]:
-    """Samples a second, and processor seconds a sample. share: files of each rank in a pass."""
+    """Samples/s and processor seconds per sample of a job. share: files of a rank per pass."""
     files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks * share]
     run_dir = folder / "together"
     shutil.rmtree(run_dir, ignore_errors=True)
@@ -143,7 +146,7 @@ def together(
 
 
 def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> tuple[float, float]:
-    """As `together`, of all copies."""
+    """Like `together`, for all copies."""
     files = sorted(folder.glob("part-*.txt"))
     runs = [folder / f"apart-{rank}" for rank in range(ranks)]
     with Jobs() as jobs:
@@ -160,7 +163,7 @@ def apart(folder: Path, ranks: int, batch: int, cores: list[int]) -> tuple[float
 
 
 def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str, Any]:
-    """R ranks, their copies and the peers in turns; and once, strong scaling."""
+    """Measures R ranks, their copies and the peers in turns, and strong scaling once."""
     cores = sorted(os.sched_getaffinity(0))
     setting = Setting(
         folder, ranks, options.keys, options.batch, max(options.rows // options.batch, 1),
@@ -179,17 +182,17 @@ def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str,
     found: dict[str, Any] = {
         "samples_per_s": report.spread(mine),
         "of_copies": report.spread([copies[0] for _, copies in turns]),
-        "share": report.spread([job[0] / copies[0] for job, copies in turns]),
+        "shares": [job[0] / copies[0] for job, copies in turns],
         "cpu_share": report.spread([copies[1] / job[1] for job, copies in turns]),
         "peers": {
             name: {
                 "samples_per_s": report.spread(rates),
-                "times": report.spread([a / b for a, b in zip(mine, rates, strict=True)]),
+                "times": report.ratios(mine, rates),
             }
             for name, rates in theirs.items()
         },
     }
-    if ranks > 1:  # of the last turn, before another run takes its folder
+    if ranks > 1:  # of the last turn; the next run uses its folder again
         found["exchange"] = exchanged(folder / "together", ranks, options.batch)
     share = max(usable(options.ranks)) // ranks
     strong = together(folder, ranks, options.batch // ranks, cores, share)
@@ -197,15 +200,21 @@ def measured(options: argparse.Namespace, folder: Path, ranks: int) -> dict[str,
     return found
 
 
-def goals_of(ranks: int, found: dict[str, Any]) -> list[report.Goal]:
+def goals_of(
+    ranks: int, shares: Sequence[float], times: Mapping[str, Sequence[float]]
+) -> list[report.Goal]:
+    """The goals of a number of ranks.
+
+    Args:
+        shares: the rate of the ranks, of as many copies, in each turn.
+        times: name of a peer -> our rate, of the peer's, in each turn.
+    """
     goals = []
     if ranks > 1:
-        share = found["share"]["median"]
         name = f"{ranks} ranks, samples/s of as many copies"
-        goals.append(report.Goal(name, share, SHARE_OF_COPIES, share >= SHARE_OF_COPIES))
-    for peer, rates in found["peers"].items():
-        times = rates["times"]["median"]
-        goals.append(report.Goal(f"{ranks} ranks, ahead of {peer}: times", times, 1.0, times > 1.0))
+        goals.append(report.at_least(name, shares, SHARE_OF_COPIES))
+    for peer, of in times.items():
+        goals.append(report.at_least(f"{ranks} ranks, ahead of {peer}: times", of, 1.0))
     return goals
 
 
@@ -220,27 +229,33 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     goals = []
     for ranks in sizes:
         figures[str(ranks)] = found = measured(options, folder, ranks)
-        goals += goals_of(ranks, found)
+        times = {name: of["times"] for name, of in found["peers"].items()}
+        goals += goals_of(ranks, found["shares"], times)
         print(
             f"{ranks} ranks: {found['samples_per_s']['median']:,.0f} samples/s, copies "
-            f"{found['of_copies']['median']:,.0f}, share {found['share']['median']:.3f}, "
-            f"by processor time {found['cpu_share']['median']:.3f}"
+            f"{found['of_copies']['median']:,.0f}, share {statistics.median(found['shares']):.3f}, "
+            f"share by processor time {found['cpu_share']['median']:.3f}"
         )
         for name, rates in found["peers"].items():
-            times = rates["times"]
+            of = report.spread(rates["times"])
             print(
                 f"  {name}: {rates['samples_per_s']['median']:,.0f} samples/s, ours "
-                f"{times['median']:.2f} times ({times['min']:.2f} to {times['max']:.2f})"
+                f"{of['median']:.2f} times as many ({of['min']:.2f} to {of['max']:.2f})"
             )
+    peers = () if options.without_peers else PEERS
+    why = f"the machine has {len(os.sched_getaffinity(0))} cores"
+    for ranks in set(options.ranks) - set(sizes):
+        of_ranks = goals_of(ranks, [], {peer: [] for peer in peers})
+        goals += [report.not_measured(goal, why) for goal in of_ranks]
     return figures, goals
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rows", type=int, default=100_000, help="of a rank in a pass")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows per rank and pass")
     parser.add_argument("--keys", type=int, default=2_000_000)
-    parser.add_argument("--batch", type=int, default=2048, help="of a rank")
+    parser.add_argument("--batch", type=int, default=2048, help="batch size of a rank")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
@@ -248,18 +263,14 @@ def main() -> int:
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument(
         "--ps-python", type=Path, default=report.ROOT / ".venv-bench-ps/bin/python",
-        help="of the environment that make bench-setup-ps makes: it has Paddle 3.0.0",
+        help="Python of the environment with Paddle 3.0.0, from make bench-setup-ps",
     )  # fmt: skip
     options = parser.parse_args()
-    try:
-        if not options.without_peers:
-            check(options.ps_python)
-    except UnavailableError as error:
-        print(f"not run: {error}; or pass --without-peers", file=sys.stderr)
-        return 2
+    if not options.without_peers:
+        check(options.ps_python)
     hidden = ("scratch", "ps_python")
     return report.timed(options, lambda folder: run(options, folder), hidden=hidden)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,31 +1,33 @@
-"""What do two nodes have to say to each other in a step? Schemes on paper, over real rows.
+"""How many bytes must two nodes exchange in a step? Compares schemes on paper, over real rows.
 
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks_bytes.py
 
-Nothing is trained: rows of the feasigns of each step are counted, 2 nodes of 2 ranks, owners by
-chance. Criteo: the lines and the steps of benchmarks/ranks_modes.py. Zipf: 26 slots of
-benchmarks/ranks.py, 2048 instances a rank. Transfers between nodes of a row or of its gradient:
+Nothing is trained. The script counts the rows of the feasigns of each step, on 2 nodes of 2 ranks
+with random owners. Criteo: the lines and the steps of benchmarks/ranks_modes.py. Zipf: 26 slots of
+benchmarks/ranks.py, 2048 instances per rank. It counts transfers between nodes, each of a row or of
+its gradient:
 
-    one level      each rank asks the owner, and gives its gradient back
-    two levels     each node does
-    hot            of two levels, those of rows that both nodes touch in 95 % of the steps
-    replicas       each row has a copy on both nodes, kept by exchanging gradients in each step that
-                   touches it (an all-reduce) where that is less than two levels, told by an oracle
-    copies         a node keeps what it was sent, with its optimizer's state, applies its own
-                   gradients too, and asks again once the other has changed the row
-    moves          a row is where it was touched last, with its state: a node that lacks the other's
-                   changes is sent the row; home again when the pass ends. No scheme of exact steps
-                   sends less of a row
+    one level      each rank asks the owner for the row and returns its gradient
+    two levels     each node does so once for its ranks
+    hot            the part of two levels for rows that both nodes touch in 95 % of the steps
+    replicas       both nodes have a copy of the row, and exchange gradients in each step that
+                   touches it (an all-reduce). Used for rows where it sends less than two levels,
+                   which an oracle knows
+    copies         a node keeps a row that it was sent, with the state of the optimizer, and applies
+                   its own gradients to it. After the other node changed the row, it asks again
+    moves          a row is, with its state, where it was touched last. A node that lacks changes of
+                   the other is sent the row. At the end of the pass the row goes home. No scheme
+                   with exact steps sends fewer bytes of rows
 
-A row without an embedx (score under --threshold) is 12 bytes, another 4 (3 + D); a state 12 more,
-an id 1.6. Each scheme in parts of the bytes of one level with whole rows and ids of 4 bytes.
+A row without an embedx (score below --threshold) is 12 bytes, another row 4 (3 + D). A state adds
+12 bytes and an id 1.6. The bytes of each scheme are relative to one level with whole rows and ids
+of 4 bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -35,17 +37,15 @@ import report
 from quality_criteo import criteo_split
 
 NODES, LOCAL = 2, 2
-ID_BYTES = 1.6  # of a varint, measured
+ID_BYTES = 1.6  # mean size of a varint, measured
 SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")
 
 
-def criteo() -> tuple[np.ndarray, np.ndarray] | None:
-    """(n, 39) feasigns, 0 for none, and (n) labels."""
-    split = criteo_split()
-    if split is None:
-        return None
+def criteo() -> tuple[np.ndarray, np.ndarray]:
+    """Feasigns (n, 39), 0 where a column is empty, and labels (n)."""
+    train, _ = criteo_split()
     rows, labels = [], []
-    for line in split[0]:
+    for line in train:
         columns = line.rstrip("\n").split("\t")
         labels.append(int(columns[0]))
         row = []
@@ -66,8 +66,14 @@ def zipf(instances: int) -> tuple[np.ndarray, np.ndarray]:
 def transfers(
     ids: np.ndarray, labels: np.ndarray, batch: int, threshold: float
 ) -> dict[str, np.ndarray]:
-    """(4) of each scheme: whole rows or gradients, bare ones, whole rows with a state, bare ones
-    with a state. batch: of a rank. threshold: of scores that are 1 a click and 0.1 another show."""
+    """The transfers of each scheme as (4): rows or gradients with embedx, those without embedx
+    ("bare"), rows with embedx and a state, bare rows with a state.
+
+    Args:
+        ids, labels: as from `criteo`.
+        batch: batch size of a rank.
+        threshold: a row gets an embedx at this score; a click adds 1, another show 0.1.
+    """
     feasigns, places = np.unique(ids, return_inverse=True)
     places = places.reshape(ids.shape)
     ranks, count = NODES * LOCAL, len(feasigns)
@@ -93,8 +99,8 @@ def transfers(
     two = 2 * far_touch.sum(axis=0)
     both = two // 2 + own_touch.sum(axis=0)
     hot = (far_touch & own_touch).mean(axis=0) >= 0.95
-    fresh = np.ones(count, np.bool_)  # the far node lacks what the home has
-    lacks = np.stack([home == 1, home == 0])  # of moves: each node what the other has
+    fresh = np.ones(count, np.bool_)  # copies: the home has changes that the other node lacks
+    lacks = np.stack([home == 1, home == 0])  # moves: rows of which each node lacks changes
     for step in range(steps):
         bare, far, own = bare_at[step], far_touch[step], own_touch[step]
         _add(found["two levels"], 0, bare[far], 2)
@@ -121,7 +127,7 @@ def _add(counts: np.ndarray, at: int, bare: np.ndarray, times: int) -> None:
 
 
 def in_bytes(counts: np.ndarray, dim: int, int8: bool) -> float:
-    """int8: but for rows with a state, which have to stay what they are."""
+    """Bytes of the transfers. int8 does not apply to rows with a state, which must stay exact."""
     whole = 14 + dim if int8 else 4 * (3 + dim)
     return float(counts @ np.array([whole + ID_BYTES / 2, 12 + ID_BYTES / 2, 24 + 4 * dim, 24]))
 
@@ -130,8 +136,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     data = {"zipf": (zipf(2048 * 4 * 20), 2048)}
     rows = criteo()
-    if rows is not None:
-        data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
+    data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
     for name, ((ids, labels), batch) in data.items():
         counts = transfers(ids, labels, batch, options.threshold)
         print(name)
@@ -159,4 +164,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

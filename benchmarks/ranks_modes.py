@@ -3,19 +3,21 @@
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks_modes.py
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks_modes.py --modes int8 top_k --seeds 2
 
-Data: the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz train, line i on rank
-i mod R; the last 20 % judge. DeepFM of configs/deepfm_criteo.yaml with D = 16 and an MLP of
-128-64, one pass, 512 instances a step over all ranks. A mode is compared with float32, synchronous,
-of the same number of ranks and the same seeds. Bytes are those that ranks have counted as sent to
-each other in the pass, per instance: ids, rows and gradients of steps, and what error feedback
-sends at the end. Between nodes: of 2 x 2 ranks.
+Data: lines of $PADDLEBOX_DATA/criteo/train.tsv.gz. The first 80 % are for training, line i on rank
+i mod R; the last 20 % are for evaluation. The model is the DeepFM of configs/deepfm_criteo.yaml
+with D = 16 and an MLP of 128-64. It trains one pass, with 512 instances per step over all ranks. A
+mode is compared with synchronous float32 with the same number of ranks and the same seeds. Bytes
+are those that the ranks counted as sent to each other in the pass, per instance: ids, rows and
+gradients of the steps, and what error feedback sends at the end. Bytes between nodes are those of 2
+x 2 ranks.
 
-Beside it what one level would send between nodes as float32 if every row travelled whole, though
-it has no embedx yet: 8 (3 + D) + 4 bytes a row; of modes whose rows and gradients have one format.
+For modes whose rows and gradients have one format, they are also compared with the bytes that one
+level would send between nodes as float32 if every row, even without an embedx, were sent whole: 8
+(3 + D) + 4 bytes per row.
 
-Goals: narrow formats change the mean AUC by at most 0.001, and send at most 0.45 (int8) and 0.60
-(16 bits) of the bytes that rows and gradients of steps have as float32, ids included. Between nodes
-two levels send at most 0.60 of one level, with int8 and D 64 at most 0.25.
+Goals: quantized formats change the mean AUC by at most 0.001. They send at most 0.45 (int8) or 0.60
+(16 bits) of the bytes that rows and gradients of the steps have as float32, ids included. Between
+nodes, two levels send at most 0.60 of the bytes of one level, and at most 0.25 with int8 and D 64.
 """
 
 from __future__ import annotations
@@ -38,18 +40,17 @@ STEP = 512
 _INT8 = ["ranks.rows=int8", "ranks.gradients=int8"]
 _NODES = ["ranks.per_node=2"]
 _64 = ["table.embedx_dim=64"]
-_64_AT_ONCE = [*_64, "table.embedx_threshold=0"]  # every row has an embedx from its second step on
-# name: ranks, the mode it is compared with, overrides
+_64_AT_ONCE = [*_64, "table.embedx_threshold=0"]  # rows have an embedx from their second step on
+# Name: number of ranks, the mode to compare with, overrides.
 MODES: dict[str, tuple[int, str, list[str]]] = {
     "float32": (2, "float32", []),
     "float16": (2, "float32", ["ranks.rows=float16", "ranks.gradients=float16"]),
     "bfloat16": (2, "float32", ["ranks.rows=bfloat16", "ranks.gradients=bfloat16"]),
     "int8": (2, "float32", _INT8),
-    "int8_without_feedback": (2, "float32", [*_INT8, "ranks.error_feedback=false"]),
-    "average_16": (2, "float32", ["ranks.dense=average"]),
+    "average_16": (2, "float32", ["ranks.sync_weight_step=16"]),
     "top_k": (2, "float32", ["ranks.dense_top_k=0.01"]),
-    "async_1": (2, "float32", ["ranks.sparse_sync=async"]),
-    "async_4": (2, "float32", ["ranks.sparse_sync=async", "ranks.staleness=4"]),
+    "async_1": (2, "float32", ["ranks.staleness=1"]),
+    "async_4": (2, "float32", ["ranks.staleness=4"]),
     "flat_2x2": (4, "flat_2x2", _NODES),
     "two_level_2x2": (4, "flat_2x2", [*_NODES, "ranks.two_level=true"]),
     "two_level_int8_2x2": (4, "flat_2x2", [*_NODES, *_INT8, "ranks.two_level=true"]),
@@ -66,7 +67,7 @@ MODES: dict[str, tuple[int, str, list[str]]] = {
     ),
 }
 _OF_STEPS = ("ids", "rows", "gradients")
-_BOUNDS = {"int8": 0.45, "int8_without_feedback": 0.45, "float16": 0.60, "bfloat16": 0.60}
+_BOUNDS = {"int8": 0.45, "float16": 0.60, "bfloat16": 0.60}
 _BETWEEN = {
     "two_level_2x2": 0.60,
     "two_level_2x2_64": 0.60,
@@ -77,7 +78,7 @@ AUC_BOUND = 0.001
 
 
 def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
-    """A file a rank; their pattern."""
+    """Writes one file per rank. Returns the pattern of their names."""
     for rank in range(ranks):
         (folder / f"{name}-{ranks}-{rank}.txt").write_text("".join(lines[rank::ranks]))
     return f"{folder}/{name}-{ranks}-*.txt"
@@ -86,7 +87,7 @@ def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
 def launched(
     folder: Path, ranks: int, seed: int, split: tuple[list[str], list[str]], overrides: list[str]
 ) -> Path:
-    """The run dir of a run over `split` by so many ranks."""
+    """Trains `split` with the given number of ranks. Returns the run dir."""
     files = [
         f"data.{key}=[{write_shares(folder, lines, name, ranks)}]"
         for key, name, lines in zip(
@@ -120,13 +121,14 @@ def launched(
 
 
 def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]) -> dict[str, Any]:
-    """The line of the one pass: AUC on the judging lines, bytes sent, seconds."""
+    """Trains one pass. Returns AUC on the evaluation lines, bytes sent, and seconds."""
     ranks, _, overrides = MODES[mode]
     run_dir = launched(folder, ranks, seed, split, overrides)
     line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     dim = 64 if "table.embedx_dim=64" in overrides else 16
     sent, between = line["ranks"]["sent_bytes"], line["ranks"]["between_nodes_bytes"]
-    # A bit a row is what rows have beyond gradients: to 1 %, for messages end with a whole byte.
+    # Rows have one bit more than gradients, so this is the number of rows. The error is up to 1 %,
+    # because messages end with a whole byte.
     touched = 8 * (between.get("rows", 0) - between.get("gradients", 0))
     return {
         "auc": line["test"]["auc"],
@@ -141,7 +143,7 @@ def train(folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]
 
 
 def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, float]:
-    """Of a mode, beside what it is compared with."""
+    """Figures of a mode, relative to the mode that it is compared with."""
 
     def mean(of: list[dict[str, Any]], name: str) -> float:
         return statistics.fmean(run[name] for run in of)
@@ -157,7 +159,6 @@ def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
     split = criteo_split()
-    assert split is not None
     wanted = list(dict.fromkeys(m for mode in options.modes for m in (MODES[mode][1], mode)))
     runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in wanted}
     for seed in range(1, options.seeds + 1):
@@ -169,7 +170,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     for mode in wanted:
         found = figures[mode] = summary(runs[mode], runs[MODES[mode][1]]) | {"runs": runs[mode]}
         print(
-            f"{mode:24} AUC {found['auc']:.4f} ({found['auc_less_that_of_peer']:+.4f})  bytes an "
+            f"{mode:24} AUC {found['auc']:.4f} ({found['auc_less_that_of_peer']:+.4f})  bytes per "
             f"instance: steps {found['of_steps']:.0f} ({found['of_steps_share']:.3f}), left "
             f"{found['left']:.0f}, dense {found['dense']:.0f} ({found['dense_share']:.3f}); "
             f"between nodes {found['between_nodes']:.0f} ({found['between_nodes_share']:.3f}, "
@@ -177,12 +178,12 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
         )
         if mode in _BETWEEN:
             share, bound = found["between_nodes_share"], _BETWEEN[mode]
-            goals.append(report.Goal(f"{mode}: bytes of one level", share, bound, share <= bound))
+            goals.append(report.at_most(f"{mode}: bytes of one level", share, bound))
         if mode in _BOUNDS:
             share, bound = found["of_steps_share"], _BOUNDS[mode]
-            goals.append(report.Goal(f"{mode}: bytes of float32", share, bound, share <= bound))
+            goals.append(report.at_most(f"{mode}: bytes of float32", share, bound))
             gap = abs(found["auc_less_that_of_peer"])
-            goals.append(report.Goal(f"{mode}: change of AUC", gap, AUC_BOUND, gap <= AUC_BOUND))
+            goals.append(report.at_most(f"{mode}: change of AUC", gap, AUC_BOUND))
     return figures, goals
 
 
@@ -195,10 +196,8 @@ def main() -> int:
         "--out", type=Path, default=report.ROOT / "benchmarks/results/ranks_modes.json"
     )
     options = parser.parse_args()
-    if criteo_split() is None:
-        return 0
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: commit, machine, settings, figures, goals."""
+"""The output of all benchmarks: commit, machine, settings, figures and goals."""
 
 from __future__ import annotations
 
@@ -8,24 +8,88 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound that a figure must keep."""
+    """A bound for a figure. `at_least`, `at_most` and `not_measured` make one."""
 
     name: str
-    value: float
+    is_least: bool  # the figure is to be at least the bound; otherwise at most
     bound: float
-    ok: bool
+    turns: tuple[float, ...]  # the figure in each turn; empty: not measured
+    why: str = ""  # what the machine lacks to measure it
+
+    @property
+    def outcome(self) -> str:
+        """ok, MISSED, tie or not measured.
+
+        A tie is a bound between the lower and the upper quartile of the turns: the spread is larger
+        than the margin.
+        """
+        if not self.turns:
+            return "not measured"
+        low, high = self.quartiles
+        if low < self.bound < high:
+            return "tie"
+        sign = 1 if self.is_least else -1
+        return "ok" if sign * statistics.median(self.turns) >= sign * self.bound else "MISSED"
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.turns) == 1:
+            return self.turns[0], self.turns[0]
+        low, _, high = statistics.quantiles(self.turns, n=4, method="inclusive")
+        return low, high
+
+    def as_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"name": self.name, "outcome": self.outcome}
+        fields["at_least" if self.is_least else "at_most"] = self.bound
+        if self.turns:
+            fields |= {"value": statistics.median(self.turns), "quartiles": self.quartiles}
+        return fields | ({"why": self.why} if self.why else {})
+
+    def __str__(self) -> str:
+        expected = f"{'at least' if self.is_least else 'at most'} {self.bound:g}"
+        if not self.turns:
+            return f"{self.outcome:12} {self.name}: {self.why}; expected {expected}"
+        low, high = self.quartiles
+        within = f" (quartiles {low:.4g}, {high:.4g})" if len(self.turns) > 1 else ""
+        value = statistics.median(self.turns)
+        return f"{self.outcome:12} {self.name}: {value:.4g}{within}, expected {expected}"
+
+
+def at_least(name: str, figure: float | Sequence[float], bound: float) -> Goal:
+    """The goal that a figure, or the median of a figure over turns, is at least `bound`."""
+    return Goal(name, True, bound, _turns(figure))
+
+
+def at_most(name: str, figure: float | Sequence[float], bound: float) -> Goal:
+    """The goal that a figure, or the median of a figure over turns, is at most `bound`."""
+    return Goal(name, False, bound, _turns(figure))
+
+
+def not_measured(goal: Goal, why: str) -> Goal:
+    """The goal without its figure, because the machine lacks something."""
+    return replace(goal, turns=(), why=why)
+
+
+def _turns(figure: float | Sequence[float]) -> tuple[float, ...]:
+    return (float(figure),) if isinstance(figure, (int, float)) else tuple(figure)
+
+
+def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
+    """The ratio in each turn of two subjects that took turns."""
+    return [a / b for a, b in zip(of, to, strict=True)]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -59,22 +123,48 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def write(out: Path, settings: Mapping[str, Any], figures: Any, goals: Sequence[Goal]) -> int:
-    """Writes the JSON, prints the goals; returns the exit code: 1 if a goal was missed."""
+def write(
+    out: Path,
+    settings: Mapping[str, Any],
+    figures: Any,
+    goals: Sequence[Goal],
+    seconds: float | None = None,
+) -> int:
+    """Writes the JSON and prints the goals. seconds: how long the benchmark took.
+
+    Returns: the exit code: 1 if a goal was missed, 2 if nothing was measured.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "commit": commit(),
         "machine": machine(),
         "settings": dict(settings),
+        "seconds": seconds,
         "figures": figures,
-        "goals": [asdict(goal) for goal in goals],
+        "goals": [goal.as_json() for goal in goals],
     }
     out.write_text(json.dumps(content, indent=1) + "\n")
     for goal in goals:
-        outcome = "ok" if goal.ok else "MISSED"
-        print(f"{outcome:6} {goal.name}: {goal.value:.4f} (bound {goal.bound:.4f})")
+        print(goal)
     print(f"written to {out}")
-    return 0 if all(goal.ok for goal in goals) else 1
+    outcomes = {goal.outcome for goal in goals}
+    if not figures and outcomes == {"not measured"}:
+        print("nothing was measured")
+        return 2
+    return int("MISSED" in outcomes)
+
+
+class UnavailableError(Exception):
+    """The machine lacks something that a benchmark needs, such as a peer or its data."""
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with the code of `main`; with 2 and the reason if it measured nothing."""
+    try:
+        sys.exit(main())
+    except UnavailableError as error:
+        print(f"not run: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def timed(
@@ -83,20 +173,20 @@ def timed(
     *,
     hidden: Collection[str] = (),
 ) -> int:
-    """Measures in a new folder under options.scratch, which goes away; `write`s what comes of it to
-    options.out, with the seconds it took and the options as settings.
+    """Runs `measure` in a temporary folder under options.scratch and writes the result to
+    options.out, with the seconds that it took, and with the options as settings.
 
     Args:
-        hidden: options that are no settings.
+        hidden: names of options that are not settings.
     """
     options.scratch.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         figures, goals = measure(Path(folder).resolve())
-    figures["seconds"] = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     settings = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(options).items()
         if name not in {"out", *hidden}
     }
-    return write(options.out, settings, figures, goals)
+    return write(options.out, settings, figures, goals, seconds)

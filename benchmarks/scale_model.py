@@ -1,10 +1,10 @@
-"""What would R ranks do? A model on paper, of what was measured on few.
+"""How would many ranks perform? A model on paper, from measurements with few ranks.
 
     python benchmarks/scale_model.py                         # the tables of docs/scale.md
-    python benchmarks/scale_model.py --ranks build/ranks.json    # beside benchmarks/ranks.py
+    python benchmarks/scale_model.py --ranks build/ranks.json    # compares with benchmarks/ranks.py
 
 Letters: R = ranks, B = batch of a rank, u = unique rows of a batch, D = embedx_dim, K = unique
-feasigns of a rank's part of a pass. Every rate is of one rank unless it says node.
+feasigns of a rank's part of a pass. Rates are per rank unless they are said to be per node.
 """
 
 from __future__ import annotations
@@ -12,73 +12,72 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_GATHERS_A_STEP = 1 / 8  # row ids are asked for 8 batches at a time (ranks/step_planner.py)
-_SWAPS = 2  # rows before a step, gradients after it
+_GATHERS_A_STEP = 1 / 8  # row ids are requested for 8 batches at a time (ranks/step_planner.py)
+_SWAPS = 2  # exchanges per step: rows before it, gradients after it
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained."""
+    """The job."""
 
     batch: int = 2048  # B
-    unique: float = 41_000.0  # u, of 26 slots at Zipf 1.05
+    unique: float = 41_000.0  # u, with 26 slots at Zipf 1.05
     dim: int = 16  # D
     dense_parameters: int = 450_000
     rows: float = 1e8  # of the whole model
-    row_bytes: int = 108  # at rest: D 16, AdaGrad, and the key
+    row_bytes: int = 108  # stored: D 16, AdaGrad, and the key
     keys: float = 1e6  # K
-    pass_samples: float = 2e6  # of a rank
-    wire: float = 1.0  # bytes of a value on the way, of float32's
+    pass_samples: float = 2e6  # per rank
+    wire: float = 1.0  # bytes of a value that is sent, relative to float32
 
     @property
     def step_bytes(self) -> float:
-        """Rows, gradients and ids of a step."""
+        """Bytes of rows, gradients and ids in a step."""
         return self.unique * (2 * 4 * (3 + self.dim) * self.wire + 4)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where. Messages between ranks of a node and of two nodes differ."""
+    """The machines. Messages within a node and between nodes cost different times."""
 
-    samples_per_s: float = 16_000.0  # of a rank that exchanges nothing, beside as many others
+    samples_per_s: float = 16_000.0  # of a rank that exchanges nothing, with others on the node
     ranks_a_node: int = 4
-    message_s: float = 3e-4  # one pair's swap of nothing, Python and Gloo
+    message_s: float = 3e-4  # an empty exchange of one pair, in Python and Gloo
     memory_bytes_per_s: float = 3.5e9  # between two ranks of a node: 64 MB in 18 ms
-    wire_bytes_per_s: float = 3.0e9  # of a node's network card
-    wire_s: float = 5e-5  # and its latency
-    store_s: float = 1.2e-4  # asking the job's TCPStore what one rank has written
-    store_turn_s: float = 1e-5  # a request in the store, which has one thread
-    disk_read_per_s: float = 2.7e9  # of a node
+    wire_bytes_per_s: float = 3.0e9  # network card of a node
+    wire_s: float = 5e-5  # latency of the network
+    store_s: float = 1.2e-4  # asking the job's TCPStore for the value of one rank
+    store_turn_s: float = 1e-5  # a request within the store, which has one thread
+    disk_read_per_s: float = 2.7e9  # of a node, in bytes
     disk_write_per_s: float = 1.7e9
-    spread: float = 0.03  # of a step's time from rank to rank, standard deviation
-    pairwise: bool = True  # every two ranks swap, one after the other; False: one call for all
-    overlap: float = 0.0  # share of the exchange that goes on while the dense part computes
+    spread: float = 0.03  # relative standard deviation of a step's time between ranks
+    pairwise: bool = True  # pairs of ranks exchange one after the other; False: one call for all
+    overlap: float = 0.0  # share of the exchange that overlaps with the dense part
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds are of a step."""
+    """The prediction. All seconds are per step."""
 
     ranks: int
     compute_s: float
-    exchange_s: float  # rows and gradients, without what is overlapped
-    messages_s: float  # their fixed cost
+    exchange_s: float  # rows and gradients, without the part that overlaps
+    messages_s: float  # fixed cost of their messages
     dense_s: float
     store_s: float
-    wait_s: float  # for the slowest
-    staging_share: (
-        float  # of a pass's time, what its rows need of the disk: above 1 it is the limit
-    )
-    bytes_a_sample: float  # that a rank sends
+    wait_s: float  # for the slowest rank
+    staging_share: float  # disk time of a pass over its time; above 1, the disk is the limit
+    bytes_a_sample: float  # sent by a rank
     node_bytes_per_s: float  # that leave a node
-    rows_bytes: float  # at rest, of a node
-    connections: int  # of a rank
+    rows_bytes: float  # stored on a node
+    connections: int  # per rank
 
     @property
     def step_s(self) -> float:
@@ -90,12 +89,12 @@ class Predicted:
 
     @property
     def share(self) -> float:
-        """Of the samples a second of as many ranks that exchange nothing."""
+        """Samples/s, relative to as many ranks that exchange nothing."""
         return self.compute_s / self.step_s
 
 
 def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
-    """Of R ranks in step."""
+    """Predicts R synchronous ranks."""
     nodes = math.ceil(ranks / machine.ranks_a_node)
     on_node = min(ranks, machine.ranks_a_node)
     compute = work.batch / machine.samples_per_s
@@ -112,8 +111,8 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
     if nodes > 1:
         dense = dense_bytes / machine.wire_bytes_per_s
     dense += 2 * math.log2(ranks) * latency if ranks > 1 else 0.0
-    # Each of R ranks asks for what each has written, one after the other, in two requests; the
-    # store answers all of them one by one.
+    # Each of the R ranks asks for the value of each rank, one after the other, in two requests. The
+    # store answers all requests one by one.
     asking = max(ranks * machine.store_s, 2 * ranks * ranks * machine.store_turn_s)
     store = _GATHERS_A_STEP * asking if ranks > 1 else 0.0
     wait = compute * machine.spread * math.sqrt(2 * math.log(ranks)) if ranks > 1 else 0.0
@@ -133,9 +132,9 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
 
 
 def fitted(figures: Mapping[str, Any], work: Work, machine: Machine) -> Machine:
-    """With the message's cost that 2 ranks show, all else as it is."""
+    """The machine with the cost of a message that the measurement of 2 ranks gives."""
     low, high = 0.0, 0.1
-    measured = figures["2"]["share"]["median"]
+    measured = statistics.median(figures["2"]["shares"])
     base = replace(machine, samples_per_s=figures["2"]["of_copies"]["median"] / 2)
     for _ in range(60):
         middle = (low + high) / 2
@@ -145,7 +144,7 @@ def fitted(figures: Mapping[str, Any], work: Work, machine: Machine) -> Machine:
 
 
 def check(path: Path, work: Work, machine: Machine) -> list[str]:
-    """Measured beside predicted, of a file of benchmarks/ranks.py."""
+    """Lines that compare the figures of benchmarks/ranks.py with the prediction."""
     content = json.loads(path.read_text())
     figures = content["figures"]
     work = replace(work, batch=content["settings"]["batch"])
@@ -163,7 +162,7 @@ def check(path: Path, work: Work, machine: Machine) -> list[str]:
     return lines
 
 
-#: The job that docs/scale.md carries on paper: 64 nodes of 8 GPUs, 10^11 rows.
+#: The job that docs/scale.md calculates: 64 nodes of 8 GPUs, 10^11 rows.
 LARGE = Work(batch=4096, unique=60_000, dense_parameters=5_000_000, rows=1e11, keys=4e6,
              pass_samples=4e6)  # fmt: skip
 TODAY = Machine(ranks_a_node=8, samples_per_s=100_000, wire_bytes_per_s=25e9,
@@ -194,7 +193,7 @@ def table(work: Work, machine: Machine) -> str:
 
 
 def tables() -> dict[str, str]:
-    """Of docs/scale.md, by their headings."""
+    """The tables of docs/scale.md by heading."""
     return {
         "As it is": table(LARGE, TODAY),
         "One call for all ranks, half of it hidden": table(LARGE, ONE_CALL),
@@ -204,9 +203,12 @@ def tables() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--ranks", type=Path, help="what benchmarks/ranks.py has written")
+    parser.add_argument("--ranks", type=Path, help="output file of benchmarks/ranks.py")
     parser.add_argument(
-        "--store-s", type=float, default=Machine.store_s, help="for --ranks: a word of one rank"
+        "--store-s",
+        type=float,
+        default=Machine.store_s,
+        help="for --ranks: seconds of asking the TCPStore for the value of one rank",
     )
     options = parser.parse_args()
     if options.ranks is not None:

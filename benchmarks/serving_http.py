@@ -2,12 +2,12 @@
 
     python benchmarks/serving_http.py
 
-The model and the rows are those of benchmarks/serving.py. The same requests, raw fields, go to a
-Predictor in this process and over one connection to tools/serve.py with one worker, in turns; then
-from four processes to the server alone. One machine is client and server, and both are in Python:
-it says what a request costs, and not what a rack answers.
+The model and the rows are those of benchmarks/serving.py. The same requests of raw fields go in
+turns to a Predictor in this process and, over one connection, to tools/serve.py with one worker.
+Then four processes send requests to the server only. Client and server are Python programs on one
+machine. So the figures show what a request costs, not how many a larger installation answers.
 
-Goal: half of the requests of one instance take at most 1 ms longer over HTTP than in the process.
+Goal: for requests of one instance, the median over HTTP is at most 1 ms above that in the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GOAL_ADDED_MS = 1.0
 
 
 class Client:
-    """One connection that is kept."""
+    """A client with one persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -71,7 +71,7 @@ def ask(port: int, requests: list[Any], queue: Any) -> None:
 
 
 def listening(server: subprocess.Popen[str]) -> int:
-    """The port, once a worker is ready."""
+    """Waits until a worker is ready and returns the port."""
     assert server.stderr is not None
     port = 0
     for line in server.stderr:
@@ -137,13 +137,13 @@ def main() -> int:
         options.out,
         {"config": CONFIG, "rows": options.rows, "requests": options.requests, "workers": 1},
         figures,
-        [report.Goal("ms that HTTP adds, p50", added, GOAL_ADDED_MS, added <= GOAL_ADDED_MS)],
+        [report.at_most("ms that HTTP adds, p50", added, GOAL_ADDED_MS)],
     )
 
 
 def at_once(port: int, requests: list[Any]) -> dict[str, float]:
-    """Several clients, each with all of the requests."""
-    context = multiprocessing.get_context("spawn")  # this process has Paddle's threads
+    """Requests/s of several clients, each of which sends all requests."""
+    context = multiprocessing.get_context("spawn")  # no fork: this process has Paddle's threads
     queue = context.Queue()
     clients = [context.Process(target=ask, args=(port, requests, queue)) for _ in range(CLIENTS)]
     for client in clients:
@@ -151,10 +151,10 @@ def at_once(port: int, requests: list[Any]) -> dict[str, float]:
     taken = [queue.get() for _ in clients]
     for client in clients:
         client.join()
-    # Of each client alone, so that the start of its process does not count.
+    # The rate of each client by itself, so that the start of its process does not count.
     rate = sum(len(one) / sum(one) for one in taken)
     return {"requests_per_s": rate, **measured([s for one in taken for s in one[WARM:]])}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

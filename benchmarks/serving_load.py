@@ -1,7 +1,7 @@
-"""The long load of benchmarks/serving.py: requests go on while every second brings a delta.
+"""The long load of benchmarks/serving.py: requests while a delta comes every second.
 
-What row a feasign has in which version is arithmetic, so that each answer can be checked: `Rows` is
-the table of a version, written by one process and expected by the other.
+The row of a feasign in a version is calculated, so each answer can be checked. `Rows` is the table
+of a version. One process writes it, and the other one expects it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 
 import numpy as np
 
-SHARE, GONE = 50, 1  # thousandths of the rows that a delta changes and deletes
+SHARE, GONE = 50, 1  # thousandths of the rows that a delta changes, and that it deletes
 BATCH = 64
 EVERY_S = 1.0
 
 
 def chance(feasigns: np.ndarray, version: int) -> np.ndarray:
-    """(n) of 0 to 999, of each feasign in a version."""
+    """A number from 0 to 999 (n) for each feasign in a version."""
     mixed = (feasigns + np.uint64(version * 0x9E3779B1)) * np.uint64(0xBF58476D1CE4E5B9)
     return (mixed >> np.uint64(40)) % np.uint64(1000)
 
 
 class Rows:
-    """The rows that feasigns 1 to n have in a version: each was last written, or deleted, by one
-    before it."""
+    """The rows of feasigns 1 to n in a version. Each was last written, or deleted, by this version
+    or an earlier one."""
 
     def __init__(self, rows: int, dim: int) -> None:
         self.feasigns = np.arange(1, rows + 1, dtype=np.uint64)
         self.dim, self.version = dim, 1
-        self.written = np.ones(rows, np.int64)  # the version that wrote it; 0: deleted
+        self.written = np.ones(rows, np.int64)  # the version that wrote the row; 0: deleted
 
     def go_to(self, version: int) -> None:
         while self.version < version:
@@ -44,7 +44,7 @@ class Rows:
             self.written[(drawn >= SHARE) & (drawn < SHARE + GONE)] = 0
 
     def weights(self, feasigns: np.ndarray) -> np.ndarray:
-        """(n, 1 + D) embed_w and embedx; zeros of those deleted."""
+        """embed_w and embedx (n, 1 + D). Deleted rows are zeros."""
         written = self.written[feasigns.astype(np.int64) - 1]
         mixed = feasigns * np.uint64(0x94D049BB133111EB) + written.astype(np.uint64)
         unit = ((mixed * np.uint64(0xBF58476D1CE4E5B9)) >> np.uint64(48)).astype(np.float32)
@@ -54,7 +54,7 @@ class Rows:
 
 
 class Delta:
-    """A version as a writer takes it: the base, or what a delta changes. drawn: of that form."""
+    """A source for the writer: the base, or the changes of a delta, in the form of `drawn`."""
 
     def __init__(self, drawn: Any, table: Rows, version: int) -> None:
         from paddlebox._native import core
@@ -82,7 +82,7 @@ class Delta:
             chunk = self.feasigns[first : first + (1 << 16)]
             weights = self._table.weights(chunk)
             rows = np.zeros((len(chunk), 9 + dim), np.float32)
-            rows[:, 0].view(np.uint32)[:] = 1 << 16  # owns an embedx
+            rows[:, 0].view(np.uint32)[:] = 1 << 16  # the row has an embedx
             rows[:, 1] = 9
             rows[:, 6] = weights[:, 0]
             rows[:, 8 : 8 + dim] = weights[:, 1:]
@@ -90,7 +90,7 @@ class Delta:
 
 
 def write_versions(path: Path, drawn: Any, seconds: float) -> None:
-    """In a process of its own: a delta a second; prints what each took."""
+    """Writes one delta per second and prints the time of each. Runs in its own process."""
     from paddlebox.serving.writer import Writer
 
     table = Rows(len(drawn.feasigns), drawn.config.table.embedx_dim)
@@ -107,7 +107,7 @@ def write_versions(path: Path, drawn: Any, seconds: float) -> None:
 
 
 def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[str, Any]:
-    """Requests, each checked to the bit, while another process writes versions."""
+    """Sends requests and checks each answer to the bit, while another process writes versions."""
     from paddlebox.serving import Predictor
     from paddlebox.serving.writer import export
 
@@ -116,7 +116,7 @@ def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[s
     random = np.random.default_rng(11)
     failed = wrong = 0
     taken: list[float] = []
-    samples: list[tuple[int, int, int]] = []  # version, memory, bytes of the file
+    samples: list[tuple[int, int, int]] = []  # version, memory, size of the file
     with Predictor(path, follow_s=0.2) as predictor:
         predictor.warm()
         form = predictor.generation
@@ -134,13 +134,13 @@ def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[s
             dense = random.random((BATCH, form.dense_width), np.float32)
             began = time.perf_counter()
             try:
-                # What `predict_feasigns` does, with the version that answers.
+                # Does what `predict_feasigns` does, but knows which version answers.
                 with predictor._using() as generation:
                     answer = generation.predict_feasigns(feasigns, offsets, dense)
                     taken.append(time.perf_counter() - began)
                     table.go_to(generation.record.version)
                     wanted = expected(generation, table, feasigns, dense)
-            except Exception as error:  # whatever it is, it is counted
+            except Exception as error:  # every kind of error counts
                 print(f"a request failed: {error}", file=sys.stderr)
                 failed += 1
                 continue
@@ -169,7 +169,7 @@ def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[s
 
 
 def expected(generation: Any, table: Rows, feasigns: np.ndarray, dense: np.ndarray) -> np.ndarray:
-    """What the version's dense part says to the rows that it should have."""
+    """The answer of the version's dense part for the rows that the version should have."""
     weights = table.weights(feasigns).reshape(len(dense), -1)
 
     def fill(out: np.ndarray) -> None:
@@ -179,6 +179,6 @@ def expected(generation: Any, table: Rows, feasigns: np.ndarray, dense: np.ndarr
 
 
 def growth(values: list[int]) -> float:
-    """The peak of the last third over that of the second: what comes first fills up."""
+    """The peak of the last third over that of the second. In the first third, memory fills up."""
     third = max(1, len(values) // 3)
     return max(values[-third:]) / max(values[third : 2 * third] or values[:third])

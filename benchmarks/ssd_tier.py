@@ -2,17 +2,18 @@
 
     make bench-setup && .venv-bench/bin/python benchmarks/ssd_tier.py
 
-20 M rows of 88 bytes (8 of key, 80 of row) in each store, after a life: loaded, then 40 passes that
-each rewrite 5 % of the rows durably, compaction included in the time; then cold batches of 0.1, 1,
-5 and 30 % of the keys, with absent ones too; then 40 passes and batches of which 80 % of the keys
-come from the last 3 passes. The stores take turns, pass by pass and batch by batch. The tier alone
-also lives through passes of 1 and 30 %. The raw disk is measured in the same run, by direct I/O
-over a file as large as the packed rows.
+Each store holds 20 M rows of 88 bytes (key 8, row 80):
+
+  1. After loading, 40 passes rewrite 5 % of the rows each, durably. Their time includes compaction.
+  2. Cold batches of 0.1, 1, 5 and 30 % of the keys are read, and batches with absent keys.
+  3. 40 more passes and more batches follow, in which 80 % of the keys come from the last 3 passes.
+
+The stores take turns, pass by pass and batch by batch. The tier alone also does passes of 1 and 30
+%. The same run measures the raw disk with direct I/O, over a file as large as the packed rows.
 
 Peers: RocksDB (direct I/O, Bloom filters, MultiGet, SST ingest) and LMDB (getmulti, putmulti), each
-with the number of threads that reads fastest here. A peer that is slow does fewer passes
-(--peer-seconds a series); its rate is that of the passes it did, and the tier's ratio to it is over
-the same passes.
+with the number of threads that reads fastest here. A slow peer does fewer passes (--peer-seconds
+per series). It is compared with the tier over the passes that it did.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from peers.workload import KEY_BYTES, ROW_BYTES, Indices, Life, Population, Word
 PACKED = KEY_BYTES + ROW_BYTES
 SHARES = (0.001, 0.01, 0.05, 0.3)
 PASS_SHARE = 0.05
-OTHER_SHARES = (0.01, 0.3)  # of the passes that the tier lives through alone
+OTHER_SHARES = (0.01, 0.3)  # sizes of the passes that only the tier does
 PEER_THREADS = (1, 4, 16)
 ROWS_PER_PAGE = PAGE // PACKED
-# Series, as the first word of a batch's or a pass's seed.
+# The series is the first word of the seed of a batch or a pass.
 PASSES, BATCHES, TRIAL = 1, 2, 3
 
 
@@ -51,13 +52,13 @@ def say(text: str) -> None:
 
 @dataclass
 class Subject:
-    """A store and what it has lived through."""
+    """A store, its expected content, and its measurements."""
 
     store: Store
     life: Life
     pass_rows: dict[str, list[int]] = field(default_factory=dict)  # by series
     pass_seconds: dict[str, list[float]] = field(default_factory=dict)
-    # (series, share) -> rows/s and what the disk would allow for the same batches
+    # Batches by (series, share).
     batches: dict[tuple[str, float], list[Batch]] = field(default_factory=dict)
 
     @property
@@ -69,7 +70,7 @@ class Subject:
 class Batch:
     keys: int
     seconds: float
-    rows_per_page: float  # needed rows a needed page, were the live rows packed in key order
+    rows_per_page: float  # needed rows per needed page, if live rows were packed in key order
 
     @property
     def rate(self) -> float:
@@ -101,7 +102,7 @@ class Bench:
     # ---- phases
 
     def load(self, store: Store) -> Subject:
-        """A new store with all rows, as written by no pass yet."""
+        """Loads all rows into a new store, before the first pass."""
         keys = self.population.keys
         batch = store.packed(keys, row_bytes_of(keys, np.zeros(len(keys), np.uint16)))
         started = time.perf_counter()
@@ -112,7 +113,7 @@ class Bench:
         return Subject(store, Life(self.population))
 
     def choose_threads(self, subject: Subject) -> None:
-        """The number of threads with which this peer reads fastest."""
+        """Sets the number of threads with which this peer reads fastest."""
         if not isinstance(subject.store, (RocksDb, Lmdb)):
             return
         rates = self.peer_threads[subject.name] = {}
@@ -124,7 +125,7 @@ class Bench:
         say(f"{subject.name}: reads with {subject.store.threads} threads")
 
     def live(self, subjects: Sequence[Subject], series: str, share: float, recency: bool) -> None:
-        """The passes of a series, the stores taking turns."""
+        """Runs the passes of a series; the stores take turns."""
         for number in range(self.options.passes):
             for subject in subjects:
                 seconds = subject.pass_seconds.setdefault(series, [])
@@ -158,17 +159,17 @@ class Bench:
             "passes_rows": rows,
             "write_amplification": written / (rows * PACKED),
         }
-        store.upkeep = type(upkeep)()  # the next series counts for itself
+        store.upkeep = type(upkeep)()  # the next series counts from 0
         say(
             f"{series}: write amplification {self.upkeep[series]['write_amplification']:.2f}, "
-            f"space {upkeep.worst_space:.2f}, memory {upkeep.worst_memory:.2f} bytes a row, "
+            f"space {upkeep.worst_space:.2f}, memory {upkeep.worst_memory:.2f} bytes per row, "
             f"{upkeep.merges} merges, at most {upkeep.most_segments} segments, depth "
             f"{upkeep.worst_depth}; write {upkeep.write_s:.1f} s, merge {upkeep.merge_s:.1f} s, "
             f"plan {upkeep.plan_s:.1f} s, commit {upkeep.commit_s:.1f} s"
         )
 
     def ask(self, subject: Subject, chosen: Indices, absent: Words | None = None) -> Batch:
-        """One cold batch, timed, and every answer looked at."""
+        """Times one cold batch and checks every answer."""
         keys = self.population.keys[chosen]
         asked, here = keys, np.ones(len(keys), np.bool_)
         if absent is not None:
@@ -181,7 +182,7 @@ class Bench:
         seconds = time.perf_counter() - started
         found, rows = subject.store.unpacked(answer)
         if not np.array_equal(found, here) or not np.array_equal(rows, subject.life.rows(chosen)):
-            sys.exit(f"{subject.name}: wrong answer: {int(found.sum())} of {len(keys)} rows found")
+            sys.exit(f"{subject.name}: wrong answer: found {int(found.sum())} of {len(keys)} rows")
         pages = max(len(np.unique(chosen // ROWS_PER_PAGE)), 1)
         return Batch(len(asked), seconds, len(keys) / pages)
 
@@ -196,7 +197,7 @@ class Bench:
             self.tell_batches(subjects, series, share)
 
     def absent(self, subjects: Sequence[Subject]) -> None:
-        """Batches with half, and with all of their keys absent."""
+        """Reads batches of which half of the keys, or all, are absent."""
         count = round(PASS_SHARE * len(self.population))
         for series, share in (("half absent", 0.5), ("all absent", 1.0)):
             for repeat in range(self.options.repeats):
@@ -217,14 +218,14 @@ class Bench:
 
     def tell_batches(self, subjects: Sequence[Subject], series: str, share: float) -> None:
         rates = ", ".join(f"{s.name} {self.rate(s, series, share) / 1e6:.3f}" for s in subjects)
-        say(f"{series}, {share:.1%}: M rows/s: {rates}")
+        say(f"{series}, {share:.1%}, M rows/s: {rates}")
 
     def rate(self, subject: Subject, series: str, share: float) -> float:
         return statistics.median(batch.rate for batch in subject.batches[series, share])
 
     def limit(self, subject: Subject, series: str, share: float) -> float:
-        """Rows/s that the disk's rates allow: a scan of the packed rows, or, for small batches, the
-        better of that and one random read a needed page."""
+        """Rows/s that the disk allows with a scan of the packed rows. For small batches, the better
+        of that and one random read per needed page."""
         batches = subject.batches[series, share]
         scan = statistics.median(batch.keys for batch in batches) / (
             self.population.packed_bytes / self.disk.read_rate
@@ -309,10 +310,10 @@ class Bench:
         goals: list[report.Goal] = []
 
         def at_least(name: str, value: float, bound: float) -> None:
-            goals.append(report.Goal(name, value, bound, value >= bound))
+            goals.append(report.at_least(name, value, bound))
 
         def at_most(name: str, value: float, bound: float) -> None:
-            goals.append(report.Goal(name, value, bound, value <= bound))
+            goals.append(report.at_most(name, value, bound))
 
         for series in ("uniform", "recency"):
             for share in SHARES:
@@ -344,7 +345,7 @@ class Bench:
 
 
 def _pass_rate(subject: Subject, series: str, passes: int | None = None) -> float:
-    """Rows/s over the first passes of a series, or all."""
+    """Rows/s over the first `passes` passes of a series, or over all of them."""
     rows, seconds = subject.pass_rows[series][:passes], subject.pass_seconds[series][:passes]
     return sum(rows) / sum(seconds) if seconds else math.nan
 
@@ -353,13 +354,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--passes", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3, help="of each cold batch")
-    parser.add_argument("--peer-seconds", type=float, default=60, help="a series, for each peer")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of each cold batch")
+    parser.add_argument(
+        "--peer-seconds", type=float, default=60, help="seconds per series for each peer"
+    )
     parser.add_argument("--quick", action="store_true", help="a trial: 2 M rows, 8 passes")
     parser.add_argument("--skip-peers", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--scratch", type=Path, default=Path("build/bench"), help="up to 15 GB; removed afterwards"
+        "--scratch",
+        type=Path,
+        default=Path("build/bench"),
+        help="folder for up to 15 GB, removed afterwards",
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ssd_tier.json"))
     options = parser.parse_args()
@@ -371,10 +377,10 @@ def main() -> int:
         try:
             import rocksdict  # noqa: F401
         except ModuleNotFoundError:
-            print("skipped: rocksdict is not installed (make bench-setup, or --skip-peers)")
-            return 0
+            why = "rocksdict is not installed: make bench-setup, or --skip-peers"
+            raise report.UnavailableError(why) from None
     return report.timed(options, lambda folder: Bench(options, folder).run())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

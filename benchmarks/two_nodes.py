@@ -1,13 +1,14 @@
-"""Two nodes: does the command of docs/ranks.md work as written, at what rate, and who listens?
+"""Do two nodes give the result of one machine, at what rate, and which processes listen?
 
     sudo python benchmarks/two_nodes.py [--mbit 1000] [--supervised]
 
-Each node is a network namespace with a host name, an address and a run dir of its own; a veth pair
-between them is limited by tc. The job is run there, and on this machine without namespaces; the
-rows must be the same; with more than two ranks the last pass's AUC, for Paddle's all-reduce between
-hosts adds up in another order than ranks of one host do. While it runs, every socket that listens
-inside a namespace is noted. Needs root, `ip`, `tc`, `unshare` and `ss`; where they are missing it
-says so and exits with 0.
+Each node is a network namespace with its own host name, address and run dir. A veth pair connects
+them, and tc limits its rate. The job runs there with the command of docs/ranks.md, and on this
+machine without namespaces. The rows must be equal. With more than two ranks, only the AUC of the
+last pass is compared, because Paddle's all-reduce between hosts adds in another order than between
+ranks of one host. While the job runs, the script notes every socket that listens inside a
+namespace. It needs root, `ip`, `tc`, `unshare` and `ss`; if one is missing, it prints which and
+exits with 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LONGEST_S = 600
 
 
 def missing() -> str:
-    """Why this cannot be run here; "" if it can."""
+    """The reason why this cannot run here; "" if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [tool for tool in ("ip", "tc", "unshare", "ss") if shutil.which(tool) is None]
@@ -54,7 +55,7 @@ def call(*words: str) -> str:
 
 @contextmanager
 def nodes(mbit: int) -> Iterator[list[str]]:
-    """Two namespaces, and a link of so many Mbit/s between them; 0: as fast as it goes."""
+    """Two namespaces with a link of `mbit` Mbit/s between them; 0: no limit."""
     names = [f"pbx{node}-{os.getpid()}" for node in range(2)]
     ends = [f"pv{node}-{os.getpid() % 100000}" for node in range(2)]
     try:
@@ -77,7 +78,7 @@ def nodes(mbit: int) -> Iterator[list[str]]:
 
 
 def command(folder: Path, run_dir: Path, options: argparse.Namespace) -> list[str]:
-    """As docs/ranks.md has it."""
+    """The command of docs/ranks.md."""
     supervise = [sys.executable, "tools/supervise.py", "--"] if options.supervised else []
     return [
         *supervise, sys.executable, "-m", "paddle.distributed.launch",
@@ -97,7 +98,7 @@ def settings(folder: Path, run_dir: Path) -> list[str]:
 
 
 def start_node(folder: Path, node: int, name: str, words: list[str]) -> subprocess.Popen[bytes]:
-    """In its namespace, by its own name, with its own folder at the run dir's path."""
+    """Starts a node in its namespace, with its own host name and its own folder as run dir."""
     own, shared = folder / f"node{node}", folder / "run_dir"
     for each in (own, shared):
         each.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,7 @@ def start_node(folder: Path, node: int, name: str, words: list[str]) -> subproce
 
 
 def listening(name: str) -> set[tuple[str, str]]:
-    """(address, who) of every TCP socket that listens in a namespace."""
+    """(address, process) of every TCP socket that listens in a namespace."""
     found = set()
     for line in call("ip", "netns", "exec", name, "ss", "-Hltnp").splitlines():
         words = line.split()
@@ -186,7 +187,7 @@ def on_nodes(folder: Path, mbit: int, options: argparse.Namespace) -> dict[str, 
 
 
 def together(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The same ranks without namespaces."""
+    """Runs the same ranks without namespaces."""
     run_dir = folder / "together"
     words = [sys.executable, "-m", "paddle.distributed.launch"]
     words += ["--nproc_per_node", str(2 * options.ranks), "--log_dir", f"{run_dir}/log"]
@@ -211,36 +212,35 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
         figures[name] = found = on_nodes(folder, mbit, options)
         print(
             f"{name}: {found['samples_per_s']:,.0f} samples/s, "
-            f"{found['bytes_between_nodes_a_sample']:,.0f} bytes a sample between nodes; on every "
-            f"address listen: {', '.join(found['listens_on_every_address']) or 'none'}"
+            f"{found['bytes_between_nodes_a_sample']:,.0f} bytes per sample between nodes; "
+            f"listening on every address: {', '.join(found['listens_on_every_address']) or 'none'}"
         )
         if options.ranks == 1:
             same = found["digests"] == figures["one machine"]["digests"]
-            goals.append(report.Goal(f"{name}: the rows of one machine", float(same), 1.0, same))
+            goals.append(report.at_least(f"{name}: the rows of one machine", float(same), 1.0))
         else:
             off = abs(found["auc"] - figures["one machine"]["auc"])
-            goals.append(report.Goal(f"{name}: AUC off one machine's", off, AUC_OFF, off < AUC_OFF))
-        if options.supervised:  # of Paddle's own, ranks' stores remain
+            goals.append(report.at_most(f"{name}: AUC off one machine's", off, AUC_OFF))
+        if options.supervised:  # of Paddle's processes, only the stores of ranks remain
             narrow = found["listens_on_every_address"] in ([], ["rank"])
-            goals.append(report.Goal(f"{name}: others listen narrowly", narrow, 1.0, narrow))
+            goals.append(report.at_least(f"{name}: others listen narrowly", narrow, 1.0))
     return figures, goals
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--mbit", type=int, nargs="+", default=[0, 1000, 100], help="0: no limit")
-    parser.add_argument("--ranks", type=int, default=1, help="of a node")
-    parser.add_argument("--supervised", action="store_true", help="by tools/supervise.py")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks per node")
+    parser.add_argument("--supervised", action="store_true", help="start with tools/supervise.py")
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     parser.add_argument(
         "--out", type=Path, default=report.ROOT / "benchmarks/results/two_nodes.json"
     )
     options = parser.parse_args()
     if why := missing():
-        print(f"left out: {why}")
-        return 0
+        raise report.UnavailableError(why)
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

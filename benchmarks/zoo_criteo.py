@@ -1,21 +1,22 @@
-"""How good are the zoo's models for single tasks, beside logistic regression on the same features?
+"""How good are the zoo's models for single tasks, compared with a logistic regression?
 
     PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --part middle --seeds 2
     PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --models deepfm
 
 Data: the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz, which are in time order, cut 60 : 20 : 20.
-`--part middle` trains on the first part and judges on the middle one: everything was chosen there.
-`--part last` trains on the first two and judges on the last. A model is its config,
-`configs/<model>_criteo.yaml`, as it stands, once a seed.
+`--part middle` trains on the first part and evaluates on the middle part, on which everything was
+chosen. `--part last` trains on the first two parts and evaluates on the last. A model is its config
+`configs/<model>_criteo.yaml`, unchanged, once per seed.
 
-Beside them are two regressions: of 39 hashed features (quality_criteo.py), and of these with the 13
-logarithms that the models also see. The C of each, too, is the best on the middle part.
+The models are compared with two regressions: one of 39 hashed features (quality_criteo.py), and one
+that also has the 13 logarithms that the models see. Each has the C that is best on the middle part.
 
-The interval is a paired bootstrap: the judging rows are drawn again 1000 times, and each time the
-mean of the seeds' AUCs is compared with the regression's on the same rows.
+The interval is a paired bootstrap: the evaluation rows are drawn again 1000 times, and each time
+the mean of the seeds' AUCs is compared with the regression's on the same rows.
 
 Goals, with `--part last`, against each regression: the model that is best on the middle part,
-finalmlp, has a mean AUC 0.003 above it, with the whole interval above 0; DeepFM's is not below it.
+finalmlp, has a mean AUC at least 0.003 above it, with the whole interval above 0. The mean AUC of
+DeepFM is not below it.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ MODELS = (
     *("lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm", "autoint"),
     *("fibinet", "dlrm", "gatenet", "masknet", "finalmlp"),
 )
-STRENGTHS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.2)  # of regularisation: sklearn's C
+# sklearn's C, the inverse strength of regularisation.
+STRENGTHS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.2)
 DRAWS = 1000
 GOAL = 0.003
 BEST = "finalmlp"  # on the middle part
 
-# A process of its own for each run: python -c WORKER CONFIG SEED TRAIN TEST RUN_DIR
+# Each run is a process: python -c WORKER CONFIG SEED TRAIN TEST RUN_DIR
 WORKER = """
 import sys
 from pathlib import Path
@@ -80,8 +82,7 @@ def auc_of(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _weighted_auc(group: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """AUC of instances that count weights times. group: the rank of their logits; equal ones count
-    one half."""
+    """AUC with weighted instances. group: the rank of their logits; ties count half."""
     clicks = np.bincount(group, weights * labels)
     others = np.bincount(group, weights * (1 - labels))
     below = np.cumsum(others) - others
@@ -93,7 +94,7 @@ def logloss_of(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def interval(seeds: list[np.ndarray], other: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """95 % of the mean over seeds of AUC less the other's, over draws of the rows."""
+    """95 % interval of the mean AUC over the seeds minus the other AUC, over draws of the rows."""
     random = np.random.default_rng(1)
     ours = [np.unique(logits, return_inverse=True)[1] for logits in seeds]
     theirs = np.unique(other, return_inverse=True)[1]
@@ -108,7 +109,7 @@ def interval(seeds: list[np.ndarray], other: np.ndarray, labels: np.ndarray) -> 
 
 
 def with_logarithms(lines: list[str]) -> tuple[Any, np.ndarray]:
-    """The 39 hashed features and, behind them, the 13 logarithms that the models see too."""
+    """The 39 hashed features, followed by the 13 logarithms that the models also see."""
     from scipy.sparse import csr_matrix, hstack
 
     matrix, labels = features(lines)
@@ -123,8 +124,8 @@ PEERS = {"regression": features, "with logs": with_logarithms}
 def regressions(
     first: list[str], middle: list[str], train: list[str], test: list[str]
 ) -> dict[str, tuple[float, float, np.ndarray]]:
-    """For each set of features: the C that is best on the middle part, as all that the models have
-    was chosen there; the AUC it has there; and logits of test with it."""
+    """For each set of features: the C that is best on the middle part, on which the models were
+    tuned as well; the AUC there; and the logits of `test` with this C."""
     from sklearn.linear_model import LogisticRegression
 
     def logits(strength: float, known: Any, asked: Any) -> Any:
@@ -142,7 +143,7 @@ def regressions(
 
 
 def run(folder: Path, model: str, seed: int, labels: np.ndarray) -> dict[str, Any]:
-    """One training run: its logits of the judging rows and what they are worth."""
+    """Trains a model once. Returns its logits of the evaluation rows, and their metrics."""
     run_dir = folder / f"{model}-{seed}"
     files = (folder / "train.txt", folder / "test.txt")
     arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir)
@@ -174,17 +175,15 @@ def main() -> int:
     parser.add_argument("--part", choices=("middle", "last"), default="last")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, with one thread each")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/zoo_criteo.json"))
     options = parser.parse_args()
     try:
         import sklearn  # noqa: F401
     except ModuleNotFoundError:
-        print("skipped: scikit-learn is not installed (pip install 'paddlebox[bench]')")
-        return 0
+        why = "scikit-learn is not installed (make bench-setup)"
+        raise report.UnavailableError(why) from None
     lines = criteo_lines()
-    if lines is None:
-        return 0
     first, second = len(lines) * 3 // 5, len(lines) * 4 // 5
     middle = options.part == "middle"
     train = lines[:first] if middle else lines[:second]
@@ -192,7 +191,7 @@ def main() -> int:
     labels = np.array([int(line[0]) for line in test])
 
     peers = regressions(lines[:first], lines[first:second], train, test)
-    print(f"{'':14} {'mean AUC':>9} {'least':>8} {'most':>8}  logloss   less each regression")
+    print(f"{'':14} {'mean AUC':>9} {'min':>8} {'max':>8}  logloss   minus each regression")
     figures: dict[str, Any] = {}
     for name, (strength, of_middle, logits) in peers.items():
         auc, loss = auc_of(logits, labels), logloss_of(logits, labels)
@@ -230,15 +229,15 @@ def main() -> int:
         if BEST in figures:
             more, low, _ = figures[BEST]["less"][name]
             goals += [
-                report.Goal(f"AUC of {BEST} less that of {name}", more, GOAL, more >= GOAL),
-                report.Goal("lower end of its interval", low, 0.0, low > 0),
+                report.at_least(f"AUC of {BEST} less that of {name}", more, GOAL),
+                report.at_least("lower end of its interval", low, 0.0),
             ]
         if "deepfm" in figures:
             more = figures["deepfm"]["less"][name][0]
-            goals.append(report.Goal(f"AUC of deepfm less that of {name}", more, 0.0, more >= 0))
+            goals.append(report.at_least(f"AUC of deepfm less that of {name}", more, 0.0))
     settings = {"part": options.part, "seeds": options.seeds, "models": list(options.models)}
     return report.write(options.out, settings, json.loads(json.dumps(figures)), goals)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report.run(main)

@@ -1,6 +1,6 @@
-// What the memory allows, without anything a table does: the loops that the benchmarks measure
-// beside ours. Compiled by peers/compiled.py with -O3 -march=native -fopenmp, -DWIDTH (floats
-// gathered a row) and -DROW_FLOATS (floats a row that is read and written).
+// The bounds of the benchmarks: loops that show what the memory allows, without the work of a
+// table. Compiled by peers/compiled.py with -O3 -march=native -fopenmp, -DWIDTH (floats gathered
+// per row) and -DROW_FLOATS (floats read and written per row).
 #include <omp.h>
 #include <sys/mman.h>
 
@@ -13,14 +13,14 @@ namespace {
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kLine = 64;
 
-// Every line that [at, at + bytes) may touch.
+// Prefetches every cache line that [at, at + bytes) may touch.
 template <size_t kBytes>
 inline void Prefetch(const char* at) {
   for (size_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(at + line);
   __builtin_prefetch(at + kBytes - 1);
 }
 
-// 8 keys, one line. 0 is an empty place.
+// One cache line of 8 keys. 0 is an empty place.
 struct alignas(kLine) Bucket {
   uint64_t keys[8];
 };
@@ -40,7 +40,7 @@ inline bool Holds(const Bucket& bucket, uint64_t key) {
 
 extern "C" {
 
-// Memory on huge pages, every page of it written; null when there is none.
+// Memory on huge pages, set to zero; null if there is none.
 void* HugeAllocate(size_t bytes) {
   const size_t size = (bytes + kHugePage) / kHugePage * kHugePage;
   void* at =
@@ -67,7 +67,7 @@ void Gather(const float* rows, const int32_t* ids, int64_t n, float* out, int64_
   }
 }
 
-// rows: (any, ROW_FLOATS). ids: (n), no two alike: each float of their rows grows by 1.
+// Adds 1 to each float of the rows. rows: (any, ROW_FLOATS). ids: (n), unique.
 void Update(float* rows, const int32_t* ids, int64_t n, int64_t ahead, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t i = 0; i < n; ++i) {
@@ -80,8 +80,8 @@ void Update(float* rows, const int32_t* ids, int64_t n, int64_t ahead, int threa
   }
 }
 
-// As Update, and adds the gradients of each row's occurrences on the way: what a push must read and
-// write, without accessor and rule. grad: (segments, WIDTH). starts: (n + 1) into segments.
+// Like Update, but adds the gradients of each row's occurrences. This is what a push must read and
+// write, without accessor and rule. grad: (segments, WIDTH). starts: (n + 1), indices of segments.
 void UpdateMerged(float* rows, const int32_t* ids, const int32_t* starts, const int32_t* segments,
                   int64_t n, const float* grad, int64_t ahead, int threads) {
   constexpr int kBoth = WIDTH < ROW_FLOATS ? WIDTH : ROW_FLOATS;
@@ -105,8 +105,8 @@ void UpdateMerged(float* rows, const int32_t* ids, const int32_t* starts, const 
   }
 }
 
-// Places keys (n) in buckets (count, zeroed): one line a key, or the next where that is full.
-// False when all are full.
+// Places each of keys (n) in its bucket of buckets (count, zeroed), or in the next one if that is
+// full. Returns false if all are full.
 bool FillBuckets(Bucket* buckets, size_t count, const uint64_t* keys, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     size_t at = Home(keys[i], count);
@@ -127,7 +127,7 @@ bool FillBuckets(Bucket* buckets, size_t count, const uint64_t* keys, size_t n) 
   return true;
 }
 
-// How many of keys (n) lie in the bucket that is their home: one line each.
+// Counts the keys (n) that are in their home bucket; reads one cache line for each.
 size_t ProbeBuckets(const Bucket* buckets, size_t count, const uint64_t* keys, size_t n,
                     size_t ahead) {
   size_t found = 0;

@@ -1,8 +1,8 @@
-// The bound of a parser of numbers: the digits of a text converted, and nothing else. No schema, no
-// columns, no errors, no floats; the sum of the numbers shows that the work was done.
+// The bound of a parser of numbers: converts the digits of a text and does nothing else. It has no
+// schema, columns, errors or floats. The sum of the numbers shows that the work was done.
 //
-// `digits` shares nothing with the parser, so that it does not move when the parser does.
-// `first_step` is the parser's own first step, which shows what the steps after it cost.
+// `digits` shares no code with the parser, so it does not change when the parser does.
+// `first_step` is the first step of the parser and shows what its other steps cost.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -25,7 +25,8 @@ uint64_t Separators(const char* p) {
   return bits;
 }
 
-// The last 32 bytes before `end`, of which `size` are digits, modulo 2^64; a point counts as one.
+// The number, modulo 2^64, in the last `size` of the 32 bytes before `end`. A point counts as a
+// digit.
 uint64_t Convert(const char* end, size_t size, const signed char* keep_last) {
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(end - 32));
   const __m256i kept =
@@ -42,7 +43,7 @@ uint64_t Convert(const char* end, size_t size, const signed char* keep_last) {
 
 }  // namespace
 
-// data must be readable for 64 bytes before and behind.
+// 64 bytes before and after `data` must be readable.
 extern "C" uint64_t digits(const char* data, size_t size) {
   alignas(64) signed char keep_last[64];
   std::memset(keep_last, 0, 32);

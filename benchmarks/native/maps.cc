@@ -1,5 +1,5 @@
-// Hash maps of others over the same keys: key -> row number. Compiled by peers/compiled.py with
-// -DPBX_MAP=1 .. 3 (one map a library, so that one that is absent costs only itself).
+// Hash maps of other libraries over the same keys: key -> row number. Compiled by peers/compiled.py
+// with -DPBX_MAP=1 .. 3: one map per library, so that a missing one does not affect the others.
 #include <cstddef>
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 using Map = ankerl::unordered_dense::map<uint64_t, uint32_t>;
 #elif PBX_MAP == 2
 #include <boost/unordered/unordered_flat_map.hpp>
-// Keys are uniform already: as their own hash they spare boost the work, and it is told so.
+// Keys are uniform, so a key is its own hash. is_avalanching tells boost not to mix it again.
 struct Same {
   using is_avalanching = void;
   size_t operator()(uint64_t key) const { return key; }

@@ -1,1 +1,1 @@
-"""What benchmarks/ssd_tier.py compares with: other stores on the same work, and the raw disk."""
+"""The peers and the parts of the benchmarks that run in processes of their own."""

@@ -1,4 +1,4 @@
-"""Batches of row ids as CTR training has them: each slot draws from its own share of the rows."""
+"""Batches of row ids as in CTR training: each slot draws from its own share of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Setting:
-    """B instances of S slots with 1 .. most ids each, over `rows` rows; Zipf within a slot."""
+    """B instances of S slots with 1 .. most ids each, over `rows` rows, Zipf within a slot."""
 
     name: str
     instances: int
@@ -40,18 +40,18 @@ class Batch:
     ids: Ids  # (N) in segment order
     offsets: Ids  # (segments + 1)
     unique: Ids  # (U) ascending
-    # The same for a library with a table for each slot: slot after slot, ids within the slot's.
+    # The same for a library with one table per slot: ordered by slot, with ids within the slot.
     slot_ids: Ids  # (N)
     slot_offsets: Ids  # (segments + 1)
 
 
 def draw(setting: Setting, count: int, seed: int) -> Iterator[Batch]:
-    """`count` batches, all different."""
+    """Draws `count` different batches."""
     rng = np.random.default_rng([seed, setting.slots])
     per_slot = setting.rows_per_slot
     weights = np.arange(1, per_slot + 1, dtype=np.float64) ** -setting.zipf
     cumulative = np.cumsum(weights) / weights.sum()
-    # Frequent rows lie anywhere: row ids are in the order of hashes, not of frequency.
+    # Frequent rows are at random places, because row ids are in the order of hashes.
     anywhere = rng.permutation(setting.rows).astype(np.int32)
     in_slot = rng.permutation(per_slot).astype(np.int32)
     for _ in range(count):
@@ -72,7 +72,7 @@ def draw(setting: Setting, count: int, seed: int) -> Iterator[Batch]:
 
 
 def save(folder: Path, setting: Setting, count: int, seed: int) -> dict[str, float]:
-    """Writes batches for `load`; returns their mean size."""
+    """Writes batches for `load` and returns their mean size."""
     sizes = []
     for number, batch in enumerate(draw(setting, count, seed)):
         np.savez(_path(folder, setting.name, number), **vars(batch))

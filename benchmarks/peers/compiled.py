@@ -1,4 +1,4 @@
-"""Native code of the benchmarks, compiled for this processor when a script needs it."""
+"""Compiles the native code of the benchmarks for this processor when a script needs it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from peers.turns import UnavailableError
+from report import UnavailableError
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 
 def compiled(source: str, folder: Path, flags: Sequence[str] = (), name: str = "") -> ctypes.CDLL:
-    """The library of benchmarks/native/<source>; UnavailableError with what the compiler said."""
-    # A name of its own for each process: several may compile the same source.
+    """Compiles benchmarks/native/<source>. Raises UnavailableError with the compiler's message."""
+    # Each process has its own file, because several may compile the same source.
     library = folder / f"{name or Path(source).stem}-{os.getpid()}.so"
     command = ["g++", "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
     done = subprocess.run(
@@ -34,14 +33,14 @@ def compiled(source: str, folder: Path, flags: Sequence[str] = (), name: str = "
 
 
 def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
-    """To the values of a contiguous array."""
+    """A pointer to the values of a contiguous array."""
     if not array.flags.c_contiguous:
         raise ValueError(f"array of shape {array.shape} is not contiguous")
     return array.ctypes.data_as(ctypes.c_void_p)
 
 
 def huge_array(library: ctypes.CDLL, count: int, dtype: Any) -> NDArray[Any]:
-    """A zeroed array on huge pages (HugeAllocate of bounds.cc); freed by HugeFree or never."""
+    """A zeroed array on huge pages (HugeAllocate in bounds.cc). Free it with HugeFree or never."""
     library.HugeAllocate.restype = ctypes.c_void_p
     size = count * np.dtype(dtype).itemsize
     at = library.HugeAllocate(ctypes.c_size_t(size))

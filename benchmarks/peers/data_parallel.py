@@ -1,7 +1,7 @@
-"""One rank of Paddle's own data parallelism, for ranks.py: DataParallel over Gloo, each with a
-replica of the whole embedding, whose sparse gradients all of them gather.
+"""One rank of Paddle's DataParallel over Gloo, for ranks.py. Each rank has a replica of the whole
+embedding and gathers the sparse gradients of all ranks.
 
-The network is that of ranks.py; batches are made before and lie in memory.
+The network is that of ranks.py. Batches are made beforehand and are in memory.
 """
 
 from __future__ import annotations

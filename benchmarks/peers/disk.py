@@ -1,4 +1,4 @@
-"""The raw disk, measured beside what is built upon it; and its page cache, emptied."""
+"""Measures the raw disk, next to the stores on it, and empties the page cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCE = Path(__file__).with_name("disk_rate.c")
 
 
 class RawDisk:
-    """Rates of a file of `file_bytes` in `folder`, by direct I/O; every `measure` adds a sample."""
+    """Rates of a file of `file_bytes` in `folder` by direct I/O. Each `measure` adds a sample."""
 
     def __init__(self, folder: Path, file_bytes: int) -> None:
         self._program = folder / "disk_rate"
@@ -49,23 +49,23 @@ class RawDisk:
 
     @property
     def write_rate(self) -> float:
-        """Bytes a second, front to back."""
+        """Bytes per second, sequential."""
         return statistics.median(self.samples["write"])
 
     @property
     def read_rate(self) -> float:
-        """Bytes a second, front to back."""
+        """Bytes per second, sequential."""
         return statistics.median(self.samples["read"])
 
     @property
     def random_rate(self) -> float:
-        """Pages of 4 KiB a second, anywhere."""
+        """Pages of 4 KiB per second, at random places."""
         return statistics.median(self.samples["random"]) / PAGE
 
 
 def drop_cache(files: list[Path]) -> str:
-    """Empties the page cache of these files, which nobody may have mapped. Returns how: "dropped"
-    (the whole machine's) or "advised" (these files', as far as the system follows)."""
+    """Empties the page cache of these files, which must not be mapped. Returns how: "dropped" (that
+    of the whole machine) or "advised" (that of these files, if the system follows the advice)."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         try:

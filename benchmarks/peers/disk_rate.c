@@ -1,7 +1,7 @@
-/* What the disk does by itself, without its page cache: disk_rate PATH MODE FILE_BYTES REQUEST_BYTES
- * DEPTH SECONDS prints bytes per second. MODE: write (a new file, fdatasync included), read (front
- * to back), random (aligned requests anywhere, for SECONDS). DEPTH threads, one request each.
- * "buffered" follows where the file system has no O_DIRECT. */
+/* The rate of the disk by itself, without the page cache: disk_rate PATH MODE FILE_BYTES
+ * REQUEST_BYTES DEPTH SECONDS prints bytes per second. MODE: write (a new file, with fdatasync),
+ * read (sequential), random (aligned requests at random places, for SECONDS). There are DEPTH
+ * threads with one request each. If the file system has no O_DIRECT, "buffered" follows. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,10 +44,10 @@ static void* Work(void* argument) {
     failure = ENOMEM;
     return NULL;
   }
-  /* A request of scattered small pages has a segment each: a virtual disk that reads 3.5 GB/s into
-   * huge pages gave 1.2 GB/s without. */
+  /* With small pages a request has many segments: a virtual disk that reads 3.5 GB/s into huge
+   * pages reads 1.2 GB/s without them. */
   madvise(buffer, size, MADV_HUGEPAGE);
-  /* No zeros: a disk below may store those for nothing. */
+  /* Random bytes, because a disk may store zeros without writing them. */
   for (uint64_t i = 0; i < request_bytes; i += 8) {
     const uint64_t word = Next(&state);
     memcpy(buffer + i, &word, 8);

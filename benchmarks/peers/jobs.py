@@ -1,5 +1,6 @@
-"""Jobs of several processes, pinned alike: each process has one thread and Paddle's CPU libraries
-the settings that ours has, whoever trains."""
+"""Jobs of several processes on the same cores. Each process has one thread, and Paddle's CPU
+libraries have our settings in every job.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _LONGEST_S = 1800
 
 
 class Jobs:
-    """In a `with`: at its end those that run are ended, with all that they started."""
+    """Starts processes. As a context manager, it ends those that still run, with their children."""
 
     def __init__(self) -> None:
         self._started: list[tuple[subprocess.Popen[bytes], Path]] = []
@@ -31,7 +32,7 @@ class Jobs:
     def __exit__(self, *_: object) -> None:
         for process, _log in self._started:
             if process.poll() is None:
-                # The group: a launcher that is killed alone leaves its ranks behind.
+                # The whole group: if only the launcher is killed, its ranks continue.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -58,7 +59,7 @@ class Jobs:
         return process
 
     def until(self, done: Callable[[], bool]) -> None:
-        """RuntimeError with the end of its log when one of them fails meanwhile."""
+        """Waits until `done`. Raises RuntimeError with the end of the log if a process fails."""
         deadline = time.monotonic() + _LONGEST_S
         while not done():
             for process, log in self._started:
@@ -71,13 +72,13 @@ class Jobs:
             time.sleep(0.05)
 
     def ended(self, processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-        """Until these have ended well; none named: all."""
+        """Waits until these processes have ended without error; by default, all of them."""
         awaited = processes or [process for process, _ in self._started]
         self.until(lambda: all(process.poll() == 0 for process in awaited))
 
 
 def launcher(ranks: int, log: Path) -> list[str]:
-    """Python, by Paddle's launcher for more than one rank."""
+    """The command of Python; for more than one rank, through Paddle's launcher."""
     if ranks == 1:
         return [sys.executable]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]

@@ -1,7 +1,7 @@
-"""Who else trains on R processes, for ranks.py: the same network, batch and cores as ours.
+"""The peers of ranks.py: other libraries that train on R processes, with our network and cores.
 
-Each is run by the environment that has it, reads nothing while it is timed, its batches lie in
-memory, and answers with the samples a second of all its trainers.
+Each runs in the environment that has it, with our batch size and its batches in memory, and returns
+the samples/s of all its trainers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from report import UnavailableError
 
 from peers.jobs import Jobs, launcher
-from peers.turns import UnavailableError
 
 SLOTS, DENSE, DIM = 26, 13, 16
 HERE = Path(__file__).resolve().parent
-_SERVERS = 2  # of 2 and 4 trainers, as fast as one or faster
+_SERVERS = 2  # with 2 and 4 trainers, at least as fast as one server
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Setting:
     folder: Path
     ranks: int
     keys: int
-    batch: int  # of a rank
-    steps: int  # that are timed
+    batch: int  # per rank
+    steps: int  # number of timed steps
     cores: Sequence[int]
-    ps_python: Path  # of an environment that has Paddle 3.0.0
+    ps_python: Path  # Python of an environment with Paddle 3.0.0
 
 
 def data_parallel(setting: Setting) -> float:
-    """Paddle's DataParallel, each rank with a replica of all rows."""
+    """Paddle's DataParallel, with a replica of all rows on each rank."""
     command = launcher(setting.ranks, setting.folder / "log-peer")
     return _trained(setting, [*command, str(HERE / "data_parallel.py"), *_steps(setting)])
 
@@ -50,7 +50,8 @@ def torchrec(setting: Setting) -> float:
 
 
 def parameter_server(setting: Setting) -> float:
-    """Paddle 3.0.0's. Its servers share the trainers' cores, as our stores do."""
+    """The parameter server of Paddle 3.0.0. Its servers share the trainers' cores, as our stores
+    do."""
     folder = setting.folder / "ps"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -62,13 +63,13 @@ def parameter_server(setting: Setting) -> float:
         "PADDLE_TRAINER_ENDPOINTS": ",".join(f"127.0.0.1:{port}" for port in trainers),
         "PADDLE_TRAINERS_NUM": str(setting.ranks),
         "POD_IP": "127.0.0.1",
-        # Trainers meet in a folder; without these its barriers return at once.
+        # Trainers meet in a folder. Without these variables, barriers return at once.
         "PADDLE_WITH_GLOO": "1",
         "PADDLE_GLOO_RENDEZVOUS": "2",
         "PADDLE_GLOO_FS_PATH": str(folder / "gloo"),
         "FLAGS_enable_pir_api": "0",  # the new IR has no train_from_dataset
-        "FLAGS_eager_delete_tensor_gb": "-1",  # as our static programs have it
-        "PYTHONPATH": "",  # of another Paddle
+        "FLAGS_eager_delete_tensor_gb": "-1",  # as in our static programs
+        "PYTHONPATH": "",  # it names another Paddle
     }
     out = folder / "out.json"
     script = [str(setting.ps_python), str(HERE / "parameter_server.py")]
@@ -77,7 +78,7 @@ def parameter_server(setting: Setting) -> float:
         for number, port in enumerate(servers):
             own = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": str(port)}
             jobs.start(script, setting.cores, folder / f"server-{number}.log", {**env, **own})
-        # A trainer that comes before fails, or goes on without the server.
+        # A trainer that starts before its server fails, or continues without it.
         jobs.until(lambda: all(map(_listens, servers)))
         training = []
         for number, port in enumerate(trainers):
@@ -98,7 +99,7 @@ PEERS: dict[str, Callable[[Setting], float]] = {
 
 
 def check(ps_python: Path) -> None:
-    """UnavailableError for one that cannot be had on this machine."""
+    """Raises UnavailableError if a peer is not available on this machine."""
     if not ps_python.exists():
         raise UnavailableError(
             f"Paddle 3.0.0's parameter server: no {ps_python}: make bench-setup-ps"
@@ -108,7 +109,7 @@ def check(ps_python: Path) -> None:
 
 
 def write_one_slot_files(folder: Path, setting: Setting) -> None:
-    """part-R.txt for each trainer, all ids in one slot: fewer operators than a slot each."""
+    """Writes part-R.txt for each trainer, with all ids in one slot, which takes fewer operators."""
     share = setting.keys // SLOTS
     for rank in range(setting.ranks):
         rng = np.random.default_rng(rank)

@@ -1,4 +1,4 @@
-"""The SSD tier by itself: native segments, the manifest that commits them, the compaction."""
+"""The SSD tier by itself: native segments, the manifest that commits them, and compaction."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
 MAX_SEGMENT_BYTES = 256 << 20
 _FINGERPRINT = 1
-_COMMIT_BYTES = 512 << 20  # inputs of the merges that one commit names
+_COMMIT_BYTES = 512 << 20  # input of the merges of one commit
 
 
 @dataclass
 class Upkeep:
-    """Sums over the store's life, and the worst that it has been after compaction caught up."""
+    """Sums over a series, and the worst values, taken whenever compaction has caught up."""
 
     bytes_loaded: int = 0
-    bytes_of_passes: int = 0  # as segment files
+    bytes_of_passes: int = 0  # size of their segment files
     bytes_compacted: int = 0
     merges: int = 0
     worst_space: float = 0.0  # stored bytes / packed bytes of the live rows
-    worst_memory: float = 0.0  # bytes a live row
+    worst_memory: float = 0.0  # bytes per live row
     most_segments: int = 0
-    worst_depth: int = 0  # segments over a point of the key space
-    # Where the time of the passes went.
+    worst_depth: int = 0  # segments that cover the same key
+    # The parts of the passes' time.
     write_s: float = 0.0
     plan_s: float = 0.0
     merge_s: float = 0.0
@@ -45,7 +45,7 @@ class Upkeep:
 
 
 class Own:
-    """The tier as a table drives it: write, commit, then merge and commit until nothing is due."""
+    """The tier, used as by a table: write, commit, then merge and commit until nothing is due."""
 
     name = "paddlebox"
 
@@ -112,7 +112,7 @@ class Own:
             self._manifest.commit(
                 head.following(kind, segments=segments, live_rows=self._rows, pass_number=number)
             )
-            self._manifest.prune(1)  # removes the files that no version names any more
+            self._manifest.prune(1)  # removes files that no version names any more
         self._segments = segments
 
     @contextmanager
@@ -135,7 +135,7 @@ class Own:
 
     def prepared(self, keys: Words) -> Any:
         drop_cache([self.folder / "ssd" / segment["file"] for segment in self._segments])
-        # Touched, so that the batch is not charged for the first use of the caller's memory.
+        # Written once, so that the first use of this memory does not count as reading time.
         return keys, np.ones((len(keys), ROW_BYTES), np.uint8), np.zeros(len(keys), np.uint8)
 
     def read(self, asked: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Paddle's own InMemoryDataset in a process of its own: it needs FLAGS_enable_pir_api=0.
+"""Paddle's own InMemoryDataset, in its own process because it needs FLAGS_enable_pir_api=0.
 
-Started by feeder.py: reads "<file>\\t<threads>" from stdin, answers "<seconds>\\t<samples>".
+Started by feeder.py. It reads "<file>\\t<threads>" from stdin and answers "<seconds>\\t<samples>".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLOTS = 26
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Paddle prints goes to stderr
+    os.dup2(2, 1)  # Paddle's output goes to stderr
     import paddle
 
     paddle.enable_static()

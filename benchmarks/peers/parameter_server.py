@@ -2,15 +2,18 @@
 
     python parameter_server.py --keys K --batch B --out OUT FILE ...
 
-Run by a Paddle that has one (3.0.0 is the last) and by nothing else of this project; who it is
-stands in the environment, as Paddle wants it (of_ranks.py). A trainer loads its files into Paddle's
-InMemoryDataset first, so that only training is timed: a walk over them to get warm, then one that
-counts. FILE: slot text, a label, one slot with all ids, one dense slot.
+It needs a Paddle that has the parameter server (3.0.0 is the last), and nothing else of this
+project. The environment names the role of the process, as Paddle requires (of_ranks.py). A trainer
+first loads its files into Paddle's InMemoryDataset, so that only training is timed: one walk over
+the files to warm up, then one that counts. FILE is slot text: a label, one slot with all ids, and
+one dense slot.
 
-Asynchronous (a_sync), as the others do not run here. Synchronous: a segmentation fault in
-send_barrier, whose Communicator the runtime of 3.0.0 makes in geo mode only. Geo: init_params
-refuses the SelectedRows of sparse_embedding, and what a replicated embedding of 2 M rows pushes
-first is over the 64 MiB that its servers take.
+It runs asynchronously (a_sync), because the other modes do not run here:
+
+  synchronous  a segmentation fault in send_barrier; the runtime of 3.0.0 creates the Communicator
+               that it needs only in geo mode
+  geo          init_params refuses the SelectedRows of sparse_embedding; with a replicated embedding
+               of 2 M rows, the first push is over the 64 MiB that its servers accept
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ SLOTS, DENSE, DIM = 26, 13, 16
 
 
 def network(keys: int) -> tuple[list[Any], Any]:
-    """What it is fed, and the loss. All slots share a table, as ours do, and are one lookup."""
+    """The inputs and the loss. All slots share a table, as ours do, and one lookup."""
     data = paddle.static.data
     label = data("click", [None, 1], "int64")
     ids = data("ids", [None, SLOTS], "int64")
@@ -52,7 +55,7 @@ def train(options: argparse.Namespace, inputs: list[Any]) -> dict[str, float]:
     dataset.init(batch_size=options.batch, thread_num=1, pipe_command="cat", use_var=inputs)
     dataset.set_filelist(options.files)
     dataset.load_into_memory()
-    samples = dataset.get_memory_data_size()  # while none of them is with a reader
+    samples = dataset.get_memory_data_size()  # before readers take samples out
     executor = paddle.static.Executor(paddle.CPUPlace())
     executor.run(paddle.static.default_startup_program())
     fleet.init_worker()
@@ -61,7 +64,7 @@ def train(options: argparse.Namespace, inputs: list[Any]) -> dict[str, float]:
         fleet.barrier_worker()
         begin = time.perf_counter()
         executor.train_from_dataset(paddle.static.default_main_program(), dataset, thread=1)
-        fleet.barrier_worker()  # until the slowest of them is done
+        fleet.barrier_worker()  # waits for the slowest trainer
         seconds.append(time.perf_counter() - begin)
     return {"samples_per_s": samples * fleet.worker_num() / seconds[-1]}
 
@@ -69,11 +72,11 @@ def train(options: argparse.Namespace, inputs: list[Any]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="one process of Paddle's parameter server")
     parser.add_argument("--keys", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True, help="of a trainer")
+    parser.add_argument("--batch", type=int, required=True, help="batch size of a trainer")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
-    os.chdir(options.out.parent)  # train_from_dataset leaves a <number>_train_desc.prototxt there
+    os.chdir(options.out.parent)  # train_from_dataset writes a <number>_train_desc.prototxt here
     paddle.enable_static()
     fleet.init(role_maker.PaddleCloudRoleMaker())
     inputs, loss = network(options.keys)

@@ -1,8 +1,8 @@
-"""The data sets of defaults.py: small and middle ones, of the kinds that a newcomer brings.
+"""The datasets of defaults.py: small and medium ones of different kinds, as a newcomer may have.
 
-Each is a function that returns the rows in their order. Three are real, from $PADDLEBOX_DATA; the
-others are drawn from a planted logistic model: weights of values, products of latent vectors of two
-values, and a normal noise that no model can explain.
+Each is a function that returns the rows in order. Three are real, from $PADDLEBOX_DATA. The others
+are drawn from a planted logistic model: weights of values, products of latent vectors of two
+values, and normal noise that no model can explain.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Floats = np.ndarray  # (n)
 
 @dataclass(frozen=True)
 class Rows:
-    """Lines without their ends, with the header where the format has one, and how to read them."""
+    """Lines without line breaks, with a header if the format has one, and how to read them."""
 
     lines: Sequence[str]
-    slots: str  # of slots.yaml
+    slots: str  # content of slots.yaml
     header: str = ""
     format: str = "csv"
 
@@ -35,13 +35,13 @@ class Rows:
 class DataSet:
     name: str
     about: str
-    make: Callable[[], Rows | None]  # None: the real data is not there
+    make: Callable[[], Rows | None]  # returns None if the real data is missing
     held_out: bool = False  # no default was chosen on it
     history: str = ""  # for DIN: "history: item"
 
 
 def real(name: str) -> Path | None:
-    """A file of $PADDLEBOX_DATA; None where it is not there."""
+    """A file of $PADDLEBOX_DATA; None if it does not exist."""
     path = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data")) / name
     return path if path.is_file() else None
 
@@ -66,7 +66,7 @@ _CENSUS_NUMBERS = {0: "age", 5: "wage", 16: "gains", 17: "losses", 18: "dividend
 
 
 def census() -> Rows | None:
-    """Income of more than 50,000 a year, the columns as they are, integers with log1p."""
+    """Is the income above 50,000 a year? The columns are unchanged, with log1p for integers."""
     path = real("census_income/train.csv.gz")
     if path is None:
         return None
@@ -85,7 +85,7 @@ def census() -> Rows | None:
 
 
 def movielens() -> Rows | None:
-    """Does a user like a movie? One of the columns is the list of the last five that were liked."""
+    """Does a user like a movie? One column is the list of the last five liked movies."""
     path = real("movielens_history/train.csv.gz")
     if path is None:
         return None
@@ -138,7 +138,7 @@ def _click(rng: np.random.Generator, logit: Floats, noise: float) -> np.ndarray:
 
 
 def _product(rng: np.random.Generator, a: np.ndarray, b: np.ndarray, scale: float) -> Floats:
-    """Of latent vectors of rank 4."""
+    """The products of latent vectors of rank 4."""
     left = rng.normal(size=(a.max() + 1, 4))[a]
     right = rng.normal(size=(b.max() + 1, 4))[b]
     return np.asarray(scale / 2 * (left * right).sum(axis=1))
@@ -159,7 +159,7 @@ _TOKENS = "sparse, hash: true"
 
 
 def ads() -> Rows:
-    """132,000 impressions of display ads with five categories, few of which explain much."""
+    """132,000 impressions of display ads with five categorical columns; few explain much."""
     rng = np.random.default_rng(11)
     n = 132_000
     sizes = {"site": 3000, "ad": 1200, "device": 12, "hour": 24, "region": 300}
@@ -175,7 +175,7 @@ def ads() -> Rows:
 
 
 def integers() -> Rows:
-    """40,000 rows of small integers that mean another thing in each column, not hashed."""
+    """40,000 rows of small integers, not hashed, whose meaning depends on the column."""
     rng = np.random.default_rng(12)
     n = 40_000
     sizes = {"age": 80, "days": 60, "visits": 40, "items": 30, "store": 200, "plan": 6}
@@ -189,7 +189,7 @@ def integers() -> Rows:
 
 
 def tags() -> Rows:
-    """60,000 rows of a user, an item, and cells of several tags and words."""
+    """60,000 rows with a user, an item, and cells with several tags and words."""
     rng = np.random.default_rng(13)
     n = 60_000
     user, item = _zipf(rng, 8000, 0.8, n), _zipf(rng, 3000, 1.0, n)
@@ -209,7 +209,7 @@ def tags() -> Rows:
 
 
 def measures() -> Rows:
-    """30,000 rows of twelve measures of different scales and no category."""
+    """30,000 rows of twelve measurements on different scales, without categories."""
     rng = np.random.default_rng(14)
     n = 30_000
     z = rng.normal(size=(n, 12))
@@ -218,10 +218,10 @@ def measures() -> Rows:
     y = _click(rng, logit, 0.3)
     columns, kinds = [], []
     for k in range(12):
-        if k % 3 == 0:  # skewed and large, as amounts are
+        if k % 3 == 0:  # skewed and large, like amounts
             columns.append(np.round(np.exp(4 + 1.5 * z[:, k]), 2))
             kinds.append("dense, log1p: true")
-        elif k % 3 == 1:  # as ages and hours are
+        elif k % 3 == 1:  # like ages and hours
             columns.append(np.clip(np.round(40 + 15 * z[:, k]), 0, 120).astype(int))
             kinds.append("dense, clip: [0, 120], log1p: true")
         else:
@@ -231,7 +231,7 @@ def measures() -> Rows:
 
 
 def planted(rows: int) -> Callable[[], Rows]:
-    """Power-law features as integers in ten columns, three of them with several values."""
+    """Power-law features, as integers in ten columns, three of which have several values."""
 
     def make() -> Rows:
         rng = np.random.default_rng(15)
@@ -256,7 +256,7 @@ def planted(rows: int) -> Callable[[], Rows]:
 
 
 def phones() -> Rows:
-    """18,600 impressions on telephones: addresses seen once or twice, codes, and a few columns
+    """18,600 impressions on phones: addresses that occur once or twice, codes, and a few columns
     that matter."""
     rng = np.random.default_rng(21)
     n = 18_600
@@ -278,7 +278,7 @@ def phones() -> Rows:
 
 
 def ratings() -> Rows:
-    """84,000 ratings of 900 users and 1,600 films, with genres and the last films liked."""
+    """84,000 ratings by 900 users of 1,600 films, with genres and the last liked films."""
     rng = np.random.default_rng(22)
     n, users, films = 84_000, 900, 1600
     user, film = _zipf(rng, users, 0.4, n), _zipf(rng, films, 0.7, n)

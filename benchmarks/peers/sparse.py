@@ -1,8 +1,8 @@
-"""Who pulls and pushes in hot_path.py: the table, the bounds, and the peers. See `turns`.
+"""The subjects of hot_path.py, which pull and push: our table, bounds and peers. See `turns`.
 
-A turn is one walk over all batches; slow peers go on from where they were, a third at a time. It
-returns seconds a batch: of the pull, of the push, and what else the subject has to tell. A peer
-tries its candidates first, ways to do the same work, and takes turns with the fastest.
+A turn is one walk over all batches; slow peers do a third of the walk per turn. It returns seconds
+per batch of the pull, of the push, and of other parts of the subject. A peer first tries its
+candidates, which are ways to do the same work, and then takes turns with the fastest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def now() -> float:
 
 
 class Base:
-    """rows, dim, threads; and, once `prepare` was called, the batches of a setting."""
+    """Holds rows, dim and threads and, after `prepare`, the batches of a setting."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.rows, self.dim = int(settings["rows"]), int(settings["dim"])
@@ -45,7 +45,7 @@ class Base:
 
 
 class Own(Base):
-    """paddlebox's table: accessor, counts and CVM included."""
+    """paddlebox's table, with accessor, counts and CVM."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
@@ -55,13 +55,13 @@ class Own(Base):
         from paddlebox.launch import cpu
         from paddlebox.store.table import sorted_unique_keys
 
-        cpu.keep_heaps_small()  # as tools/train.py does: a plan's memory is used again
+        cpu.keep_heaps_small()  # as in tools/train.py: the memory of a plan is used again
         self.core = core
-        # Threshold 0: every row owns its D weights, as the peers' do.
+        # Threshold 0: every row has its D weights, like the peers' rows.
         config = TableConfig(name="hot", embedx_dim=self.dim, embedx_threshold=0)
         keys = sorted_unique_keys(np.arange(1, self.rows + 1, dtype=np.uint64))
         probe = paddlebox.Table(config, mem_budget_bytes=1 << 20)
-        per_row = probe.first.pass_bytes_per_row
+        per_row = probe.first.native.pass_bytes_per_row
         probe.close()
         self.table = paddlebox.Table(
             config,
@@ -111,7 +111,7 @@ class Own(Base):
             seconds["pull"].append(t1 - t0)
             seconds["push"].append(t2 - t1)
             seconds["both"].append(t2 - t0)
-        # Again, with the plan made on the same core just before: what a feeder would do elsewhere.
+        # Again, with the plan made on the same core; in a run, the feeder makes it elsewhere.
         for batch in self.batches:
             t0 = now()
             plan = self.plan(batch)
@@ -123,7 +123,7 @@ class Own(Base):
         return seconds
 
     def check(self) -> float:
-        """Largest error of the pulled show column, of all that was pushed."""
+        """Largest difference between the pulled shows and those that were pushed."""
         worst = 0.0
         for batch in self.batches:
             self.pull(batch)
@@ -133,8 +133,8 @@ class Own(Base):
 
 
 class Bounds(Base):
-    """A bare gather of the ids at the pulled width; a bare update of the unique rows, and one that
-    also reads the gradients, which a push cannot do without."""
+    """A plain gather of the ids at the pulled width, a plain update of the unique rows, and an
+    update that also reads the gradients, as every push must."""
 
     AHEAD = (16, 32, 64)
 
@@ -157,9 +157,9 @@ class Bounds(Base):
         return "bare loops"
 
     def turn(self) -> Turn:
-        # The distance that is best in this turn, for each of the three.
-        # As a step does it: a batch's rows are gathered, then updated. A walk that only gathers has
-        # its output in the cache at every batch, which no step has.
+        # Each of the three loops uses the prefetch distance that is fastest in this turn. As in a
+        # step, the rows of a batch are gathered and then updated. In a walk that only gathers, the
+        # output would always be in the cache, unlike in a step.
         best: Turn = {}
         for ahead in map(ctypes.c_int64, self.AHEAD):
             seconds: Turn = {"pull": [], "push": [], "push+": []}
@@ -188,7 +188,7 @@ class Bounds(Base):
 
 
 def occurrences(batch: Batch) -> tuple[batches.Ids, batches.Ids]:
-    """starts (U + 1) of the unique rows, and the segments that they begin in."""
+    """The segments in which each unique row occurs: starts (U + 1), and the segments (N)."""
     counts = np.diff(batch.offsets)
     segments = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     order = np.argsort(batch.ids, kind="stable")
@@ -197,7 +197,7 @@ def occurrences(batch: Batch) -> tuple[batches.Ids, batches.Ids]:
 
 
 class Model(Protocol):
-    """One way of a peer. feed makes of a batch, untimed, what pull takes."""
+    """One candidate of a peer. `feed` converts a batch for `pull` and is not timed."""
 
     def feed(self, batch: Batch) -> Any: ...
     def pull(self, fed: Any) -> Any: ...
@@ -207,27 +207,27 @@ class Model(Protocol):
 class Peer(Base):
     """A library that takes turns with the fastest of its candidates."""
 
-    torch: Any = None  # where the library is one of PyTorch
+    torch: Any = None  # set for libraries that use PyTorch
     model: Model | None = None
     turns_a_walk = 1
-    _next = 0  # part of the walk
+    _next = 0  # next part of the walk
 
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
         raise NotImplementedError
 
     def prepare(self, setting: dict[str, Any], count: int) -> str:
         kind = self.read_batches(setting, count)
-        self.model = None  # its memory first
+        self.model = None  # frees its memory
         candidates = self.candidates(kind)
         rates = {name: self.trial(make) for name, make in candidates.items()}
         fastest = min(rates, key=lambda name: rates[name])
-        if fastest != list(candidates)[-1]:  # which is there already
+        if fastest != list(candidates)[-1]:  # the last candidate still exists
             self.take(candidates[fastest])
         return f"{fastest} ({', '.join(f'{n} {s * 1e3:.2f} ms' for n, s in rates.items())})"
 
     def take(self, make: Callable[[], Model]) -> None:
         self.model = None
-        gc.collect()  # frameworks' objects form cycles, and two models need not fit
+        gc.collect()  # frees cycles of objects: memory may not suffice for two models
         self.model = make()
         self.fed = [self.model.feed(batch) for batch in self.batches]
 
@@ -292,7 +292,7 @@ class TorchModel:
 
 
 class Fbgemm(Peer):
-    """SplitTableBatchedEmbeddingBagsCodegen on the host: gradients and rule in its backward."""
+    """SplitTableBatchedEmbeddingBagsCodegen on the host. Its backward applies the rule as well."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
@@ -304,7 +304,7 @@ class Fbgemm(Peer):
         torch.set_num_threads(self.threads)
 
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
-        # One table with a feature for each slot was slower than both, by a third.
+        # One table with a feature for each slot was slower than both by a third.
         return {
             f"{tables}, {ids} ids": partial(
                 FbgemmModel, self, setting, tables == "a table a slot", getattr(self.torch, ids)
@@ -345,7 +345,7 @@ class FbgemmModel:
 
 
 class Paddle(Peer):
-    """nn.Embedding(sparse=True), a sum over the slot's ids, and Adagrad, in dygraph."""
+    """nn.Embedding(sparse=True), a sum over the ids of a slot, and Adagrad, in dygraph."""
 
     turns_a_walk = 3
 
@@ -356,7 +356,7 @@ class Paddle(Peer):
         self.paddle = paddle
 
     def candidates(self, setting: Setting) -> dict[str, Callable[[], Model]]:
-        # Slots padded to the longest, and summed over an axis: slower by 15 to 30 %.
+        # Padding slots to the longest and summing over an axis was slower by 15 to 30 %.
         name = "no sum" if setting.most == 1 else "segment_sum"
         return {name: partial(PaddleModel, self, setting)}
 

@@ -1,9 +1,9 @@
-"""A pass of MultiSlot instances, loaded, indexed and packed within a budget, in its own process.
+"""Loads, indexes and packs a pass of MultiSlot instances within a budget, in its own process.
 
     python spilled_pass.py BUDGET_BYTES PASS_BYTES FOLDER SEED
 
-BUDGET_BYTES 0: in memory. SEED: of the shuffle, or "none". Prints JSON: bytes of the pass in
-memory, growth of the process's peak of memory, seconds of loading and of packing, bytes on disk.
+BUDGET_BYTES 0: in memory. SEED: seed of the shuffle, or "none". Prints JSON: size of the pass in
+memory, growth of the process's peak memory, seconds of loading and of packing, bytes on disk.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def line(random: np.random.Generator) -> bytes:
 
 
 def peak() -> int:
-    """Of this program; ru_maxrss would count what the parent held when it forked."""
+    """Peak memory of this program. ru_maxrss would include that of the parent when it forked."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def main() -> None:
     from paddlebox._native import core
-    from paddlebox.data.spill import new_instances
+    from paddlebox.data.spill import indexed, new_instances
 
     budget, pass_bytes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     seed = None if sys.argv[4] == "none" else int(sys.argv[4])
@@ -55,7 +55,7 @@ def main() -> None:
         instances.append(chunk)
     if seed is not None:
         instances.shuffle(seed)
-    instances.index(core.ThreadPool(2))
+    instances = indexed(instances, core.ThreadPool(2))
     loaded = time.perf_counter()
     rows = np.arange(instances.unique_keys, dtype=np.int32)
     check = 0

@@ -1,7 +1,7 @@
-"""One face for the stores that are compared: load, write a pass durably, answer a cold batch.
+"""One interface for the stores that are compared: load, write a pass durably, read a cold batch.
 
-What Python alone needs, to turn arrays into the lists of bytes that a peer takes and back, lies in
-`prepared`, `packed` and `unpacked` and is not timed: the peers are shown at their best.
+`prepared`, `packed` and `unpacked` convert arrays to the lists of bytes that a peer takes, and
+back. Only Python needs this, so it is not timed: the peers are shown at their best.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Store(Protocol):
     name: str
 
     def packed(self, keys: Words, rows: Bytes) -> Any:
-        """What `write` takes. keys (n) ascending, rows (n, ROW_BYTES)."""
+        """Converts rows for `write` and `load`. keys (n) ascending, rows (n, ROW_BYTES)."""
 
     def load(self, batch: Any) -> None:
         """Fills the empty store, durably."""
 
     def write(self, batch: Any) -> None:
-        """Makes a pass's rows durable, and does the upkeep that it makes due."""
+        """Writes the rows of a pass durably, and does the upkeep that is due then."""
 
     def prepared(self, keys: Words) -> Any:
-        """What `read` takes; empties the caches, too."""
+        """Converts keys for `read`, and empties the caches."""
 
     def read(self, asked: Any) -> Any:
-        """Rows of a batch."""
+        """Reads the rows of a batch."""
 
     def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
-        """found (n), and the rows of those found, in order."""
+        """Converts an answer: found (n), and the rows of the found keys, in order."""
 
     def disk_bytes(self) -> int: ...
 
@@ -70,7 +70,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 class _Peer:
-    """What both peers need: a folder, and threads, each of which asks for a slice of a batch."""
+    """Shared by both peers: a folder, and threads, each of which reads a slice of a batch."""
 
     name: str
 
@@ -90,7 +90,7 @@ class _Peer:
         return [row for answer in answers for row in answer]
 
     def disk_bytes(self) -> int:
-        # Blocks and not sizes: a database file may have holes.
+        # Counts blocks, because a database file may have holes.
         return sum(path.stat().st_blocks * 512 for path in _files(self.folder))
 
 
@@ -134,8 +134,8 @@ class RocksDb(_Peer):
         self.write(batch)
 
     def write(self, batch: Any) -> None:
-        """An SST file ingested: a write batch without WAL and a flush take as long (measured), and
-        as much compaction. The compaction that it makes due is waited for."""
+        """Ingests an SST file and waits for the compaction that is due then. A write batch without
+        WAL and a flush take as long (measured), with as much compaction."""
         self._written += 1
         path = str(self.folder / f"{self._written}.sst")
         writer = self._api.SstFileWriter(options=self._options)
@@ -173,7 +173,7 @@ class Lmdb(_Peer):
 
     name = "lmdb"
     _MAP_BYTES = 1 << 40
-    # Reading ahead loses where few pages are needed and wins where most are.
+    # Read-ahead is slower if few pages are needed, and faster if most are.
     _READAHEAD_SHARE = 0.02
 
     def __init__(self, folder: Path, threads: int, rows: int) -> None:
@@ -198,7 +198,7 @@ class Lmdb(_Peer):
             txn.cursor().putmulti(zip(*batch, strict=True))
 
     def prepared(self, keys: Words) -> Any:
-        # Closed while the cache is emptied: mapped pages would stay.
+        # Closed while the cache is emptied, because mapped pages would stay.
         self._env.close()
         drop_cache([self.folder / "data.mdb"])
         self._env = None

@@ -1,11 +1,11 @@
-"""One rank of torchrec, for ranks.py: its tables sharded over the ranks, its MLP under PyTorch's
-DistributedDataParallel, all over Gloo.
+"""One rank of torchrec, for ranks.py: its tables are sharded over the ranks, and its MLP uses
+PyTorch's DistributedDataParallel, all over Gloo.
 
     python -m torch.distributed.run --standalone --nproc-per-node R torchrec_rank.py ...
 
-A table a slot, each whole on one rank: its planner has no row-wise sharding on a CPU. The rule of
-the rows runs inside the backward pass (row-wise Adagrad, the cheapest that it has). Batches are
-made before and lie in memory.
+Each slot has a table, which is whole on one rank, because its planner has no row-wise sharding on a
+CPU. The rule of the rows, row-wise Adagrad, runs inside the backward pass; it is the cheapest that
+torchrec has. Batches are made beforehand and are in memory.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def sharded(network: Network) -> Any:
 
 
 def batch(rng: np.random.Generator, rows: int, rows_per_slot: int) -> tuple[Any, ...]:
-    ids = rng.zipf(1.05, (SLOTS, rows)) % rows_per_slot  # slot after slot
+    ids = rng.zipf(1.05, (SLOTS, rows)) % rows_per_slot  # ordered by slot
     jagged = KeyedJaggedTensor.from_lengths_sync(
         NAMES, torch.from_numpy(ids.reshape(-1)), torch.ones(SLOTS * rows, dtype=torch.int32)
     )

@@ -1,5 +1,6 @@
-"""Subjects of a benchmark in processes of their own, so that their runtimes (OpenMP, allocators) do
-not meet, and that measure when they are told to: the parent gives each its turn."""
+"""Runs the subjects of a benchmark in separate processes, so that their runtimes do not conflict
+(OpenMP, allocators). The parent gives each subject its turn to measure.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from report import UnavailableError
+
 BENCHMARKS = Path(__file__).resolve().parent.parent
-# What the libraries have to say about the machine is not the benchmark's output.
+# Hides messages of the libraries about the machine.
 _QUIET = {"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "2"}
-# OpenMP runtimes let their threads spin so long after a parallel region: into the next one's turn.
+# After a parallel region, threads of OpenMP runtimes spin for up to this long, which would overlap
+# with the turn of the next subject.
 _SPIN_S = 0.25
 
 
-class UnavailableError(Exception):
-    """A peer cannot be had on this machine: the benchmark ends with 2 and this text."""
-
-
 class Subject:
-    """The parent's end of a process that runs `serve` in module peers.<module>."""
+    """The parent's side of a process that runs `serve` in module peers.<module>."""
 
     def __init__(
         self, module: str, name: str, settings: Mapping[str, Any], env: Mapping[str, str]
@@ -46,7 +46,7 @@ class Subject:
             raise
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """What the method returns there. UnavailableError, RuntimeError as it was raised there."""
+        """Calls the method in the process. Raises UnavailableError and RuntimeError as it does."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([method, arguments]) + "\n")
         self._process.stdin.flush()
@@ -58,7 +58,7 @@ class Subject:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name}: ended with {self._process.wait()}, see above")
+            raise RuntimeError(f"{self.name}: ended with code {self._process.wait()}, see above")
         kind, value = json.loads(line)
         if kind == "unavailable":
             raise UnavailableError(f"{self.name}: {value}")
@@ -74,10 +74,10 @@ class Subject:
 
 
 def serve(makers: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
-    """The child's end: makes the subject named in argv, then calls its methods as asked."""
+    """The child's side: makes the subject named in argv and calls its methods on request."""
     _, name, settings = sys.argv
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    os.dup2(2, 1)  # keeps the output of libraries apart from the answers
 
     def answer(kind: str, value: Any) -> None:
         answers.write(json.dumps([kind, value]) + "\n")

@@ -1,7 +1,8 @@
-"""Who trains in end_to_end.py: a CTR model's whole step, here and elsewhere. See `turns`.
+"""The subjects of end_to_end.py, whole training steps of a CTR model. See `turns`.
 
-Every model: pooled slots and dense features through an MLP in float32, binary cross entropy, Adam
-for the MLP and Adagrad for the rows. A turn is one walk over all batches: seconds a step of each.
+Every model feeds pooled slots and dense features into an MLP in float32, with binary cross entropy,
+Adam for the MLP and Adagrad for the rows. A turn is one walk over all batches and returns the
+seconds of each step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEARNING_RATE = 1e-3
 
 
 class Data:
-    """What the MLP sees beside the rows: dense (B, W), label (B, 1); alike for all subjects."""
+    """The other inputs of the MLP: dense (B, W), label (B, 1). They are equal for all subjects."""
 
     def __init__(self, setting: Setting, dense_width: int) -> None:
         rng = np.random.default_rng(7)
@@ -32,8 +33,8 @@ class Data:
 
 
 class Own:
-    """Two static PIR programs under the main job's CPU settings: the operator's, and the same with
-    an input of the same shape, which takes a gradient, in the place of the sparse part."""
+    """Two static PIR programs with the CPU settings of training: one with our operator, and one
+    with an input of the same shape, which takes a gradient, instead of the sparse part."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from paddlebox.config import Program
@@ -65,13 +66,13 @@ class Own:
                 }
                 for batch, plan in zip(self.table.batches, self.table.plans, strict=True)
             ],
-            # A tensor, so that no array has to be copied in the step.
+            # A tensor, so that no array is copied in the step.
             "replaced": [{**common, "pooled": self.pooled()}] * count,
         }
         return "; ".join(self.lines)
 
     def pooled(self) -> Any:
-        """As large as what a pull makes, and as the first batch's."""
+        """Pooled slots as large as a pull makes them, with the values of the first batch."""
         self.table.pull(self.table.batches[0])
         tensor = self.paddle.base.core.DenseTensor()
         shape = (self.setting.instances, self.setting.slots * (3 + self.table.dim))
@@ -107,13 +108,13 @@ class Own:
             if own:
                 adam.minimize(loss)
             else:
-                # One number of the input's gradient is fetched: nobody may leave it out.
+                # One number of the input's gradient is fetched, so that it is not optimised away.
                 wanted = [*mlp.parameters(), pooled]
                 gradients = static.append_backward(loss, parameter_list=wanted)
                 adam.apply_gradients([pair for pair in gradients if not pair[0].is_same(pooled)])
                 fetch += [grad[0, 0] for value, grad in gradients if value.is_same(pooled)]
                 if len(fetch) != 2:
-                    raise RuntimeError("no gradient of the input: the steps would not be alike")
+                    raise RuntimeError("the input has no gradient: the steps are not comparable")
         self.exe.run(startup)
         return program, fetch
 
@@ -139,14 +140,15 @@ class TorchStep:
         self.dense_width = int(settings["dense"])
 
     def prepare(self, setting: dict[str, Any], count: int) -> str:
-        """As shipped, or the fastest layer, and then the fastest way to run the MLP over it."""
+        """Sets up the model as shipped, or with the fastest layer and the fastest way to run the
+        MLP over it."""
         torch = self.peer.torch
         layer = self.peer.prepare(setting, count)
         kind = Setting(**setting)
         data = Data(kind, self.dense_width)
         self.dense, self.label = torch.from_numpy(data.dense), torch.from_numpy(data.label)
         if not self.best:
-            # As documentation writes it: int64 ids; FBGEMM with a table for each slot.
+            # As in their documentation: int64 ids; for FBGEMM, a table for each slot.
             layers = self.peer.candidates(kind)
             layer = next(name for name in layers if "int64" in name and "one table" not in name)
             self.peer.take(layers[layer])
@@ -168,7 +170,7 @@ class TorchStep:
         return f"{layer}; Adam(fused), {fastest} ({tried})"
 
     def start(self, way: str, fused: bool) -> None:
-        """A new MLP and its Adam, over the layer that the peer has taken."""
+        """Makes a new MLP and its Adam over the layer that the peer has chosen."""
         torch = self.peer.torch
         widths = [self.dense_width + self.pooled_width(self.peer.model), *HIDDEN, 1]
         layers = torch.nn.ModuleList([torch.nn.Linear(a, b) for a, b in pairwise(widths)])
@@ -180,8 +182,8 @@ class TorchStep:
             return layers[-1](x)
 
         def one_dnn(x: Any) -> Any:
-            # PyTorch gives float32 products to MKL, which takes half of oneDNN's rate on a
-            # processor that is not Intel's; asked for by layout it gives them to oneDNN.
+            # PyTorch computes float32 products with MKL, which on processors of other makers than
+            # Intel has half of oneDNN's rate. For tensors in this layout it uses oneDNN.
             x = x.to_mkldnn()
             for number, layer in enumerate(layers):
                 x = torch._C._nn.mkldnn_linear(x, layer.weight, layer.bias)
@@ -200,7 +202,7 @@ class TorchStep:
 
     def turn(self, what: str) -> list[float]:
         layer: Any = self.peer.model
-        sparse_rule = getattr(layer, "optimizer", None)  # FBGEMM's backward applies its own
+        sparse_rule = getattr(layer, "optimizer", None)  # FBGEMM applies its rule in the backward
         seconds = []
         for fed in self.peer.fed:
             started = now()

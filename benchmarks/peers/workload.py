@@ -1,7 +1,7 @@
-"""The work that every store is given: keys, what their rows hold, and who is asked for.
+"""The work of all stores: keys, the content of their rows, and the rows that are read.
 
-Letters: N = live rows, n = keys in a batch. A row's bytes follow from its key and the pass that
-wrote it last, so that every store can be checked without keeping the rows anywhere.
+Letters: N = live rows, n = keys in a batch. The bytes of a row follow from its key and the pass
+that wrote it last, so every store can be checked without keeping the rows anywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMNS = np.arange(1, ROW_BYTES // 8 + 1, dtype=np.uint64) * np.uint64(0x9E377
 
 
 class Population:
-    """N keys, ascending, uniform over 64 bits as mixed feasigns are."""
+    """N keys, ascending, uniform over 64 bits like mixed feasigns."""
 
     def __init__(self, rows: int, seed: int) -> None:
         draws = np.random.default_rng(seed).integers(1, 2**64, rows + 64, dtype=np.uint64)
@@ -41,39 +41,39 @@ class Population:
         return len(self) * (KEY_BYTES + ROW_BYTES)
 
     def rng(self, *name: int) -> np.random.Generator:
-        """Its own for each (series, pass or batch): every store gets the same draws."""
+        """A generator for each series, pass or batch, so that every store gets the same draws."""
         return np.random.default_rng((self.seed, *name))
 
     def absent(self, rng: np.random.Generator, count: int) -> Words:
-        """About count keys, ascending, that no store holds."""
+        """About `count` keys, ascending, that no store holds."""
         keys = np.unique(rng.integers(1, 2**64, count, dtype=np.uint64))
         at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.asarray(keys[self.keys[at] != keys])
 
 
 def row_bytes_of(keys: Words, writers: npt.NDArray[np.uint16]) -> Bytes:
-    """(n, ROW_BYTES): the rows of keys (n) as written by the passes `writers` (n)."""
+    """The rows (n, ROW_BYTES) of keys (n) as written by the passes `writers` (n)."""
     base = keys ^ (writers.astype(np.uint64) << np.uint64(32))
     words: Words = base[:, None] * _COLUMNS[None, :]
     return words.view(np.uint8)
 
 
 def uniform(population: Population, rng: np.random.Generator, share: float) -> Indices:
-    """About share * N indices, ascending, uniformly."""
+    """About share * N indices, drawn uniformly, ascending."""
     size = len(population)
     chosen = np.zeros(size, np.bool_)
-    # Drawn with repetition: so many that the wanted share is left without it.
+    # Draws with repetition; the number of draws is such that the unique ones have the share.
     chosen[rng.integers(0, size, round(-size * math.log1p(-share)))] = True
     return np.flatnonzero(chosen)
 
 
 @dataclass
 class Life:
-    """What a store holds after the passes it has lived through."""
+    """The expected content of a store after its passes."""
 
     population: Population
     writers: npt.NDArray[np.uint16] = field(init=False)  # (N) the pass that wrote each row last
-    recent: list[Indices] = field(default_factory=list)  # of the last passes, newest last
+    recent: list[Indices] = field(default_factory=list)  # rows of the last passes, newest last
     passes: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Life:
     def next_pass(
         self, rng: np.random.Generator, share: float, recency: bool
     ) -> tuple[Words, Bytes]:
-        """Keys (n) and rows (n, ROW_BYTES) that the next pass writes."""
+        """Starts the next pass. Returns the keys (n) and rows (n, ROW_BYTES) that it writes."""
         chosen = self.draw(rng, share, recency)
         self.passes += 1
         self.writers[chosen] = self.passes
@@ -91,7 +91,8 @@ class Life:
         return keys, row_bytes_of(keys, self.writers[chosen])
 
     def draw(self, rng: np.random.Generator, share: float, recency: bool) -> Indices:
-        """With recency: RECENT_SHARE of the keys from the last passes, or all that these have."""
+        """Draws keys. With recency, RECENT_SHARE of them come from the last passes, or as many as
+        these have."""
         if not recency or not self.recent:
             return uniform(self.population, rng, share)
         wanted = round(share * len(self.population))
