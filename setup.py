@@ -18,8 +18,8 @@ from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "paddlebox._ops"
-# With --no-build-isolation pip installs no build requirements, and a new environment of Python 3.11
-# has neither of the packages that can write a wheel.
+# With --no-build-isolation pip installs no build requirements. A new environment of Python 3.11 has
+# neither of the two packages that can write a wheel.
 if {"dist_info", "bdist_wheel", "editable_wheel"} & {*sys.argv} and not any(
     map(importlib.util.find_spec, ("wheel", "setuptools.command.bdist_wheel"))
 ):
@@ -37,8 +37,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "paddle":
         raise
-    # The usual cause with Paddle installed: pip's isolated build environment does not see it.
-    sys.exit(f"{paddle_version['absent']()} (mind --no-build-isolation)")
+    # If Paddle is installed, the usual cause is pip's isolated build environment.
+    sys.exit(f"{paddle_version['absent']()} (pip needs --no-build-isolation)")
 if not paddle_version["is_supported"](paddle.version.full_version):
     sys.exit(paddle_version["unsupported"](paddle.version.full_version))
 
@@ -47,16 +47,16 @@ FLAGS = [
     "-std=c++17",
     "-O3",
     "-g0",
-    # The same bits on every processor: no fused multiply-add that the source does not ask for, and
-    # no -march (vector paths are chosen at run time, so that a wheel runs on any x86-64 machine).
+    # These give the same bits on every processor: no fused multiply-add unless the source has one,
+    # and no -march. Vector paths are chosen at run time, so a wheel runs on any x86-64 machine.
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fvisibility=hidden",
     "-pthread",
 ]
 
-# Of the device code: sums and products one by one there too (docs/gpu.md). 2810: nvcc takes an
-# assignment to a [[nodiscard]] class for a result that is dropped.
+# --fmad=false: no fused multiply-add in device code either (docs/gpu.md). 2810: nvcc warns of a
+# dropped result when a [[nodiscard]] class is assigned.
 NVCC_FLAGS = [
     *("-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"),
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
@@ -75,19 +75,18 @@ CXX11_ABI = True
 
 
 class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
-    """Paddle's BuildExtension, made incremental and unable to hide an error.
+    """Paddle's BuildExtension, but incremental, and a compile error ends the build.
 
-    Paddle's prints a compile error and goes on; whatever object an earlier build left is then
-    linked. It also compiles every file every time, names an in-place library differently, and
-    leaves a loader and a version.txt in the package. Here an object is compiled anew when its
-    source, a header it includes, its command or Paddle has changed; its old file is removed first;
-    and a failure ends the build.
+    Paddle's own prints a compile error and continues, so that an object of an earlier build may be
+    linked. It compiles every file every time, gives an in-place library another name, and leaves a
+    loader and a version.txt in the package. This class compiles an object if its source, a header
+    that it includes, its command or Paddle has changed, and removes the old object first.
     """
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.force = True  # each object decides for itself, the link always runs
-        # Fixed, because pip builds an editable install in a new temporary folder every time.
+        self.force = True  # is_fresh decides for each object; the link always runs
+        # A fixed folder, because pip builds an editable install in a new temporary one every time.
         self.build_temp = str(ROOT / "build" / "objects")
 
     def build_extension(self, ext: Any) -> None:
@@ -119,7 +118,7 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
         try:
             super().build_extension(ext)
         except Exception as error:
-            if failed:  # the link could only miss their objects
+            if failed:  # the link failed only because these objects are missing
                 raise CompileError(f"failed to compile {', '.join(sorted(failed))}") from error
             raise
         finally:
@@ -137,7 +136,7 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
                 compiler=compiler_version(self.compiler.compiler_so[0]),
             )
         )
-        # An undefined symbol shows only when the library is opened: better now than at the user's.
+        # Opens the library, because an undefined symbol shows only then.
         load = (
             "import importlib.util as u, sys, warnings; warnings.simplefilter('ignore'); "
             f"import paddle; s = u.spec_from_file_location({EXTENSION!r}, sys.argv[1]); "
@@ -152,7 +151,7 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
 
 
 def is_fresh(obj: Path, command: str) -> bool:
-    """Whether obj was made by this command from files none of which has changed since."""
+    """Whether obj was made by this command, from files that have not changed since."""
     try:
         if Path(f"{obj}.cmd").read_text() != command:
             return False
@@ -169,7 +168,7 @@ def compiler_version(compiler: str) -> str:
 
 
 def find_nvcc() -> str:
-    """The compiler of ops/cuda; empty: the HBM tier's device is the host. Says which and why."""
+    """The compiler for .cu files; empty if they are compiled for the host. Prints the reason."""
     if not paddle.is_compiled_with_cuda():
         print("paddlebox: this Paddle is for CPUs, so ops/cuda is compiled for the host")
         return ""
@@ -190,7 +189,7 @@ def find_nvcc() -> str:
 
 
 def device_sources() -> list[str]:
-    """ops/cuda, for nvcc; or for a C++ compiler, which goes by the end of a name."""
+    """The .cu files. Without nvcc, .cc files that include them, for the C++ compiler."""
     found = sorted((ROOT / "ops").rglob("*.cu"))
     if NVCC:
         return [str(path.relative_to(ROOT)) for path in found]
@@ -210,7 +209,7 @@ NVCC = find_nvcc()
 sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ops").rglob("*.cc"))
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
 gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
-# Toolkits from 13 on keep Thrust, which Paddle's headers include, in a folder of its own.
+# From version 13 on, toolkits have Thrust, which Paddle's headers include, in a separate folder.
 cccl = [str(Path(NVCC).parents[1] / "include" / "cccl")] if NVCC else []
 extension = (CUDAExtension if NVCC else CppExtension)(
     sources=[*sources, *device_sources()],

@@ -1,7 +1,7 @@
-"""What the prepare.py of a dataset writes: some files of rows, one after the other.
+"""Shared by the prepare.py of all datasets: reads text or gzip, and writes files of rows.
 
-Rows stream; progress shows on a terminal. A file appears under its name when it is complete, and
-one that is complete is not written again: a prepare.py that was stopped goes on where it was.
+Rows are streamed, and a terminal shows the progress. A file gets its name when it is complete. A
+complete file is not written again, so a prepare.py that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, TextIO, TypeVar, cast
 from tqdm import tqdm
 
 Row = TypeVar("Row")
-RECORD = "prepare.json"  # what the files were made of, and which are complete
+RECORD = "prepare.json"  # the settings that the files were made with, and which are complete
 
 
 def open_text(path: Path) -> TextIO:
-    """The file's text, unpacked if it begins as gzip does, whatever the name."""
+    """Opens a text file. The content, not the name, decides whether it is unpacked with gzip."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     if packed:
@@ -32,15 +32,14 @@ def open_text(path: Path) -> TextIO:
 
 
 def identity(path: Path) -> list[Any]:
-    """By which a changed input is told."""
+    """Name, size and modification time of a file: they change when the file changes."""
     found = os.stat(path)
     return [path.name, found.st_size, found.st_mtime_ns]
 
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """What cannot be read or written, or is not what it should be, ends the program in a line that
-    names the path."""
+    """Ends the program with a line that names the path if reading, writing or parsing fails."""
     try:
         yield
     except (OSError, EOFError, ValueError) as error:
@@ -48,17 +47,17 @@ def refused(path: Path) -> Iterator[None]:
 
 
 def add_split(parser: ArgumentParser, out: str, parts: int, test_ratio: float) -> None:
-    """The options of a prepare.py that cuts one file: --input, --out, --parts, --test-ratio."""
+    """Adds the options for cutting one file: --input, --out, --parts, --test-ratio."""
     parser.add_argument("--input", type=Path, required=True, help="the publisher's file")
     parser.add_argument("--out", type=Path, default=Path(out), help="folder to write to")
-    parser.add_argument("--parts", type=int, default=parts, help="training files, one a pass")
+    parser.add_argument("--parts", type=int, default=parts, help="number of training files")
     parser.add_argument(
-        "--test-ratio", type=float, default=test_ratio, help="share of the rows, the last ones"
+        "--test-ratio", type=float, default=test_ratio, help="share of the last rows, for testing"
     )
 
 
 def parse_split(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
-    """What was given for the options of `add_split`, checked."""
+    """Parses and checks the options of `add_split`."""
     options = parser.parse_args(arguments)
     if options.parts < 1 or not 0 <= options.test_ratio < 1:
         parser.error("expected --parts of 1 or more, and --test-ratio from 0 to below 1")
@@ -66,7 +65,7 @@ def parse_split(parser: ArgumentParser, arguments: Sequence[str] | None) -> Name
 
 
 def report(out: Path, files: Iterable[tuple[str, int]]) -> None:
-    """Says how many rows each file has."""
+    """Prints the number of rows of each file."""
     for name, rows in files:
         print(f"{out / name}: {rows:,} rows")
 
@@ -74,8 +73,8 @@ def report(out: Path, files: Iterable[tuple[str, int]]) -> None:
 def cuts(
     rows: int, parts: int, test_ratio: float, suffix: str = "csv"
 ) -> Iterator[tuple[str, int]]:
-    """Name and number of rows of each file, in order: the last rows are for testing. Sizes of
-    training files differ by one at most."""
+    """Yields name and number of rows of each file, in order. The last rows are for testing. The
+    sizes of the training files differ by at most one."""
     train = rows - round(rows * test_ratio)
     for part in range(parts):
         size = train * (part + 1) // parts - train * part // parts
@@ -87,19 +86,20 @@ def cuts(
 def side_by_side(
     path: Path, rows: Iterable[Row], key: Callable[[Row], str], what: str
 ) -> Iterator[tuple[str, Iterator[Row]]]:
-    """(key, its rows) for each run of equal keys. Raises SystemExit where a key comes again."""
+    """Yields (key, rows) for each run of equal keys. Raises SystemExit if a key occurs again."""
     seen: set[str] = set()
     for name, group in groupby(rows, key):
         if name in seen:
             raise SystemExit(
-                f"{path}: the rows of {what} {name} do not lie side by side: sort the file"
+                f"{path}: the rows of {what} {name} are not next to each other: sort the file"
             )
         seen.add(name)
         yield name, group
 
 
 def chunks(rows: Iterable[str], size: int, name: str) -> Iterator[tuple[str, Iterator[str]]]:
-    """Groups of `size` rows; `name` has a {} for the number. Take each group before the next."""
+    """Yields (file name, `size` rows). `name` has a {} for the number of the file. Consume each
+    group before you ask for the next one."""
     left = iter(rows)
     part = 0
     while (first := next(left, None)) is not None:
@@ -114,11 +114,13 @@ def write_parts(
     rows: Iterable[str],
     made_of: Mapping[str, Any],
 ) -> None:
-    """Writes the files, of so many rows each.
+    """Writes the given files.
 
     Args:
-        rows: without line breaks, those of all files in order.
-        made_of: what the rows depend on; files of something else are written anew.
+        files: name and number of rows of each file.
+        header: first line of each file; if empty, files have no header.
+        rows: the rows of all files in order, without line breaks.
+        made_of: everything that the rows depend on. If it changed, all files are written again.
     """
     left = iter(rows)
     groups = ((name, islice(left, count)) for name, count in files)
@@ -133,14 +135,15 @@ def write_groups(
     made_of: Mapping[str, Any],
     total: int | None = None,
 ) -> list[tuple[str, int]]:
-    """Writes a file for each (name, rows without line breaks); one whose name ends with .gz packed.
+    """Writes one file for each group. Names that end in .gz are packed with gzip.
 
     Args:
-        header: the first line of each; none where it is empty.
-        made_of: what the rows depend on; files of something else are written anew.
-        total: rows of all, for the progress that is shown.
+        groups: name and rows of each file; rows have no line breaks.
+        header: first line of each file; if empty, files have no header.
+        made_of: everything that the rows depend on. If it changed, all files are written again.
+        total: number of rows of all files, for the progress bar.
 
-    Returns: (name, rows) of the files that have any; one without rows is not written.
+    Returns: name and number of rows of each file. A group without rows makes no file.
     """
     out.mkdir(parents=True, exist_ok=True)
     settings = json.loads(json.dumps(made_of))
@@ -170,7 +173,7 @@ def _counted(rows: Iterable[str], bar: Any) -> Iterator[str]:
 
 
 def _write(path: Path, header: str, rows: Iterable[str]) -> int:
-    """Rows written. The file appears when it is complete."""
+    """Writes a file, which gets its name when it is complete. Returns the number of rows."""
     count = 0
     temporary = path.with_name(f"{path.name}.tmp")
     with _open_new(temporary, path.suffix == ".gz") as text:
@@ -184,7 +187,7 @@ def _write(path: Path, header: str, rows: Iterable[str]) -> int:
 
 
 def _open_new(path: Path, packed: bool) -> TextIO:
-    if packed:  # at level 1: of a large file it is what takes the time
+    if packed:  # level 1, because compressing takes most of the time for a large file
         return cast(TextIO, gzip.open(path, "wt", 1, "utf-8", newline="\n"))
     return open(path, "w", encoding="utf-8", newline="\n")
 
@@ -196,7 +199,7 @@ def _record(out: Path, settings: Mapping[str, Any], complete: Mapping[str, int])
 
 
 def _complete(out: Path, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes of each file that an earlier call completed, of the same settings."""
+    """Size of each file that an earlier call with the same settings completed."""
     try:
         record = json.loads((out / RECORD).read_text())
         if record["made_of"] != settings:

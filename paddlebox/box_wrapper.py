@@ -123,14 +123,14 @@ class BoxWrapper:
 
     def shrink_table(self) -> bool:
         """End the day of the last pass now. Returns False if it had ended before."""
-        return self._table.shrink_table()
+        return self._table.life.shrink_table()
 
     def shrink_resource(self) -> None:
         """Run the compaction that is due in the SSD tier now."""
         for table in self._table.members:
             if table.folder is None:
                 raise StoreError(f"table '{table.name}' has no folder, so it has no SSD tier")
-            table.compact()
+            table.compactor.compact()
 
     def finalize(self) -> None:
         """Close the table."""

@@ -73,14 +73,14 @@ def rows(what: str) -> Callable[[int], None]:
 
 
 def supervised() -> bool:
-    """Whether a supervisor started this program. It may restart it."""
+    """Whether a supervisor started this program. The supervisor may restart the program."""
     return FOLDER in os.environ
 
 
 def committed(passes: int) -> None:
     """Report how many passes every rank has committed.
 
-    The supervisor starts its count of failures again if this number has grown since the last one.
+    If this number has grown since the last failure, the supervisor counts failures from 0 again.
     """
     global _passes
     _passes = passes
@@ -95,9 +95,9 @@ def stopping() -> None:
 
 
 def waits(rank: int, what: str) -> None:
-    """Report that this rank waits for another one; "" for what ends the wait.
+    """Report that this rank waits for another one, and for what. An empty `what` ends the wait.
 
-    Any thread may call it, repeatedly. It does not count as progress.
+    Any thread may call it, repeatedly. A call does not count as progress.
     """
     _write(f"{rank} {what}" if what else "", LINE)
 

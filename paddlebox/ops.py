@@ -67,12 +67,6 @@ def create_anchor(name: str | None = None) -> Any:
     return create([1], "float32", attr=attr)
 
 
-def _run(op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str) -> Any:
-    """Call or append the custom operator. Inputs and attributes must be in the order of its
-    declaration."""
-    return call(op, inputs, attrs, [output], dtype)[0]
-
-
 def pull_box_sparse(
     input: Any,  # noqa: A002  # PaddleBox's name for it
     size: int,
@@ -127,7 +121,7 @@ def _pull_slots(
             )
         widths.append(int(ids.shape[-1]))
     packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)
-    return _run(op, {"Ids": packed, "W": anchor}, attrs, "Out", "float32"), widths
+    return call(op, {"Ids": packed, "W": anchor}, attrs, ["Out"], "float32")[0], widths
 
 
 def _parts(out: Any, widths: list[int], size: int) -> list[Any]:
@@ -154,7 +148,7 @@ def pull_box_extended_sparse(
     """`pull_box_sparse` with a second embedding, called expand, in addition to embedx.
 
     Both embeddings of a row are created together. Show and click are counted through the first
-    result. expand changes only if it gets a gradient other than 0; `table.expand` sets its rule.
+    result. expand changes only if it gets a gradient other than 0; `table.embedx` sets its rule.
 
     Args:
         input: int64 feasigns, one tensor or a list of slots, as for `pull_box_sparse`.
@@ -250,7 +244,7 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
     Returns: int64 (1), the number of ids pushed. Fetch it in a static program, because Paddle may
         prune the push otherwise.
     """
-    return _run("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
+    return call("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, ["Count"], "int64")[0]
 
 
 def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> Any:
@@ -322,13 +316,13 @@ def fused_pull_seqpool_cvm(
     if dense is not None:
         op, inputs["Dense"] = f"{op}_concat", dense
     attrs = {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm}
-    return _run(op, {**inputs, "W": anchor}, attrs, "Out", "float32")
+    return call(op, {**inputs, "W": anchor}, attrs, ["Out"], "float32")[0]
 
 
 def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:
     if ids.dtype not in (paddle.int64, paddle.base.core.VarDesc.VarType.INT64):
         raise ValueError(f"{op}: ids have dtype {ids.dtype}, expected int64 row numbers")
-    out = _run(op, {"Id": ids}, {"table": table, "size": size}, "Out", "float32")
+    out = call(op, {"Id": ids}, {"table": table, "size": size}, ["Out"], "float32")[0]
     out.stop_gradient = True
     return out
 

@@ -2,8 +2,8 @@
 
 `paddlebox.ops` exports them under PaddleBox's names. docs/operators.md has the formulas, and the
 differences from PaddleBox with their reasons. In a static program the operators create their
-parameters from PaddleBox's `..._attr` arguments. In dygraph every call would create new parameters:
-create them once and pass them.
+parameters from PaddleBox's `..._attr` arguments. In dygraph they create none, because every call
+would create new ones: create the parameters once and pass them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rank_attention(
     *,
     rank_param: Any | None = None,
 ) -> Any:
-    """Attention of each instance to those shown with it, with one matrix per pair of ranks.
+    """Attention of each instance to those on the same page, with one matrix per pair of ranks.
 
     Letters: N = instances, I = input columns, O = output columns.
 
@@ -79,7 +79,7 @@ def batch_fc(
     |---|---|---|---|---|
     | batchcount = 0 | (G, N, I) | (G, I, O) | (G, O) | (G, N, O) |
     | batchcount = G | (N, G * I) | (I, G * O) | (1, G * O) | (N, G * O) |
-    | and transpose_weight | (G, N, I) | (I, G * O) | (1, G * O) | (G, N, O) |
+    | batchcount = G, transpose_weight | (G, N, I) | (I, G * O) | (1, G * O) | (G, N, O) |
 
     Args:
         param_size, param_attr, bias_size, bias_attr: shapes and attributes of the parameters, for a
@@ -87,7 +87,8 @@ def batch_fc(
         act: name of an activation in paddle.nn.functional.
         weight, bias: the parameters, if they exist already.
 
-    Raises: ValueError if a parameter is missing, in dygraph or without a shape.
+    Raises: ValueError if a parameter is not given and cannot be created: in dygraph, or in a static
+        program without its shape.
     """
     if weight is None:
         weight = _parameter("batch_fc", "weight", param_size, param_attr)
@@ -141,7 +142,7 @@ def data_norm(
         scale_w, bias: (C) each, if they exist already.
 
     Returns: float32 (N, C), (input - sum / size) * sqrt(size / square_sum), times scale_w plus bias
-        if there are such.
+        if these exist.
 
     Raises: ValueError if sync_stats is set, or the sums are missing in dygraph.
     """
@@ -201,7 +202,7 @@ def _sum_parameter(name: str, columns: int, start: float, trainable: bool = Fals
     attr = paddle.ParamAttr(
         name=name, initializer=paddle.nn.initializer.Constant(float(start)), trainable=trainable
     )
-    made = _parameter("data_norm", "sums, a paddlebox.nn.DataNorm's,", [columns], attr)
+    made = _parameter("data_norm", "sums, as in paddlebox.nn.DataNorm,", [columns], attr)
     made.stop_gradient = not trainable
     return made
 

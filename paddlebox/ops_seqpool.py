@@ -68,7 +68,7 @@ def fused_seqpool_cvm(
         pool_type,
         cvm,
         slots,
-        grad_mask,
+        grad_mask=grad_mask,
         pad_value=pad_value,
         use_cvm=use_cvm,
         cvm_offset=cvm_offset,
@@ -118,7 +118,6 @@ def fused_seqpool_cvm_with_diff_thres(
         pool_type,
         cvm,
         slots,
-        None,
         pad_value=pad_value,
         use_cvm=use_cvm,
         cvm_offset=cvm_offset,
@@ -153,7 +152,6 @@ def fused_seqpool_cvm_with_conv(
         pool_type,
         cvm,
         slots,
-        None,
         pad_value=pad_value,
         use_cvm=use_cvm,
         cvm_offset=cvm_offset,
@@ -186,7 +184,6 @@ def fused_seqpool_cvm_with_credit(
         pool_type,
         cvm,
         slots,
-        None,
         pad_value=pad_value,
         use_cvm=use_cvm,
         cvm_offset=cvm_offset,
@@ -222,7 +219,6 @@ def fused_seqpool_cvm_with_pcoc(
         pool_type,
         pcoc_cvm,
         slots,
-        None,
         pad_value=pad_value,
         use_cvm=use_cvm,
         cvm_offset=cvm_offset,
@@ -240,7 +236,8 @@ def _seqpool(
     pool_type: str,
     cvm: Any,
     slots: int | None,
-    grad_mask: Any | None,
+    *,
+    grad_mask: Any | None = None,
     **attrs: Any,
 ) -> Any:
     """Call the one operator of all forms: pack the slots, and add defaults for the attributes that
@@ -266,56 +263,36 @@ def _seqpool(
         for column in zip(*pairs, strict=True)
     )
     count = slots if slots is not None else len(pairs)
-    defaults: dict[str, Any] = {
-        "pad_value": 0.0,
-        "use_cvm": True,
-        "cvm_offset": 2,
-        "max_cvm_offset": 7,
-        "drop_count": False,
-        "click_not_ctr": False,
-        "thresholds": [],
-        "show_coeff": 0.2,
-        "click_coeff": 1.0,
-        "embed_threshold": 0.0,
-        "embed_thres_size": 0,
-        "quant_ratio": 0,
-        "embedx_concate_size": 1,
-        "embedx_concate_filter": False,
-    }
-    given = {"form": form, "slots": count, "slot_major": not packed, **defaults, **attrs}
-    given |= {name: float(given[name]) for name in _FLOATS}
+    given = {"form": form, "slots": count, "slot_major": not packed, **_DEFAULTS, **attrs}
+    given |= {name: float(given[name]) for name, one in _DEFAULTS.items() if type(one) is float}
     given["thresholds"] = [float(value) for value in given["thresholds"]]
     mask = grad_mask if grad_mask is not None else paddle.zeros([0], "int64")
     out = call(
         "box_fused_seqpool_cvm",
         {"Values": values, "Offsets": offsets, "Cvm": cvm, "GradMask": mask},
-        {name: given[name] for name in _SEQPOOL_ATTRS},
+        given,
         ["Out"],
     )[0]
     return out if packed else paddle.split(out, count, axis=1) if count > 1 else [out]
 
 
-_FLOATS = ("pad_value", "show_coeff", "click_coeff", "embed_threshold")
-# In the order of the operator's declaration.
-_SEQPOOL_ATTRS = (
-    "form",
-    "slots",
-    "slot_major",
-    "use_cvm",
-    "cvm_offset",
-    "max_cvm_offset",
-    "drop_count",
-    "click_not_ctr",
-    "pad_value",
-    "thresholds",
-    "show_coeff",
-    "click_coeff",
-    "embed_threshold",
-    "embed_thres_size",
-    "quant_ratio",
-    "embedx_concate_size",
-    "embedx_concate_filter",
-)
+# The attributes after form, slots and slot_major, in the order of the operator's declaration.
+_DEFAULTS: dict[str, Any] = {
+    "use_cvm": True,
+    "cvm_offset": 2,
+    "max_cvm_offset": 7,
+    "drop_count": False,
+    "click_not_ctr": False,
+    "pad_value": 0.0,
+    "thresholds": [],
+    "show_coeff": 0.2,
+    "click_coeff": 1.0,
+    "embed_threshold": 0.0,
+    "embed_thres_size": 0,
+    "quant_ratio": 0,
+    "embedx_concate_size": 1,
+    "embedx_concate_filter": False,
+}
 
 
 def _quant(quant_ratio: int, need_filter: bool) -> int:

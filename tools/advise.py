@@ -1,4 +1,4 @@
-"""Predicts what a config will do here: python tools/advise.py configs/deepfm_synthetic.yaml"""
+"""Predicts how a config will train here: python tools/advise.py configs/deepfm_synthetic.yaml"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Says what each slot is worth: python tools/auc_runner.py RUN_DIR --repeats 3"""
+"""Measures how much each slot matters: python tools/auc_runner.py RUN_DIR --repeats 3"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Shows runs beside each other: python tools/compare.py RUN_DIR RUN_DIR … [--dumps FILE FILE …]"""
+"""Compares runs: python tools/compare.py RUN_DIR RUN_DIR … [--dumps FILE FILE …]"""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Looks into a trained model, slot by slot: python tools/diagnose.py RUN_DIR --slice SLOT"""
+"""Examines a trained model slot by slot: python tools/diagnose.py RUN_DIR --slice SLOT"""
 
 import sys
 

@@ -1,9 +1,9 @@
-"""Is this machine fit for training? python tools/doctor.py --folder DIR_ON_THE_DISK"""
+"""Checks whether a machine is fit for training: python tools/doctor.py --folder DIR_ON_THE_DISK"""
 
 import sys
 
 if __name__ == "__main__":
-    if sys.version_info < (3, 11):  # noqa: UP036  # whoever runs this may have another
+    if sys.version_info < (3, 11):  # noqa: UP036  # another Python may run this file
         sys.exit(f"fails python: {sys.version.split()[0]}, expected 3.11 or later")
     import installed  # noqa: F401
 

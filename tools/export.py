@@ -1,4 +1,4 @@
-"""Makes and updates export files: python tools/export.py RUN_DIR --out FILE"""
+"""Writes and updates export files: python tools/export.py RUN_DIR --out FILE"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Turns a config of PaddleRec into one of ours: python tools/from_paddlerec.py CONFIG --out DIR"""
+"""Converts a config of PaddleRec: python tools/from_paddlerec.py CONFIG --out DIR"""
 
 import sys
 

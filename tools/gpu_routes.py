@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints which way rows go between the GPUs of a machine: nvidia-smi topo -m | tools/gpu_routes.py
+"""Prints the routes of rows between the GPUs of a machine: nvidia-smi topo -m | tools/gpu_routes.py
 
-A line a GPU, a column for each other one: "link" where NVLink joins them, "by 3" through GPU 3,
-"host" where there is no way over NVLink. No GPU and no CUDA is needed to ask.
+There is a line for each GPU and a column for each other one: "link" if NVLink connects them, "by 3"
+for a route through GPU 3, "host" if there is no route over NVLink. Needs neither a GPU nor CUDA.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
     print(", ".join(f"{kind} {kinds.count(kind)}" for kind in ("one hop", "two hops", "host")))
     load = busy(topology, routes)
     if load:
-        print(f"all to all, one unit a pair: the busiest NVLink carries {max(load.values()):.2f}")
+        print(f"all-to-all, one unit per pair: the busiest NVLink carries {max(load.values()):.2f}")
     return 0
 
 

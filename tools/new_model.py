@@ -1,4 +1,4 @@
-"""Begins a network of one's own: python tools/new_model.py my_net"""
+"""Creates the files of a model of your own: python tools/new_model.py my_net"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Shows a run as one page: python tools/report.py RUN_DIR [--watch SECONDS]"""
+"""Shows a run as a page: python tools/report.py RUN_DIR [--watch SECONDS]"""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Looks after a store: python tools/store.py stat runs/deepfm_synthetic"""
+"""Inspects and repairs a store: python tools/store.py stat runs/deepfm_synthetic"""
 
 import sys
 import warnings

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes rows of "did this user like this item, after those" of Amazon reviews, in time order.
+"""Makes one row for each Amazon review, in time order: did the user like the item?
 
     python datasets/amazon_reviews/prepare.py --reviews data/amazon_reviews/Electronics_5.json.gz \
         --meta data/amazon_reviews/meta_Electronics.json.gz
 
-JSON lines, plain or gzip, by the names of the publisher's versions of 2018 or 2023. A history is
-the items that the user rated 4 or more before, the latest first.
+Reads JSON lines, plain or gzip, with the field names of the publisher's 2018 or 2023 version. The
+history of a row holds the items that the user rated 4 or more before, the latest first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parts import chunks, identity, open_text, refused, report, write_groups
 
 LIKED = 4.0
 HEADER = "liked,user,item,category,brand,history,user_count,user_mean,item_count"
-# user, item, rating, time, and the divisor that makes seconds of it
+# Field names of user, item, rating and time, and the divisor that turns the time into seconds.
 VERSIONS = {
     2018: ("reviewerID", "asin", "overall", "unixReviewTime", 1),
     2023: ("user_id", "parent_asin", "rating", "timestamp", 1000),
@@ -39,7 +39,7 @@ class About(NamedTuple):
 
 
 def objects(path: Path) -> Iterator[dict[str, Any]]:
-    """One a line. Raises SystemExit for a line that is none."""
+    """Yields the JSON object of each line. Raises SystemExit if a line is not an object."""
     with open_text(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -47,7 +47,7 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
             except json.JSONDecodeError as error:
                 raise SystemExit(
                     f"{path}: line {number}: expected a JSON object, found {line[:60]!r}; "
-                    "the version of 2014 has Python literals and is not read"
+                    "the 2014 version, which has Python literals, is not supported"
                 ) from error
             if not isinstance(found, dict):
                 raise SystemExit(f"{path}: line {number}: expected a JSON object")
@@ -55,11 +55,12 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def plain(name: Any) -> str:
-    """A name without what parts cells and values."""
+    """A name without the characters that separate cells and values."""
     return re.sub(r'[,|"\s]+', " ", str(name or "")).strip()
 
 
 def about_items(path: Path | None) -> dict[str, About]:
+    """Category and brand of each item."""
     if path is None:
         return {}
     known = {}
@@ -74,7 +75,7 @@ def about_items(path: Path | None) -> dict[str, About]:
 
 
 class Reviews:
-    """All reviews by time: 24 bytes each, and each user's and item's name once."""
+    """All reviews, sorted by time. Users and items are numbers; their names are held once."""
 
     def __init__(self, path: Path) -> None:
         users: dict[str, int] = {}
@@ -101,7 +102,7 @@ class Reviews:
         self.users, self.items = list(users), list(items)
 
     def rows(self, known: dict[str, About], length: int) -> Iterator[str]:
-        """In time order; what a row says of a user and an item is from before it."""
+        """Yields the rows in time order. A row uses only reviews that came before it."""
         liked: list[list[int]] = [[] for _ in self.users]
         counts, sums = np.zeros(len(self.users)), np.zeros(len(self.users))
         of_item = np.zeros(len(self.items), np.int64)
@@ -126,14 +127,14 @@ class Reviews:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make rows of users' histories of reviews.")
+    parser = argparse.ArgumentParser(description="Make CSV files of Amazon reviews.")
     parser.add_argument("--reviews", type=Path, required=True, help="the publisher's reviews")
-    parser.add_argument("--meta", type=Path, help="the publisher's items: category and brand")
+    parser.add_argument("--meta", type=Path, help="the publisher's metadata: category and brand")
     parser.add_argument("--out", type=Path, default=Path("data/amazon_reviews"), help="folder")
-    parser.add_argument("--length", type=int, default=20, help="items of a history at most")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of a training file, at most")
+    parser.add_argument("--length", type=int, default=20, help="maximum length of a history")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="maximum per training file")
     parser.add_argument(
-        "--test-ratio", type=float, default=0.2, help="share of the rows, the latest ones"
+        "--test-ratio", type=float, default=0.2, help="share of the latest rows, for testing"
     )
     options = parser.parse_args(arguments)
     if min(options.length, options.rows) < 1 or not 0 <= options.test_ratio < 1:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes a CSV file a day of Avazu's train, plain or gzip; the last day is for testing.
+"""Makes one CSV file per day of Avazu's train, plain or gzip. The last day is for testing.
 
     python datasets/avazu/prepare.py --input data/avazu/train.gz
 
-The rows are in time order, and stay so. `hour`, YYMMDDHH, becomes the hour of the day and the day
-of the week; the rest is copied.
+The rows are in time order and stay so. `hour`, which is YYMMDDHH, becomes the hour of the day and
+the day of the week. `id` is dropped, and all other columns are copied.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ HEADER = ",".join(("click", "hour_of_day", "weekday", *FEATURES))
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, str]]:
-    """(day as YYYYMMDD, CSV row) of each line. Raises SystemExit for a line of another file."""
+    """Yields (day as YYYYMMDD, CSV row) for each line. Raises SystemExit for an invalid line."""
     with open_text(path) as lines:
         reader = csv.reader(lines)
         found = next(reader, [])
         if tuple(found) != COLUMNS:
             raise SystemExit(
-                f"{path}: expected the columns {','.join(COLUMNS)} as the first line, found "
+                f"{path}: expected the columns {','.join(COLUMNS)} in the first line, found "
                 f"{','.join(found)!r}; Kaggle's test has no clicks and cannot be used"
             )
         day, weekday = "", 0
         for number, cells in enumerate(reader, 2):
             if len(cells) != len(COLUMNS) or len(cells[2]) != 8:
                 raise SystemExit(
-                    f"{path}: line {number}: expected {len(COLUMNS)} columns, the third YYMMDDHH, "
-                    f"found {len(cells)}: {','.join(cells)[:80]!r}"
+                    f"{path}: line {number}: expected {len(COLUMNS)} columns with YYMMDDHH in the "
+                    f"third, found {len(cells)}: {','.join(cells)[:80]!r}"
                 )
             today = f"20{cells[2][:6]}"
             if today != day:
@@ -53,7 +53,7 @@ def rows_of(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make CSV files of Avazu's train, one a day.")
+    parser = argparse.ArgumentParser(description="Make one CSV file per day of Avazu's train.")
     parser.add_argument("--input", type=Path, required=True, help="the publisher's train")
     parser.add_argument("--out", type=Path, default=Path("data/avazu"), help="folder to write to")
     options = parser.parse_args(arguments)

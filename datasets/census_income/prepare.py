@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes CSV files of the publisher's census-income.data, plain or gzip, in its own order.
+"""Makes CSV files of the publisher's census-income.data, plain or gzip, in the same order.
 
     python datasets/census_income/prepare.py --input data/census_income/census-income.data
 
-Labels: income above 50,000 and never married, as multi-task models are compared by. The instance
-weight is left out, as the publisher asks.
+The labels are those on which multi-task models are usually compared: income above 50,000, and never
+married. The instance weight is dropped, as the publisher asks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parts import add_split, cuts, identity, open_text, parse_split, refused, report, write_parts
 
-# In the order of the file, by the publisher's names; those of None are made a label or left out.
+# Columns in the order of the file. None: the column becomes a label or is dropped.
 COLUMNS: tuple[str | None, ...] = (
     *("age", "class_of_worker", "industry_code", "occupation_code", "education", "wage_per_hour"),
     *("enrolled", None, "major_industry", "major_occupation", "race", "hispanic", "sex", "union"),
@@ -33,7 +33,7 @@ HEADER = ",".join(["income", "never_married", *(name for name in COLUMNS if name
 
 
 def rows_of(path: Path) -> Iterator[str]:
-    """A CSV row for each line. Raises SystemExit for a line of other columns."""
+    """Yields a CSV row for each line. Raises SystemExit for an invalid line."""
     with open_text(path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -43,7 +43,7 @@ def rows_of(path: Path) -> Iterator[str]:
             if len(cells) != len(COLUMNS) or income not in ("- 50000", "50000+"):
                 raise SystemExit(
                     f"{path}: line {number}: expected {len(COLUMNS)} columns that end with "
-                    f"'- 50000.' or '50000+.', found {len(cells)}, the last {cells[-1]!r}"
+                    f"'- 50000.' or '50000+.', found {len(cells)} columns, the last {cells[-1]!r}"
                 )
             labels = [int(income == "50000+"), int(cells[MARITAL] == "Never married")]
             kept = [cell for name, cell in zip(COLUMNS, cells, strict=True) if name]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Generates impressions of which some are clicked, and some of those bought, from a planted model.
+"""Generates impressions, of which some are clicked and then bought, from a planted model.
 
     python datasets/conversions/prepare.py
 
-Both probabilities are known, so the best possible AUC of each task is printed: nothing can beat it.
-The same arguments give the same bytes.
+Both probabilities are known, so the best possible AUC of each task is known and printed. The same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parts import cuts, write_parts
 
 HEADER = "click,buy,user,item,seller,hour"
 SIZES = {"user": 20_000, "item": 5_000, "seller": 300, "hour": 24}
-TASTES = 4  # that a user and an item have in common, or not
+TASTES = 4  # dimensions of the taste vectors of users and items
 CHUNK_ROWS = 50_000
 
 
@@ -31,11 +31,11 @@ class Chunk(NamedTuple):
     click: np.ndarray
     buy: np.ndarray
     p_click: np.ndarray
-    p_buy: np.ndarray  # of a click
+    p_buy: np.ndarray  # probability of a purchase, given a click
 
 
 class Planted:
-    """Weights of every value, one set for clicks and one for purchases that is half the same."""
+    """Weights of every value for clicks and for purchases (correlated), and taste vectors."""
 
     def __init__(self, seed: int) -> None:
         random = np.random.default_rng([seed, 0])
@@ -61,7 +61,7 @@ class Planted:
 
 
 def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pairs of a positive and a negative row that the scores put in order."""
+    """AUC: the share of pairs of a positive and a negative row that the scores order correctly."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
     positives = int(labels.sum())
@@ -72,8 +72,10 @@ def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Generate impressions, clicks and purchases.")
     parser.add_argument("--out", type=Path, default=Path("data/conversions"), help="folder")
-    parser.add_argument("--rows", type=int, default=500_000, help="impressions")
-    parser.add_argument("--test-ratio", type=float, default=0.2, help="share of them, the last")
+    parser.add_argument("--rows", type=int, default=500_000, help="number of impressions")
+    parser.add_argument(
+        "--test-ratio", type=float, default=0.2, help="share of the last rows, for testing"
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     if options.rows < 2 or not 0 < options.test_ratio < 1 or options.seed < 0:
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     p_click = np.concatenate([chunk.p_click for chunk in every])[of_test]
     p_buy = np.concatenate([chunk.p_click * chunk.p_buy for chunk in every])[of_test]
     print(f"{options.out}: {start:,} rows to train on, {options.rows - start:,} to test on")
-    print(f"best possible AUC of the test rows: click {best_auc(p_click, click):.4f}, buy "
+    print(f"best possible AUC on the test rows: click {best_auc(p_click, click):.4f}, buy "
           f"{best_auc(p_buy, buy):.4f}")  # fmt: skip
     return 0
 

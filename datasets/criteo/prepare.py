@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Cuts a Criteo TSV, plain or gzip, into one file a pass and a test file, in its own order.
+"""Cuts a Criteo TSV, plain or gzip, into one file per pass and a test file, in the same order.
 
     python datasets/criteo/prepare.py --input data/criteo/train.txt --out data/criteo --parts 10
 
-The lines are copied as they are. Not needed for training, but a pass's rows are held in memory,
-and the last lines are the latest in time: the fair ones to test on.
+The lines are copied as they are. Training works on the whole file too, but the rows of a pass are
+held in memory, so several passes need less. The last lines are the latest in time, so they are the
+right ones for testing.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from parts import add_split, cuts, parse_split, refused, report
 
 
 def open_lines(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked if they begin as gzip does, whatever the name."""
+    """Opens a file. The content, not the name, decides whether it is unpacked with gzip."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(path, "rb")) if packed else open(path, "rb")
 
 
 def count_lines(path: Path) -> int:
-    """Lines, the last one too if it lacks its newline."""
+    """Number of lines. A last line without a line break counts as well."""
     count, last = 0, b"\n"
     with open_lines(path) as file:
         while block := file.read(1 << 22):
@@ -39,12 +40,12 @@ def count_lines(path: Path) -> int:
 
 
 def split(source: Path, out: Path, parts: int, test_ratio: float) -> list[tuple[str, int]]:
-    """Writes the files; each appears under its name only when it is complete."""
+    """Writes the files. Each gets its name when it is complete."""
     out.mkdir(parents=True, exist_ok=True)
     files = list(cuts(count_lines(source), parts, test_ratio, "txt"))
     for name, _ in files:
         if (out / name).resolve() == source.resolve():
-            raise SystemExit(f"{source}: a part would overwrite it; give another --out")
+            raise SystemExit(f"{source}: a part would overwrite the input: use another --out")
     with open_lines(source) as lines:
         for name, count in files:
             with open(out / f"{name}.tmp", "wb") as file:
@@ -54,7 +55,9 @@ def split(source: Path, out: Path, parts: int, test_ratio: float) -> list[tuple[
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Cut a Criteo TSV into passes and a test file.")
+    parser = argparse.ArgumentParser(
+        description="Cut a Criteo TSV into one file per pass and a test file."
+    )
     add_split(parser, "data/criteo", parts=10, test_ratio=0.1)
     options = parse_split(parser, arguments)
     with refused(options.input):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Generates the CSV files of docs/first_hour.md: three days of impressions, and rows to test on.
+"""Generates the CSV files of docs/first_hour.md: three days of impressions, and a test file.
 
     python datasets/first_hour/prepare.py --out mine
 
-Clicks are drawn from a planted model, so the best possible AUC on test.csv is known, and printed.
-The same seed gives the same files. A file that is there already is left as it is.
+Clicks are drawn from a planted model, so the best possible AUC on test.csv is known and printed.
+The same seed gives the same files. A file that exists already is not changed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ DAYS = ("20240101", "20240102", "20240103")
 
 
 class Clicks:
-    """Rows and their true probabilities."""
+    """Draws rows, and knows their true probabilities."""
 
     def __init__(self, seed: int) -> None:
         plan = random.Random(seed)
         self._users = [plan.gauss(0, 0.9) for _ in range(2000)]
         self._items = [plan.gauss(0, 0.9) for _ in range(3000)]
         self._tags = {tag: plan.gauss(0, 0.5) for tag in TAGS}
-        # Of each country for each tag: what a model without interactions cannot learn.
+        # One weight per country and tag: an interaction, which a linear model cannot learn.
         self._likes = {(c, t): plan.gauss(0, 0.5) for c in COUNTRIES for t in TAGS}
 
     def row(self, draw: random.Random) -> tuple[str, int, float]:
-        """A line, whether it was clicked, and how likely that was."""
-        user = int(len(self._users) * draw.random() ** 2)  # some come far more often than others
+        """Draws one row. Returns the line, the label and the true probability."""
+        user = int(len(self._users) * draw.random() ** 2)  # some users are far more frequent
         item = int(len(self._items) * draw.random() ** 3)
         country, age = COUNTRIES[user % len(COUNTRIES)], 14 + user % 60
         price = draw.lognormvariate(3, 1)
@@ -45,13 +45,14 @@ class Clicks:
         logit += sum(self._tags[tag] + self._likes[country, tag] for tag in tags)
         probability = 1 / (1 + math.exp(-logit))
         clicked = int(draw.random() < probability)
-        shown = str(age) if draw.random() < 0.8 else ""  # not everybody tells it
+        shown = str(age) if draw.random() < 0.8 else ""  # the age of one user in five is unknown
         line = f"{clicked},u{user},sku-{item:05},{country},{shown},{price:.2f},{'|'.join(tags)}"
         return line, clicked, probability
 
 
 def auc(rows: Sequence[tuple[str, int, float]]) -> float:
-    """Share of pairs of a click and no click in which the click is the likelier one; ties half."""
+    """AUC of the true probabilities: the share of pairs of a row with and one without a click in
+    which the former has the higher probability. Ties count half."""
     ranks = below = 0.0
     for _, group in groupby(sorted(rows, key=lambda row: row[2]), key=lambda row: row[2]):
         labels = [clicked for _, clicked, _ in group]
@@ -64,8 +65,10 @@ def auc(rows: Sequence[tuple[str, int, float]]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("mine"), help="folder; default mine")
-    parser.add_argument("--rows", type=int, default=20000, help="of a day; default 20000")
-    parser.add_argument("--test-rows", type=int, default=10000, help="default 10000")
+    parser.add_argument("--rows", type=int, default=20000, help="rows per day; default 20000")
+    parser.add_argument(
+        "--test-rows", type=int, default=10000, help="rows of test.csv; default 10000"
+    )
     parser.add_argument("--seed", type=int, default=1, help="default 1")
     arguments = parser.parse_args()
     clicks = Clicks(arguments.seed)
@@ -78,12 +81,12 @@ def main() -> int:
             rows = [clicks.row(draw) for _ in range(count)]
             best = f", best possible AUC {auc(rows):.4f}" if name == "test.csv" else ""
             if path.exists():
-                print(f"{path}: is there already, and left as it is")
+                print(f"{path}: exists already, not changed")
                 continue
             path.write_text("\n".join([HEADER, *(line for line, _, _ in rows)]) + "\n")
             print(f"{path}: {count} rows{best}")
     except OSError as error:
-        print(f"{error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename}: cannot write: {error.strerror}", file=sys.stderr)
         return 1
     return 0
 

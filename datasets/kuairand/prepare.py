@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes CSV files of KuaiRand's logs, one a log, joined with what is known of user and video.
+"""Makes CSV files of KuaiRand's logs, with the features of the user and the video in each row.
 
     python datasets/kuairand/prepare.py --folder data/kuairand/KuaiRand-Pure/data
 
-Labels: the click, a long view and a like. The rows of a log keep their order; those of the last
-days are for testing.
+The labels are the click, a long view and a like. Each log becomes one training file, with its rows
+in their order. Rows of --test-from or later are for testing.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ HEADER = ",".join(
 
 
 def lines_of(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Of a CSV file, by column. Raises SystemExit where it lacks one."""
+    """Yields the lines of a CSV file by column. Raises SystemExit if a column is missing."""
     with open_text(path) as file:
         reader = csv.DictReader(file)
         columns = [name.strip() for name in reader.fieldnames or ()]
         if missing := sorted(set(needed) - set(columns)):
-            raise SystemExit(f"{path}: expected the columns {', '.join(missing)} too")
+            raise SystemExit(f"{path}: missing columns: {', '.join(missing)}")
         reader.fieldnames = columns
         yield from reader
 
 
 def features(path: Path, key: str, names: tuple[str, ...]) -> dict[str, str]:
-    """CSV cells of each user or video. Several tags of a video become several values."""
+    """The CSV cells of each user or video. The tags of a video become the values of one cell."""
     return {
         line[key]: ",".join((line[n] or "").replace(",", "|").replace('"', "") for n in names)
         for line in lines_of(path, (key, *names))
@@ -53,7 +53,8 @@ def features(path: Path, key: str, names: tuple[str, ...]) -> dict[str, str]:
 def rows_of(
     log: Path, users: dict[str, str], videos: dict[str, str], start: str, testing: bool
 ) -> Iterator[str]:
-    """A CSV row for each line of a log of a date before `start`, or from it on."""
+    """Yields a CSV row for each line of the log that is before the date `start` or, if `testing`,
+    on that date or later."""
     no_user, no_video = "," * (len(OF_USER) - 1), "," * (len(OF_VIDEO) - 1)
     needed = (*LABELS, *OF_LOG, "date", "hourmin", "duration_ms")
     for line in lines_of(log, needed):
@@ -67,11 +68,11 @@ def rows_of(
 
 
 def only(folder: Path, pattern: str) -> Path:
-    """The one file of the folder with such a name."""
+    """The only file of the folder that matches. Raises SystemExit for none or several."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise SystemExit(f"{folder}: expected one {pattern}, found {names}")
+        raise SystemExit(f"{folder}: expected one file {pattern}, found {names}")
     return found[0]
 
 
@@ -84,10 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     with refused(options.folder):
-        # The logs of random exposure are left out: they are of other videos' odds to be shown.
         logs = sorted(options.folder.glob("log_standard_*.csv*"))
         if not logs:
             raise SystemExit(f"{options.folder}: expected log_standard_*.csv, found none")
+        # log_random_* is not used: its videos were shown at random, in another distribution.
         user_file = only(options.folder, "user_features_*.csv*")
         video_file = only(options.folder, "video_features_basic_*.csv*")
         made_of = {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes rows of "did this user like this movie, after those" of MovieLens.
+"""Makes one row for each rating of MovieLens: did the user like the movie?
 
     python datasets/movielens/prepare.py --ratings ml-20m/ratings.csv --movies ml-20m/movies.csv
     python datasets/movielens/prepare.py --samples trainingSamples.csv
 
-The publisher's ratings, which lie by user, or rows in the form of SparrowRecSys. A history is the
-movies that the user rated 3.5 or more before, the latest first. Rows before a moment are for
-training, those from it on for testing, each by user.
+Reads the publisher's ratings, which are grouped by user, or rows in the format of SparrowRecSys.
+The history of a row holds the movies that the user rated 3.5 or more before, the latest first. One
+moment separates the training rows from the later test rows. Both files are grouped by user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER = "liked,user,movie,genres,year,history,user_count,user_mean"
 
 
 class Row(NamedTuple):
-    at: int  # seconds
+    at: int  # time in seconds
     text: str
 
 
@@ -38,7 +38,7 @@ def made(
     rating: float, user: str, movie: str, genres: list[str], year: str, history: list[str],
     count: int, mean: float,
 ) -> str:  # fmt: skip
-    """A CSV row. Names get a letter in front: a movie is no user, wherever its id stands."""
+    """A CSV row. Ids get a letter in front, so that user 7 and movie 7 are different values."""
     cells = (
         *(f"{int(rating >= LIKED)}", f"u{user}", f"m{movie}", "|".join(genres)),
         *(f"y{year}" if year else "", "|".join(f"m{one}" for one in history)),
@@ -48,7 +48,7 @@ def made(
 
 
 def of_samples(path: Path, length: int) -> Iterator[Row]:
-    """Rows in the form of SparrowRecSys."""
+    """Yields the rows of a file in the format of SparrowRecSys."""
     with open_text(path) as file:
         for line in csv.DictReader(file):
             liked = [line[f"userRatedMovie{k}"] for k in range(1, 6)]
@@ -69,7 +69,8 @@ def of_samples(path: Path, length: int) -> Iterator[Row]:
 
 
 def of_ratings(ratings: Path, movies: Path, length: int) -> Iterator[Row]:
-    """Of the publisher's files; users' ratings lie side by side there."""
+    """Yields the rows of the publisher's files. Raises SystemExit if the ratings of a user are not
+    next to each other."""
     about = {}
     with open_text(movies) as file:
         for line in csv.DictReader(file):
@@ -103,14 +104,14 @@ def _of_user(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make rows of users' histories of MovieLens.")
+    parser = argparse.ArgumentParser(description="Make CSV files of MovieLens' ratings.")
     parser.add_argument("--ratings", type=Path, help="the publisher's ratings.csv")
     parser.add_argument("--movies", type=Path, help="the publisher's movies.csv")
-    parser.add_argument("--samples", type=Path, help="rows in the form of SparrowRecSys instead")
+    parser.add_argument("--samples", type=Path, help="rows in SparrowRecSys' format instead")
     parser.add_argument("--out", type=Path, default=Path("data/movielens"), help="folder")
-    parser.add_argument("--length", type=int, default=20, help="movies of a history at most")
+    parser.add_argument("--length", type=int, default=20, help="maximum length of a history")
     parser.add_argument(
-        "--test-ratio", type=float, default=0.2, help="share of the rows, the latest ones"
+        "--test-ratio", type=float, default=0.2, help="share of the latest rows, for testing"
     )
     options = parser.parse_args(arguments)
     inputs = [options.samples] if options.samples else [options.ratings, options.movies]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Generates page views: three ads side by side, of which a user clicks some, from a planted model.
+"""Generates page views, each with three ads that a user may click, from a planted model.
 
     python datasets/page_views/prepare.py
 
-An ad is clicked the more the less attractive those beside it are, so that a model which reads whole
-pages can know more than one that reads single ads; the best possible AUC of both kinds is printed.
-The same arguments give the same bytes.
+An ad is clicked less often if the ads beside it are attractive. So a model that reads whole pages
+can predict better than one that reads single ads. The AUC of the true probabilities, and that of a
+score that knows a single ad, are printed. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from parts import write_parts
 
 HEADER = "click,logkey,user,ad,advertiser,position"
 USERS, ADS, ADVERTISERS = 5_000, 1_000, 100
-ADS_A_PAGE = 3  # ranks 1, 2, 3
+ADS_A_PAGE = 3  # they have the ranks 1, 2 and 3
 CMATCH = 222
-TASTES = 2  # that a user and an ad have in common, or not
-POSITION = np.array([0.5, 0.0, -0.5])
-BESIDE = -0.8  # what the mean attraction of the ads beside it does to an ad
+TASTES = 2  # dimensions of the taste vectors of users and ads
+POSITION = np.array([0.5, 0.0, -0.5])  # effect of ranks 1, 2 and 3 on the logit
+BESIDE = -0.8  # weight, in an ad's logit, of the mean attraction of the ads beside it
 BIAS = -1.4
 CHUNK_PAGES = 20_000
 
 
 class Chunk(NamedTuple):
-    """P pages of A ads."""
+    """P pages with A ads each."""
 
     user: np.ndarray  # (P)
     ad: np.ndarray  # (P, A)
     p_click: np.ndarray  # (P, A)
-    p_alone: np.ndarray  # (P, A) a score that knows the ad and the user, and nothing of the page
+    p_alone: np.ndarray  # (P, A) score that knows the user and the ad, but not the page
     click: np.ndarray  # (P, A)
 
 
 class Planted:
-    """Weights of every user, ad and advertiser, and tastes."""
+    """Weights of every user, ad and advertiser, and taste vectors."""
 
     def __init__(self, seed: int) -> None:
         random = np.random.default_rng([seed, 0])
@@ -68,17 +68,17 @@ class Planted:
 
 
 def owner(ad: np.ndarray) -> np.ndarray:
-    """Whose an ad is."""
+    """The advertiser of each ad."""
     return ad % ADVERTISERS
 
 
 def log_key(page: int, rank: int) -> str:
-    """As PaddleBox has them: eleven characters, cmatch, rank and search id in hexadecimal."""
+    """A log key as in PaddleBox: 11 characters, then cmatch, rank and search id in hexadecimal."""
     return f"{'0' * 11}{CMATCH:03x}{rank:02x}{page:016x}"
 
 
 def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pairs of a positive and a negative row that the scores put in order."""
+    """AUC: the share of pairs of a positive and a negative row that the scores order correctly."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
     positives = int(labels.sum())
@@ -87,7 +87,7 @@ def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def cut(pages: int, parts: int, test_ratio: float) -> list[tuple[str, int]]:
-    """Name and rows of each file; no page lies in two."""
+    """Name and number of rows of each file. A page is never split between two files."""
     test = max(1, round(pages * test_ratio))
     train = pages - test
     ends = [train * part // parts for part in range(parts + 1)]
@@ -101,9 +101,11 @@ def cut(pages: int, parts: int, test_ratio: float) -> list[tuple[str, int]]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Generate page views of three ads each.")
     parser.add_argument("--out", type=Path, default=Path("data/page_views"), help="folder")
-    parser.add_argument("--pages", type=int, default=250_000, help="page views")
-    parser.add_argument("--parts", type=int, default=4, help="training files")
-    parser.add_argument("--test-ratio", type=float, default=0.2, help="share of pages, the last")
+    parser.add_argument("--pages", type=int, default=250_000, help="number of page views")
+    parser.add_argument("--parts", type=int, default=4, help="number of training files")
+    parser.add_argument(
+        "--test-ratio", type=float, default=0.2, help="share of the last pages, for testing"
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     if not 0 < options.test_ratio < 1 or options.seed < 0 or options.parts < 1:
@@ -138,10 +140,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     test = files[-1][1]
     print(
-        f"{options.out}: {ADS_A_PAGE * options.pages - test:,} rows to train on, {test:,} to test"
+        f"{options.out}: {ADS_A_PAGE * options.pages - test:,} rows to train on, "
+        f"{test:,} to test on"
     )
-    print(f"best possible AUC of the test rows: {best_auc(page, click):.4f} of who sees the page, "
-          f"{best_auc(alone, click):.4f} of who sees one ad")  # fmt: skip
+    print(f"best possible AUC on the test rows: {best_auc(page, click):.4f} if the whole page is "
+          f"known, {best_auc(alone, click):.4f} if only one ad is known")  # fmt: skip
     return 0
 
 

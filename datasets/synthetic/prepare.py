@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Generates click data with power-law features from a planted model, as MultiSlot text.
+"""Generates click data from a planted model, with power-law features, as MultiSlot text.
 
     python datasets/synthetic/prepare.py --out data/synthetic --seed 1
 
-Writes train-<pass>.txt, test.txt and, last, summary.json. A folder that holds a complete set made
-with the same parameters is left as it is. README.md tells what is planted.
+Writes train-<pass>.txt, test.txt and, at the end, summary.json. If the folder already holds a
+complete set with the same parameters, nothing is written. README.md describes the planted model.
 
-Every draw is a hash of (seed, stream, index), so that the rows depend neither on numpy's generators
-nor on the order in which they are made.
+Every random number is a hash of (seed, stream, index). So the rows depend neither on numpy's
+generators nor on the order in which they are made.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-GENERATOR = 1  # part of the parameters: raise it when the same seed gives other rows
-ROW_BYTES = 80  # about what a row takes with embedx_dim 8: 8 of key, 72 of floats
+GENERATOR = 1  # part of the parameters: increase it if the same seed now gives other rows
+ROW_BYTES = 80  # approximate size of a row with embedx_dim 8: key 8, floats 72
 CHUNK_ROWS = 20_000
 DENSE = 4
-RANK = 4  # of the planted interactions
+RANK = 4  # dimensions of the vectors of the planted interactions
 BIAS = -2.0
 
 
 @dataclass(frozen=True)
 class SlotLaw:
-    """How a slot draws its feasigns and what they weigh."""
+    """How a slot draws its feasigns, and how large their effects are."""
 
     name: str
     vocabulary: int
     exponent: float  # of the power law over ranks
-    max_ids: int  # a row has 1 to max_ids feasigns, uniformly
-    fresh: float  # share of draws from the vocabulary that only this pass has
-    weight: float  # scale of a feasign's own effect, for frequent ones
+    max_ids: int  # the number of feasigns of a row is uniform from 1 to max_ids
+    fresh: float  # share of the draws from a vocabulary that only this pass has
+    weight: float  # standard deviation of the effect of the most frequent feasigns
 
 
 SLOTS = (
@@ -62,20 +62,20 @@ SLOTS = (
     SlotLaw("region", 400, 0.9, 1, 0.0, 0.5),
     SlotLaw("device", 50, 0.8, 1, 0.0, 0.5),
 )
-# Pairs of slots whose first feasigns interact, and the scale of the product of their vectors.
+# Pairs of slots whose first feasigns interact, and the factor for the product of their vectors.
 PAIRS = (("category", "device", 0.18), ("publisher", "category", 0.15), ("item", "region", 0.15))
 DENSE_WEIGHTS = (0.4, -0.3, 0.2, 0.0)
 
 
 def mix(x: Words) -> Words:
-    """The finaliser of splitmix64: a bijection of 64-bit words."""
+    """The final step of splitmix64: a bijection of 64-bit words."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def uniform(seed: int, stream: str, index: Words) -> Floats:
-    """A number in [0, 1) for each index; streams are independent."""
+    """A random number in [0, 1) for each index. Different streams are independent."""
     start = np.array([seed % 2**64], dtype=np.uint64)
     for byte in stream.encode():
         start = mix(start ^ np.uint64(byte)) + np.uint64(0x9E3779B97F4A7C15)
@@ -83,12 +83,13 @@ def uniform(seed: int, stream: str, index: Words) -> Floats:
 
 
 def spread(u: Floats) -> Floats:
-    """[0, 1) to mean 0 and variance 1."""
+    """Scales uniform numbers in [0, 1) to mean 0 and variance 1."""
     return (2.0 * u - 1.0) * float(np.sqrt(3.0))
 
 
 class Vocabulary:
-    """A slot's feasigns, most frequent first; after the common ones those of fresh vocabularies."""
+    """The feasigns of a slot by position: first those that all passes have, the most frequent
+    first, then those that only one pass has."""
 
     def __init__(self, law: SlotLaw, seed: int) -> None:
         self.law = law
@@ -97,13 +98,13 @@ class Vocabulary:
         self.cumulative = np.cumsum(mass) / mass.sum()
 
     def draw(self, u: Floats, fresh: npt.NDArray[np.bool_], pass_number: int) -> Ints:
-        """Positions in the vocabulary: rank + vocabulary * (0 if common, else 1 + pass)."""
+        """Positions: rank + vocabulary * (1 + pass if fresh, else 0)."""
         rank = np.searchsorted(self.cumulative, u, side="right").astype(np.int64)
         rank = np.minimum(rank, self.law.vocabulary - 1)
         return rank + np.where(fresh, (1 + pass_number) * self.law.vocabulary, 0)
 
     def feasigns(self, positions: Ints) -> Words:
-        """Spread over the whole range of 64 bits, and never 0, which is padding."""
+        """Feasigns over the whole range of 64 bits, and never 0, which is padding."""
         salt = int(
             uniform(self.seed, f"feasign {self.law.name}", np.zeros(1, np.uint64))[0] * 2**53
         )
@@ -111,7 +112,8 @@ class Vocabulary:
         return np.where(words == 0, np.uint64(1), words)
 
     def tail(self, positions: Ints) -> Floats:
-        """1 for the most frequent, falling with rank: nobody can learn what is seen only once."""
+        """Factor of the effects: 1 for the most frequent feasign, less for rarer ones, because a
+        feasign that occurs once cannot be learned."""
         return 1.0 / (1.0 + (positions % self.law.vocabulary) / 50.0)
 
     def weights(self, positions: Ints) -> Floats:
@@ -128,17 +130,17 @@ class Vocabulary:
 
 @dataclass
 class Rows:
-    """n rows: what is written, and the probability that the label was drawn with."""
+    """n rows as they are written, and the probabilities from which the labels were drawn."""
 
     labels: npt.NDArray[np.bool_]  # (n)
     probability: Floats  # (n)
-    dense: Ints  # (n, DENSE) thousandths
-    feasigns: list[Words]  # per slot (nnz)
-    lengths: list[Ints]  # per slot (n)
+    dense: Ints  # (n, DENSE), in thousandths
+    feasigns: list[Words]  # of each slot: the feasigns of all rows, one row after the other
+    lengths: list[Ints]  # of each slot: (n), the number of feasigns of each row
 
 
 def make_rows(vocabularies: list[Vocabulary], seed: int, first: int, count: int, day: int) -> Rows:
-    """The rows first .. first + count - 1, drawn from the vocabularies of pass ``day``."""
+    """Makes rows first .. first + count - 1, drawn from the vocabularies of pass ``day``."""
     row = np.arange(first, first + count, dtype=np.uint64)
     logit = np.full(count, BIAS)
     dense = np.stack(
@@ -173,7 +175,7 @@ _THOUSANDTHS = pa.array([f"{k / 1000:.3f}" for k in range(-1000, 1001)])
 
 
 def to_text(rows: Rows) -> pa.Buffer:
-    """The lines "n v1 .. vn n v1 .. vn ..\\n": label, dense, then each slot."""
+    """The lines of the file, "n v1 .. vn n v1 .. vn ..\\n": label, dense, then each slot."""
     columns: list[Any] = [pa.scalar("1"), pa.array(rows.labels.astype(np.int8)).cast(pa.string())]
     columns.append(pa.scalar(str(DENSE)))
     columns += [_THOUSANDTHS.take(pa.array(rows.dense[:, k] + 1000)) for k in range(DENSE)]
@@ -183,12 +185,12 @@ def to_text(rows: Rows) -> pa.Buffer:
         columns += [pa.array(length).cast(pa.string()), pc.binary_join(lists, " ")]
     lines = pc.binary_join_element_wise(*columns, " ")
     lines = pc.binary_join_element_wise(lines, pa.scalar(""), "\n")
-    # A string array's third buffer is its values end to end, which is the file's text.
+    # The third buffer of a string array holds its values one after the other: the file's text.
     return lines.buffers()[2]
 
 
 def best_auc(probability: Floats, labels: npt.NDArray[np.bool_]) -> float:
-    """The AUC of the true probabilities: what no model can beat but by luck. Ties count half."""
+    """AUC of the true probabilities. A model can exceed it only by chance. Ties count half."""
     _, group, size = np.unique(probability, return_inverse=True, return_counts=True)
     mean_rank = np.cumsum(size) - (size - 1) / 2.0
     clicks = int(labels.sum())
@@ -212,7 +214,7 @@ def generate(out: Path, parameters: Parameters) -> dict[str, Any]:
     seed = parameters.seed
     vocabularies = [Vocabulary(law, seed) for law in SLOTS]
     sizes = [(f"train-{i:03}.txt", parameters.rows_per_pass, i) for i in range(parameters.passes)]
-    # The rows to be judged on come from the last pass's vocabulary, as if its time went on.
+    # The test rows come from the vocabulary of the last pass, as if that pass continued.
     sizes.append(("test.txt", parameters.test_rows, parameters.passes - 1))
     files, first, keys = {}, 0, np.zeros(0, np.uint64)
     for name, count, day in sizes:
@@ -247,14 +249,14 @@ def generate(out: Path, parameters: Parameters) -> dict[str, Any]:
         "best_auc": round(best_auc(probability, labels), 6),
         "best_logloss": round(float(-np.log(likelihood).mean()), 6),
     }
-    # Last and at once: its presence says that the set is complete.
+    # Written at the end, by renaming: if it exists, the set is complete.
     (out / "summary.json.tmp").write_text(json.dumps(summary, indent=2) + "\n")
     os.replace(out / "summary.json.tmp", out / "summary.json")
     return summary
 
 
 def complete(out: Path, parameters: Parameters) -> dict[str, Any] | None:
-    """The summary in ``out``, if everything it names is there and was made with ``parameters``."""
+    """The summary in ``out`` if its files exist and were made with ``parameters``, else None."""
     summary = _read_summary(out)
     if summary.get("parameters") != asdict(parameters):
         return None
@@ -274,7 +276,7 @@ def _read_summary(out: Path) -> dict[str, Any]:
 
 
 def _forget_old_set(out: Path) -> None:
-    # Files of an earlier, larger set would match the config's globs and be trained on.
+    # Otherwise files of an earlier, larger set match the globs of the configs and are trained.
     for name in _read_summary(out).get("files", {}):
         (out / Path(name).name).unlink(missing_ok=True)
     (out / "summary.json").unlink(missing_ok=True)
@@ -286,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out", type=Path, default=Path("data/synthetic"), help="folder to write to"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--passes", type=int, default=6, help="training files, one a pass")
+    parser.add_argument("--passes", type=int, default=6, help="number of training files")
     parser.add_argument("--rows-per-pass", type=int, default=150_000)
     parser.add_argument("--test-rows", type=int, default=50_000)
     options = parser.parse_args(arguments)
@@ -296,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
     parameters = Parameters(options.seed, *counts)
     started = time.monotonic()
     summary = complete(options.out, parameters)
-    how = "is complete already"
+    how = "complete already"
     if summary is None:
         summary = generate(options.out, parameters)
         how = f"written in {time.monotonic() - started:.1f} s"
@@ -306,7 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"{summary['model_bytes'] / 2**20:.1f} MiB"
     )
     print(
-        f"best possible on the {options.test_rows:,} rows of test.txt: "
+        f"best possible result on the {options.test_rows:,} rows of test.txt: "
         f"AUC {summary['best_auc']:.4f}, logloss {summary['best_logloss']:.4f}"
     )
     return 0

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes rows of "is this what the user did next, after those" of Taobao's UserBehavior.csv.
+"""Makes rows of Taobao's UserBehavior.csv: is this the item that the user looked at next?
 
     python datasets/taobao/prepare.py --input data/taobao/UserBehavior.csv
 
-The file has only what users did, so each such row (label 1) is followed by one of an item drawn
-from all items (label 0). Draws are a hash of --seed, user and time: the same rows every time.
+The file has only what users did. So each such row (label 1) is followed by one with an item drawn
+from all items (label 0). The draw is a hash of --seed, the user and the number of the action, so
+the same arguments give the same rows.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from parts import chunks, identity, open_text, refused, report, side_by_side, wr
 
 BEHAVIORS = ("pv", "buy", "cart", "fav")
 HEADER = "done,user,item,category,weekday,hour,history,history_categories"
-CHINA = 8 * 3600  # seconds ahead of UTC: the publisher's days are China's
+CHINA = 8 * 3600  # seconds ahead of UTC: the days of the dataset are days in China
 FIRST_DAY, LAST_DAY = 1511539200, 1512316800  # 25 November to 3 December 2017, as published
 Act = tuple[int, str, str]  # time, item, category
 
 
 def acts_of(path: Path, behaviors: list[str]) -> Iterator[tuple[str, list[Act]]]:
-    """What each user did in the published days, in time order. Raises SystemExit for a line of
-    another file."""
+    """Yields (user, actions) with the actions of the published days in time order. Raises
+    SystemExit for an invalid line, or if the lines of a user are not next to each other."""
 
     def lines() -> Iterator[list[str]]:
         with open_text(path) as file:
@@ -54,7 +55,7 @@ def acts_of(path: Path, behaviors: list[str]) -> Iterator[tuple[str, list[Act]]]
 
 
 class Items:
-    """All items and their categories, to draw from."""
+    """All items and their categories, for random draws."""
 
     def __init__(self, path: Path, behaviors: list[str]) -> None:
         known: dict[int, int] = {}
@@ -65,14 +66,14 @@ class Items:
         self.categories = np.fromiter(known.values(), np.int64, len(known))
 
     def draw(self, of: str) -> tuple[str, str]:
-        """(item, category), the same for the same text."""
+        """An item and its category. The same text gives the same item."""
         digest = hashlib.blake2b(of.encode(), digest_size=8).digest()
         place = int.from_bytes(digest, "little") % len(self.ids)
         return str(self.ids[place]), str(self.categories[place])
 
 
 def rows_of(path: Path, items: Items, options: argparse.Namespace, testing: bool) -> Iterator[str]:
-    """Rows of acts before --test-from, or from it on."""
+    """Yields the rows of actions before --test-from or, if `testing`, from that moment on."""
     for user, acts in acts_of(path, options.behaviors):
         begun = max(1, len(acts) - options.per_user)
         for place in range(begun, len(acts)):
@@ -90,19 +91,24 @@ def rows_of(path: Path, items: Items, options: argparse.Namespace, testing: bool
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make rows of users' histories at Taobao.")
+    parser = argparse.ArgumentParser(description="Make CSV files of Taobao's UserBehavior.csv.")
     parser.add_argument("--input", type=Path, required=True, help="the publisher's file")
     parser.add_argument("--out", type=Path, default=Path("data/taobao"), help="folder to write to")
-    parser.add_argument("--length", type=int, default=50, help="acts of a history at most")
-    parser.add_argument("--per-user", type=int, default=10, help="last acts that become rows")
-    parser.add_argument("--rows", type=int, default=2_000_000, help="of a training file, at most")
+    parser.add_argument("--length", type=int, default=50, help="maximum length of a history")
     parser.add_argument(
-        "--behaviors", nargs="+", choices=BEHAVIORS, default=["pv"], help="acts that count"
+        "--per-user", type=int, default=10, help="number of last actions that become rows"
+    )
+    parser.add_argument("--rows", type=int, default=2_000_000, help="maximum per training file")
+    parser.add_argument(
+        "--behaviors", nargs="+", choices=BEHAVIORS, default=["pv"], help="actions that count"
     )
     parser.add_argument(
-        "--test-from", type=int, default=LAST_DAY - 86400, help="seconds; the last day"
+        "--test-from",
+        type=int,
+        default=LAST_DAY - 86400,
+        help="rows from this moment on, in seconds, are for testing; default: the last day",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the items that are drawn")
+    parser.add_argument("--seed", type=int, default=1, help="seed for drawing items")
     options = parser.parse_args(arguments)
     if min(options.length, options.per_user, options.rows) < 1:
         parser.error("expected --length, --per-user and --rows of 1 or more")

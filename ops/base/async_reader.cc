@@ -54,7 +54,7 @@ class ThreadReader : public AsyncReader {
     ReleaseThreadAffinity();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      // What was asked for is still read when the reader goes: the caller may wait for it.
+      // Queued reads are done even after stop_: the destructor finishes them before it returns.
       asked_.wait(lock, [&] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
       const ReadRequest request = queue_.front();

@@ -24,13 +24,13 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
   Buffer buffer;
   if (bytes == 0) return Result<Buffer>(std::move(buffer));
   const auto refused = [&](int error) {
-    return Error(Code::kOutOfSpace, "memory: %zu bytes wanted, the system has none (%s)", bytes,
+    return Error(Code::kOutOfSpace, "cannot allocate %zu bytes of memory: %s", bytes,
                  std::strerror(error));
   };
-  // Small ones are not worth a huge page; large ones are cut to start on one.
+  // A small block is not worth a huge page. A large one is cut so that it starts on a huge page.
   const bool huge = bytes >= kHugePage;
   if (bytes > SIZE_MAX - 2 * kHugePage) return refused(ENOMEM);
-  // The end is not rounded up to a huge page: up to 2 MiB that nobody asked for.
+  // The end is not rounded up to a huge page, which could waste up to 2 MiB.
   const size_t rounded = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
   const size_t reserve = huge ? rounded + kHugePage : rounded;
   void* p = mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -43,7 +43,7 @@ Result<Buffer> Buffer::Allocate(size_t bytes) {
     start += head;
     munmap(start + rounded, reserve - head - rounded);
     InterleaveOverNodes(start, rounded);
-    madvise(start, rounded, MADV_HUGEPAGE);  // advice only: a kernel without it serves small pages
+    madvise(start, rounded, MADV_HUGEPAGE);  // only advice: if the kernel refuses, pages are small
   }
   buffer.data_ = start;
   buffer.size_ = bytes;

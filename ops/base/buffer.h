@@ -1,6 +1,6 @@
-// Buffer: a zeroed block of memory; from 2 MiB on aligned to 2 MiB, offered to the kernel for huge
-// pages, and spread over the machine's NUMA nodes. Random access to rows costs a TLB miss each on
-// 4 KB pages (22 against 58 M row updates a second).
+// Buffer: a block of zeroed memory. A block of 2 MiB or more is aligned to 2 MiB, uses huge pages
+// if the kernel has them, and is spread over the NUMA nodes of the machine. On 4 KiB pages each
+// random access to a row costs a TLB miss: 22 M row updates per second, 58 M with huge pages.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace pbx {
 
 class Buffer {
  public:
-  // Buffers of this size and more start on such a page; their end is on small ones.
+  // Buffers of this size or more start on a huge page. Bytes after the last whole huge page are on
+  // small pages.
   static constexpr size_t kHugePage = 2u << 20;
   static constexpr size_t kSmallPage = 4096;
 
@@ -22,7 +23,8 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  // Zeroed memory of `bytes`; OutOfSpace with the size when the system has none. 0 bytes is legal.
+  // Zeroed memory of `bytes`. OutOfSpace, naming the size, if the system has none. 0 bytes is
+  // legal.
   static Result<Buffer> Allocate(size_t bytes);
 
   char* data() { return data_; }

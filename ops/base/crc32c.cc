@@ -41,8 +41,8 @@ uint64_t Load64(const unsigned char* p) {
 #if defined(__x86_64__)
 constexpr size_t kLane = 1024;  // bytes
 
-// kPastLane[k][b]: the state b << 8 * k after a lane of zero bytes. The map is linear, so that the
-// states of lanes that were begun from 0 can be put together.
+// kPastLane[k][b]: the state b << 8 * k after a lane of zero bytes. The map is linear, so the
+// states of lanes that each started from 0 can be combined.
 using PastLane = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr PastLane MakePastLane() {
@@ -73,7 +73,8 @@ __attribute__((target("sse4.2"))) uint32_t ByInstruction(const void* data, size_
                                                          uint32_t crc) {
   const unsigned char* p = static_cast<const unsigned char*>(data);
   uint64_t state = ~crc;
-  // The instruction takes three cycles and one can begin each cycle: three lanes side by side.
+  // The instruction takes three cycles, and one can start in each cycle: three lanes run in
+  // parallel.
   for (; size >= 3 * kLane; p += 3 * kLane, size -= 3 * kLane) {
     uint64_t second = 0, third = 0;
     for (size_t at = 0; at < kLane; at += 8) {

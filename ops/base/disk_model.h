@@ -1,6 +1,6 @@
-// DiskModel: what a read costs, learned from the reads themselves: c + bytes / r seconds, c for the
-// request and r the rate of a long one. With many requests in flight c is what the disk needs for
-// one more, not its latency.
+// DiskModel: the cost of a read, learned from the reads themselves: c + bytes / r seconds, where c
+// is the cost of a request and r the rate of a long read. With many requests in flight c is the
+// time that one more request takes, not the latency.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace pbx {
 // Thread safe.
 class DiskModel {
  public:
-  // A batch of `requests` reads of `bytes` in all took `seconds`.
+  // A batch of `requests` reads, `bytes` in total, took `seconds`.
   void Observe(uint64_t requests, uint64_t bytes, double seconds) {
     if (requests == 0 || bytes < kMinBytes || seconds <= 0) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Least squares of seconds over (requests, bytes), both in units of the prior's cost. A batch
-    // counts by what kind it is, not by how large or slow; what is old fades.
+    // Least squares of seconds over (requests, bytes), both in units of the prior's cost. Dividing
+    // by `unit` gives large and small batches the same weight. Old batches fade.
     const double n = static_cast<double>(requests) * kPriorC;
     const double b = static_cast<double>(bytes) * kPriorS;
     const double unit = 1 / (n + b);
@@ -32,16 +32,17 @@ class DiskModel {
   double request_seconds() const { return Solve().c; }
   double bytes_per_second() const { return 1 / Solve().s; }
 
-  // Bytes that nobody needs and that are read over all the same, to save a request.
+  // The largest gap between two reads for which one read over both is cheaper than two.
   uint64_t gap_bytes() const {
     const Cost cost = Solve();
     return std::clamp<uint64_t>(static_cast<uint64_t>(cost.c / cost.s), 4096, 1u << 20);
   }
 
  private:
-  static constexpr uint64_t kMinBytes = 1u << 20;  // shorter ones measure the caller
+  // A shorter batch measures mostly the caller's own time.
+  static constexpr uint64_t kMinBytes = 1u << 20;
   static constexpr double kFade = 0.95;
-  static constexpr double kPriorC = 12e-6, kPriorS = 0.5e-9;  // seconds a request, seconds a byte
+  static constexpr double kPriorC = 12e-6, kPriorS = 0.5e-9;  // seconds per request, per byte
 
   struct Cost {
     double c, s;
@@ -49,7 +50,7 @@ class DiskModel {
 
   Cost Solve() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // A little towards the prior, which keeps it defined when all batches are alike.
+    // A small pull towards the prior keeps the solution defined when all batches are alike.
     constexpr double kRidge = 0.05;
     const double a11 = nn_ + kRidge, a22 = bb_ + kRidge;
     const double y1 = nt_ + kRidge, y2 = bt_ + kRidge;

@@ -36,7 +36,8 @@ int OpenRetrying(const char* path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-// With O_DIRECT where asked for and allowed; *direct tells.
+// *direct: whether the file was opened with O_DIRECT, which needs kDirect and a file system that
+// allows it.
 int OpenInMode(const char* path, int flags, mode_t permissions, IoMode mode, bool* direct) {
   *direct = false;
   if (mode == IoMode::kDirect) {
@@ -59,7 +60,8 @@ std::atomic<bool> read_fault_armed{false};
 ReadFault read_fault = ReadFault::kNone;
 int64_t reads_before_fault = 0;
 
-// How many of `size` bytes may be written; fewer than size means the write then fails with *error.
+// How many of `size` bytes may be written. If the result is less than size, the write fails with
+// *error after that many bytes.
 size_t AllowedBytes(size_t size, int* error) {
   const std::lock_guard<std::mutex> lock(fault_mutex);
   if (fault_bytes < 0) return size;
@@ -118,13 +120,13 @@ Result<std::unique_ptr<RandomAccessFile>> RandomAccessFile::Open(const std::stri
     close(fd);
     return Error(Code::kIOError, "%s: expected a plain file", path.c_str());
   }
-  // Callers ask for whole ranges, so the kernel's guess at what comes next would only waste disk.
+  // Callers read whole ranges, so the kernel's read-ahead would only waste reads.
   if (!direct) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   return std::unique_ptr<RandomAccessFile>(
       new RandomAccessFile(path, fd, static_cast<uint64_t>(info.st_size), direct));
 }
 
-// Reads up to the end of the file; *done tells how much.
+// Reads up to the end of the file. *done: the number of bytes read.
 Status RandomAccessFile::ReadPlain(uint64_t offset, size_t size, char* out, size_t* done) const {
   *done = 0;
   while (*done < size) {
@@ -141,7 +143,8 @@ Status RandomAccessFile::ReadPlain(uint64_t offset, size_t size, char* out, size
     if (got < 0) return SystemError(path_, "read", 0, errno);
     if (got == 0) break;
     *done += static_cast<size_t>(got);
-    // A direct file is not asked from where a short read ended; only its end is short.
+    // A direct read cannot continue at an offset that is not aligned. Only the end of the file may
+    // be at such an offset.
     if (direct_ && *done % kIoAlignment != 0) break;
   }
   return Status::Ok();
@@ -190,8 +193,9 @@ Status AtomicFileWriter::Append(const char* data, size_t size) {
     return Error(Code::kFailedPrecondition, "%s: Append after Commit", path_.c_str());
   }
   if (direct_ && !Aligned(0, size, data)) {
-    return Error(Code::kInvalidArgument, "%s: direct writes go by %zu bytes, found %zu at %p",
-                 path_.c_str(), kIoAlignment, size, static_cast<const void*>(data));
+    return Error(Code::kInvalidArgument,
+                 "%s: direct writes take multiples of %zu bytes, found %zu at %p", path_.c_str(),
+                 kIoAlignment, size, static_cast<const void*>(data));
   }
   int fault = 0;
   size_t allowed = AllowedBytes(size, &fault);
@@ -204,7 +208,8 @@ Status AtomicFileWriter::Append(const char* data, size_t size) {
     done += static_cast<size_t>(put);
     written_ += static_cast<uint64_t>(put);
   }
-  // The disk starts on what is here while the caller makes more; Commit would else wait for it all.
+  // The disk starts to write while the caller produces more data. Otherwise Commit would wait for
+  // all of it.
   if (!direct_ && written_ / kStartWritingBytes != (written_ - done) / kStartWritingBytes) {
     sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
   }
@@ -216,8 +221,8 @@ Status AtomicFileWriter::Commit(Keep keep) {
     return Error(Code::kFailedPrecondition, "%s: Commit was called twice", path_.c_str());
   }
   const std::string temporary = path_ + ".tmp";
-  // On an error fd_ stays, and the destructor removes the file: after a failed sync the kernel may
-  // have dropped the dirty pages, so trying again would prove nothing.
+  // On an error fd_ stays open and the destructor removes the file. After a failed sync the kernel
+  // may have dropped the dirty pages, so a second try would prove nothing.
   if (keep == Keep::kDurable && fdatasync(fd_) != 0)
     return SystemError(path_, "sync", written_, errno);
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) {
@@ -233,14 +238,14 @@ Status AtomicFileWriter::Commit(Keep keep) {
 }
 
 Status EnsureOpenFiles(size_t n) {
-  constexpr size_t kOthers = 256;  // that the process has open beside these
+  constexpr size_t kOthers = 256;  // other files that the process has open
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return SystemError("RLIMIT_NOFILE", "read", 0, errno);
   const rlim_t wanted = n + kOthers;
   if (limit.rlim_cur >= wanted) return Status::Ok();
   if (limit.rlim_max < wanted) {
     return Error(Code::kIOError,
-                 "open files: %zu are needed, the hard limit is %llu: raise it (ulimit -Hn)",
+                 "open files: %zu are needed, but the hard limit is %llu: raise it (ulimit -Hn)",
                  static_cast<size_t>(wanted), static_cast<unsigned long long>(limit.rlim_max));
   }
   limit.rlim_cur = wanted;

@@ -1,9 +1,9 @@
-// Files of the store: positioned reads, sequential writes, and the few operations that make them
-// durable. Every byte the native core reads or writes on disk passes through here, which is also
-// where tests inject faults.
+// Files of the store: positioned reads, sequential writes, and the few operations that make writes
+// durable. Every byte that the native core reads from or writes to disk passes through here. Tests
+// inject faults here.
 //
-// Short reads and writes and EINTR are handled inside. ENOSPC, EDQUOT and EFBIG become OutOfSpace
-// with path and bytes; ENOENT NotFound; everything else IOError with strerror.
+// Short reads, short writes and EINTR are handled inside. ENOSPC, EDQUOT and EFBIG become
+// OutOfSpace with path and bytes, ENOENT becomes NotFound, every other error IOError with strerror.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ namespace pbx {
 
 enum class IoMode {
   kBuffered,  // through the page cache
-  kDirect,    // past it where the file system allows that, else buffered
+  kDirect,    // past the page cache if the file system allows it, otherwise buffered
 };
 
-// What direct I/O wants offsets, sizes and addresses to be multiples of.
+// Direct I/O takes offsets, sizes and addresses that are multiples of this.
 constexpr size_t kIoAlignment = 4096;
 
 // Read-only. Thread safe: any number of threads may read at once.
@@ -30,8 +30,8 @@ class RandomAccessFile {
                                                         IoMode mode = IoMode::kBuffered);
   ~RandomAccessFile();
 
-  // Reads exactly size bytes at offset, of any alignment; fewer available is Corruption (the file
-  // is shorter than its header said).
+  // Reads exactly size bytes at offset, with any alignment. Corruption if the file ends earlier
+  // (then it is shorter than its header says).
   Status Read(uint64_t offset, size_t size, char* out) const;
 
   uint64_t size() const { return size_; }
@@ -48,18 +48,18 @@ class RandomAccessFile {
   bool direct_;
 };
 
-// Sequential writes into `path`.tmp, made durable and visible under `path` by Commit. Dropped
-// without Commit, the temporary file is removed. Not thread safe.
+// Sequential writes into `path`.tmp; Commit makes them durable and visible as `path`. Without
+// Commit the destructor removes the temporary file. Not thread safe.
 class AtomicFileWriter {
  public:
   static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path,
                                                           IoMode mode = IoMode::kBuffered);
   ~AtomicFileWriter();
 
-  // Direct: data and size are multiples of kIoAlignment, InvalidArgument otherwise.
+  // In direct mode data and size must be multiples of kIoAlignment, otherwise InvalidArgument.
   Status Append(const char* data, size_t size);
-  // fdatasync, close, rename to path. The caller syncs the folder once for all its files
-  // (SyncFolder). kCache: not synced, for what can be made again and has checksums.
+  // fdatasync, rename to path, close. The caller syncs the folder once for all its files
+  // (SyncFolder). kCache leaves out the sync: for files with checksums that can be made again.
   enum class Keep { kDurable, kCache };
   Status Commit(Keep keep = Keep::kDurable);
 
@@ -73,28 +73,28 @@ class AtomicFileWriter {
   uint64_t written_ = 0;
 };
 
-// Makes sure that n files more than a process has by itself can be open: raises the soft limit.
-// IOError that says what to raise where the hard limit is below.
+// Raises the soft limit of open files to n plus a reserve for other files of the process. If the
+// hard limit is lower, IOError, saying which limit to raise.
 Status EnsureOpenFiles(size_t n);
 
-// fsync of a folder: makes the renames and creations inside it durable.
+// fsync of a folder: makes renames and new files in it durable.
 Status SyncFolder(const std::string& folder);
 
-// For tests: the next writes fail once `bytes` more bytes have been written by AtomicFileWriter in
-// this process, with errno `error` (e.g. ENOSPC). A negative `bytes` switches the fault off.
+// For tests: after `bytes` more bytes have been written by AtomicFileWriter in this process, writes
+// fail with errno `error` (e.g. ENOSPC). A negative `bytes` switches the fault off.
 void InjectWriteFault(int64_t bytes, int error);
 
 // For tests: what happens to a read of RandomAccessFile or AsyncReader in this process.
 enum class ReadFault {
   kNone,
-  kIoError,      // it, and every later one, fails with EIO
+  kIoError,      // this read and every later one fail with EIO
   kInterrupted,  // EINTR, once
-  kShort,        // half of it comes, once
-  kFlippedBit,   // it comes with a bit changed, once
+  kShort,        // only half is read, once
+  kFlippedBit,   // a bit of the result is changed, once
 };
-// The read after the next `after` ones suffers the fault. kNone switches faults off.
+// The fault hits the read after the next `after` reads. kNone switches faults off.
 void InjectReadFault(ReadFault fault, int64_t after = 0);
-// For the places that read: the fault of this read.
+// For the code that reads: the fault that this read has to simulate.
 ReadFault TakeReadFault();
 
 }  // namespace pbx

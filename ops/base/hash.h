@@ -1,4 +1,4 @@
-// The two hash functions of the project. Both are fixed for ever: stored files depend on them, and
+// The two hash functions of the project. Neither may ever change: stored files depend on them, and
 // tests hold golden values.
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace pbx {
 
 // Mix: a bijection of 64-bit words (the finaliser of splitmix64). Mix(feasign) is the internal key,
-// so keys are uniform and hash order is plain integer order. Mix(0) == 0.
+// so keys are uniform, and the order of hashes is the order of integers. Mix(0) == 0.
 PBX_HOST_DEVICE inline uint64_t Mix(uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ULL;
@@ -34,7 +34,7 @@ PBX_HOST_DEVICE inline uint64_t Unmix(uint64_t x) {
 // HashBytes: a seeded 64-bit hash of a byte string, for tokens and digests (not for keys).
 inline uint64_t HashBytes(const void* data, size_t size, uint64_t seed) {
   const char* p = static_cast<const char*>(data);
-  // Mixed, or (seed ^ a, first word) would hash as (seed, first word ^ a).
+  // The start is mixed; otherwise (seed ^ a, first word) would hash like (seed, first word ^ a).
   uint64_t h = Mix(seed ^ (size * 0x9e3779b97f4a7c15ULL));
   while (size >= 8) {
     uint64_t word;

@@ -1,8 +1,9 @@
-// Marks the functions that run on the host and, compiled by nvcc, on the GPU: one definition each,
-// so that both give the same bits.
+// Marks functions that run on the host and, compiled by nvcc, on the GPU. Each has one definition,
+// so both give the same bits.
 //
-// PBX_INLINE is for those that the vector paths call in their loops: left to itself the compiler
-// calls some of them, and what is called is compiled for the oldest processor, one float at a time.
+// PBX_INLINE is for functions that the vector paths call in their loops. Without it the compiler
+// does not inline some of them, and a function that is not inlined is compiled for the oldest
+// processor, one float at a time.
 #pragma once
 
 #ifdef __CUDACC__

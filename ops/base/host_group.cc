@@ -24,8 +24,8 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kHeader = 4096;
 constexpr size_t kWhyBytes = 240;
-constexpr int kSpins = 200;    // some 10 us: longer spins took the core from who was awaited
-constexpr int kSleepMs = 100;  // between looks at whether the others live
+constexpr int kSpins = 200;    // about 10 us; with longer spins, the awaited process lost its core
+constexpr int kSleepMs = 100;  // between two checks that the other members are alive
 
 uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -58,7 +58,7 @@ MemberState* StateOf(unsigned char* base, int member) {
 struct HostGroup::Shared {
   std::atomic<uint64_t> token;
   uint64_t window;
-  int32_t members, lanes;
+  int32_t members, channels;
 };
 
 struct alignas(kLine) HostGroup::Bell {
@@ -66,55 +66,56 @@ struct alignas(kLine) HostGroup::Bell {
   std::atomic<uint32_t> asleep;
 };
 
-// Bytes written and read since ever; what lies between is in the ring.
+// Bytes written and read since the start. The ring holds the bytes in between.
 struct HostGroup::Ring {
   alignas(kLine) std::atomic<uint64_t> written;
   alignas(kLine) std::atomic<uint64_t> read;
 };
 
-struct HostGroup::Lane {
+struct HostGroup::Channel {
   std::atomic<uint64_t> sent_bytes{0}, ns{0}, waiting_ns{0}, waits{0};
-  std::vector<float> parts;  // of a Sum
+  std::vector<float> parts;  // buffer of Sum
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
 
-HostGroup::HostGroup(int fd, int member, int lanes, std::vector<std::string> names,
+HostGroup::HostGroup(int fd, int member, int channels, std::vector<std::string> names,
                      size_t window_bytes)
     : fd_(fd),
       member_(member),
-      lanes_(lanes),
+      channels_(channels),
       names_(std::move(names)),
       window_(window_bytes != 0 ? window_bytes : WindowFor(names_.size())),
       processes_(names_.size(), -1) {
-  for (int lane = 0; lane < lanes; ++lane) of_lane_.push_back(std::make_unique<Lane>());
+  for (int channel = 0; channel < channels; ++channel)
+    of_channel_.push_back(std::make_unique<Channel>());
 }
 
 HostGroup::~HostGroup() {
   for (const int process : processes_) {
     if (process >= 0) ::close(process);
   }
-  if (base_ != nullptr) ::munmap(base_, SizeOf(members(), lanes_, window_));
+  if (base_ != nullptr) ::munmap(base_, SizeOf(members(), channels_, window_));
   ::close(fd_);
 }
 
-size_t HostGroup::SizeOf(int members, int lanes, size_t window_bytes) {
-  const auto m = static_cast<size_t>(members), l = static_cast<size_t>(lanes);
-  return kHeader + m * sizeof(MemberState) + l * m * sizeof(Bell) +
-         l * m * m * (sizeof(Ring) + window_bytes);
+size_t HostGroup::SizeOf(int members, int channels, size_t window_bytes) {
+  const auto m = static_cast<size_t>(members), c = static_cast<size_t>(channels);
+  return kHeader + m * sizeof(MemberState) + c * m * sizeof(Bell) +
+         c * m * m * (sizeof(Ring) + window_bytes);
 }
 
-Result<std::unique_ptr<HostGroup>> HostGroup::Create(int lanes, std::vector<std::string> names,
+Result<std::unique_ptr<HostGroup>> HostGroup::Create(int channels, std::vector<std::string> names,
                                                      size_t window_bytes) {
   const int fd = ::memfd_create("paddlebox-ranks", MFD_CLOEXEC);
   if (fd < 0) return SystemError("memfd_create");
-  std::unique_ptr<HostGroup> group(new HostGroup(fd, 0, lanes, std::move(names), window_bytes));
+  std::unique_ptr<HostGroup> group(new HostGroup(fd, 0, channels, std::move(names), window_bytes));
   PBX_RETURN_IF_ERROR(group->Map(true));
   return Result<std::unique_ptr<HostGroup>>(std::move(group));
 }
 
-Result<std::unique_ptr<HostGroup>> HostGroup::Open(const std::string& where, int member, int lanes,
-                                                   std::vector<std::string> names,
+Result<std::unique_ptr<HostGroup>> HostGroup::Open(const std::string& where, int member,
+                                                   int channels, std::vector<std::string> names,
                                                    size_t window_bytes) {
   const size_t space = where.find(' ');
   const std::string path = where.substr(0, space);
@@ -123,11 +124,11 @@ Result<std::unique_ptr<HostGroup>> HostGroup::Open(const std::string& where, int
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return SystemError(path.c_str());
   std::unique_ptr<HostGroup> group(
-      new HostGroup(fd, member, lanes, std::move(names), window_bytes));
+      new HostGroup(fd, member, channels, std::move(names), window_bytes));
   PBX_RETURN_IF_ERROR(group->Map(false));
   const auto* shared = reinterpret_cast<const Shared*>(group->base_);
-  if (shared->token != token || shared->members != group->members() || shared->lanes != lanes ||
-      shared->window != group->window_) {
+  if (shared->token != token || shared->members != group->members() ||
+      shared->channels != channels || shared->window != group->window_) {
     return Error(Code::kIOError, "%s is not the memory that rank '%s' shares", path.c_str(),
                  group->names_[0].c_str());
   }
@@ -135,7 +136,7 @@ Result<std::unique_ptr<HostGroup>> HostGroup::Open(const std::string& where, int
 }
 
 Status HostGroup::Map(bool create) {
-  const size_t size = SizeOf(members(), lanes_, window_);
+  const size_t size = SizeOf(members(), channels_, window_);
   if (create) {
     if (::ftruncate(fd_, static_cast<off_t>(size)) != 0) return SystemError("ftruncate");
   } else {
@@ -151,10 +152,10 @@ Status HostGroup::Map(bool create) {
   base_ = static_cast<unsigned char*>(base);
   StateOf(base_, member_)->pid = static_cast<int32_t>(::getpid());
   auto* shared = reinterpret_cast<Shared*>(base_);
-  if (create) {  // the rest is zeros, which is how all of it begins
+  if (create) {  // the other bytes are zero, which is their initial value
     shared->window = window_;
     shared->members = members();
-    shared->lanes = lanes_;
+    shared->channels = channels_;
     shared->token = RandomNumber();
   }
   return Status::Ok();
@@ -167,16 +168,16 @@ std::string HostGroup::where() const {
   return text;
 }
 
-HostGroup::Bell* HostGroup::BellOf(int lane, int member) const {
+HostGroup::Bell* HostGroup::BellOf(int channel, int member) const {
   auto* bells = reinterpret_cast<Bell*>(StateOf(base_, members()));
-  return bells + lane * members() + member;
+  return bells + channel * members() + member;
 }
 
-HostGroup::Ring* HostGroup::RingOf(int lane, int from, int to) const {
-  auto* rings = reinterpret_cast<unsigned char*>(BellOf(lanes_, 0));
+HostGroup::Ring* HostGroup::RingOf(int channel, int from, int to) const {
+  auto* rings = reinterpret_cast<unsigned char*>(BellOf(channels_, 0));
   const auto m = static_cast<size_t>(members());
   const size_t at =
-      (static_cast<size_t>(lane) * m + static_cast<size_t>(from)) * m + static_cast<size_t>(to);
+      (static_cast<size_t>(channel) * m + static_cast<size_t>(from)) * m + static_cast<size_t>(to);
   return reinterpret_cast<Ring*>(rings + at * (sizeof(Ring) + window_));
 }
 
@@ -190,17 +191,17 @@ Status HostGroup::Watch() {
   return Status::Ok();
 }
 
-void HostGroup::RingBell(int lane, int member) const {
-  Bell* bell = BellOf(lane, member);
+void HostGroup::RingBell(int channel, int member) const {
+  Bell* bell = BellOf(channel, member);
   bell->rung.fetch_add(1);
   if (bell->asleep.load() != 0) {
     ::syscall(SYS_futex, &bell->rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 }
 
-// How much there was room for.
-size_t HostGroup::Write(int lane, int to, const unsigned char* bytes, size_t size) const {
-  Ring* ring = RingOf(lane, member_, to);
+// Writes as many bytes as there is room for. Returns their number.
+size_t HostGroup::Write(int channel, int to, const unsigned char* bytes, size_t size) const {
+  Ring* ring = RingOf(channel, member_, to);
   unsigned char* data = reinterpret_cast<unsigned char*>(ring) + sizeof(Ring);
   const uint64_t written = ring->written.load(std::memory_order_relaxed);
   const size_t n = std::min(size, window_ - static_cast<size_t>(written - ring->read.load()));
@@ -212,9 +213,9 @@ size_t HostGroup::Write(int lane, int to, const unsigned char* bytes, size_t siz
   return n;
 }
 
-// How much there was.
-size_t HostGroup::Read(int lane, int from, unsigned char* bytes, size_t size) const {
-  Ring* ring = RingOf(lane, from, member_);
+// Reads as many bytes as there are. Returns their number.
+size_t HostGroup::Read(int channel, int from, unsigned char* bytes, size_t size) const {
+  Ring* ring = RingOf(channel, from, member_);
   const unsigned char* data = reinterpret_cast<unsigned char*>(ring) + sizeof(Ring);
   const uint64_t read = ring->read.load(std::memory_order_relaxed);
   const size_t n = std::min(size, static_cast<size_t>(ring->written.load() - read));
@@ -240,9 +241,10 @@ Status HostGroup::CheckPeer(int peer) const {
   return Status::Ok();
 }
 
-// Until the bell has been rung since `rung` was read, or a tenth of a second: false then.
-bool HostGroup::Sleep(int lane, uint32_t rung) const {
-  Bell* bell = BellOf(lane, member_);
+// Waits until the bell rings after the value `rung` was read. Returns false after a tenth of a
+// second.
+bool HostGroup::Sleep(int channel, uint32_t rung) const {
+  Bell* bell = BellOf(channel, member_);
   for (int spin = 0; spin < kSpins; ++spin) {
     if (bell->rung.load() != rung) return true;
     __builtin_ia32_pause();
@@ -255,7 +257,7 @@ bool HostGroup::Sleep(int lane, uint32_t rung) const {
   return woken;
 }
 
-// One of those that are awaited that has left or, looking closely, ended; else -1.
+// An awaited member that has left or, if `closely` is set, has ended; -1 if there is none.
 int HostGroup::GoneOf(const std::vector<bool>& awaited, bool closely) const {
   for (int peer = 0; peer < members(); ++peer) {
     if (!awaited[static_cast<size_t>(peer)]) continue;
@@ -267,42 +269,42 @@ int HostGroup::GoneOf(const std::vector<bool>& awaited, bool closely) const {
 
 namespace {
 
-// A message on its way between two members: its size, then its bytes.
+// Progress of a message between two members: its size is sent first, then its bytes.
 struct Message {
   uint64_t size = 0;
-  size_t done = 0;  // of both
+  size_t done = 0;  // bytes sent or received, including those of the size
   bool complete(size_t bytes) const { return done == sizeof(size) + bytes; }
 };
 
 }  // namespace
 
-Status HostGroup::Move(int lane, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
+Status HostGroup::Move(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
                        const GoOn& go_on) {
   constexpr size_t kHead = sizeof(uint64_t);
   std::vector<Message> sending(names_.size()), receiving(names_.size());
   std::vector<bool> awaited(names_.size());
-  awaited[static_cast<size_t>(member_)] = true;  // by itself, should it leave
+  awaited[static_cast<size_t>(member_)] = true;  // so that Leave ends its own wait
   int gone = -1;
   for (;;) {
-    const uint32_t rung = BellOf(lane, member_)->rung.load();
+    const uint32_t rung = BellOf(channel, member_)->rung.load();
     bool moved = false, complete = true;
     for (int turn = 1; turn < members(); ++turn) {
-      const int peer = (member_ + turn) % members();  // not all begin with the same one
+      const int peer = (member_ + turn) % members();  // members start with different peers
       const auto at = static_cast<size_t>(peer);
       Message &send = sending[at], &receive = receiving[at];
       const size_t before = send.done + receive.done;
       send.size = out[at].second;
       if (send.done < kHead) {
         const auto* head = reinterpret_cast<const unsigned char*>(&send.size);
-        send.done += Write(lane, peer, head + send.done, kHead - send.done);
+        send.done += Write(channel, peer, head + send.done, kHead - send.done);
       }
       if (send.done >= kHead) {
         const size_t from = send.done - kHead;
-        send.done += Write(lane, peer, out[at].first + from, out[at].second - from);
+        send.done += Write(channel, peer, out[at].first + from, out[at].second - from);
       }
       if (receive.done < kHead) {
         auto* head = reinterpret_cast<unsigned char*>(&receive.size);
-        receive.done += Read(lane, peer, head + receive.done, kHead - receive.done);
+        receive.done += Read(channel, peer, head + receive.done, kHead - receive.done);
         if (receive.done == kHead && receive.size != into[at].second) {
           return Error(Code::kInvalidArgument, "%s sends %llu bytes, expected %zu",
                        names_[at].c_str(), static_cast<unsigned long long>(receive.size),
@@ -311,23 +313,23 @@ Status HostGroup::Move(int lane, const std::vector<Bytes>& out, const std::vecto
       }
       if (receive.done >= kHead) {
         const size_t from = receive.done - kHead;
-        receive.done += Read(lane, peer, into[at].first + from, into[at].second - from);
+        receive.done += Read(channel, peer, into[at].first + from, into[at].second - from);
       }
       if (send.done + receive.done != before) {
         moved = true;
-        RingBell(lane, peer);
+        RingBell(channel, peer);
       }
       awaited[at] = !send.complete(out[at].second) || !receive.complete(into[at].second);
       complete = complete && !awaited[at];
     }
     if (complete) return Status::Ok();
     if (moved) continue;
-    // Whatever it wrote before it went has been read by now.
+    // At this point, all bytes that the member wrote before it ended have been read.
     if (gone >= 0 && awaited[static_cast<size_t>(gone)]) return CheckPeer(gone);
     const uint64_t begin = NowNs();
-    const bool rang = Sleep(lane, rung);
-    of_lane_[static_cast<size_t>(lane)]->waiting_ns += NowNs() - begin;
-    ++of_lane_[static_cast<size_t>(lane)]->waits;
+    const bool rang = Sleep(channel, rung);
+    of_channel_[static_cast<size_t>(channel)]->waiting_ns += NowNs() - begin;
+    ++of_channel_[static_cast<size_t>(channel)]->waits;
     if (!rang && go_on != nullptr && !go_on()) {
       return Error(Code::kPeerGone, "the wait for other ranks was broken off");
     }
@@ -335,31 +337,33 @@ Status HostGroup::Move(int lane, const std::vector<Bytes>& out, const std::vecto
   }
 }
 
-Status HostGroup::Swap(int lane, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
+Status HostGroup::Swap(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
                        const GoOn& go_on) {
   const auto me = static_cast<size_t>(member_);
-  if (lane < 0 || lane >= lanes_ || out.size() != names_.size() || into.size() != names_.size()) {
-    return Error(Code::kInvalidArgument, "lane %d of %d: %zu arrays out and %zu in, expected %zu",
-                 lane, lanes_, out.size(), into.size(), names_.size());
+  if (channel < 0 || channel >= channels_ || out.size() != names_.size() ||
+      into.size() != names_.size()) {
+    return Error(Code::kInvalidArgument,
+                 "channel %d of %d: %zu arrays out and %zu in, expected %zu", channel, channels_,
+                 out.size(), into.size(), names_.size());
   }
   if (out[me].second != into[me].second) {
     return Error(Code::kInvalidArgument, "%s has %zu bytes for itself, expected %zu",
                  names_[me].c_str(), out[me].second, into[me].second);
   }
-  Lane* of_lane = of_lane_[static_cast<size_t>(lane)].get();
+  Channel* of_channel = of_channel_[static_cast<size_t>(channel)].get();
   const uint64_t begin = NowNs();
   if (out[me].second != 0) std::memmove(into[me].first, out[me].first, out[me].second);
-  const Status status = Move(lane, out, into, go_on);
-  of_lane->ns += NowNs() - begin;
+  const Status status = Move(channel, out, into, go_on);
+  of_channel->ns += NowNs() - begin;
   for (size_t peer = 0; peer < out.size(); ++peer) {
-    if (peer != me) of_lane->sent_bytes += out[peer].second;
+    if (peer != me) of_channel->sent_bytes += out[peer].second;
   }
   return status;
 }
 
-Status HostGroup::Sum(int lane, float* values, size_t n, const GoOn& go_on) {
-  if (lane < 0 || lane >= lanes_) {
-    return Error(Code::kInvalidArgument, "lane %d of %d", lane, lanes_);
+Status HostGroup::Sum(int channel, float* values, size_t n, const GoOn& go_on) {
+  if (channel < 0 || channel >= channels_) {
+    return Error(Code::kInvalidArgument, "channel %d of %d", channel, channels_);
   }
   const size_t m = names_.size(), me = static_cast<size_t>(member_);
   const auto first = [&](size_t member) { return n * member / m; };
@@ -368,7 +372,7 @@ Status HostGroup::Sum(int lane, float* values, size_t n, const GoOn& go_on) {
             (first(member + 1) - first(member)) * sizeof(float)};
   };
   const size_t mine = first(me + 1) - first(me);
-  std::vector<float>& parts = of_lane_[static_cast<size_t>(lane)]->parts;  // (M, mine)
+  std::vector<float>& parts = of_channel_[static_cast<size_t>(channel)]->parts;  // (M, mine)
   parts.resize(m * mine);
   std::vector<Bytes> slices(m), of_mine(m), sums(m, slice(me));
   for (size_t member = 0; member < m; ++member) {
@@ -376,14 +380,14 @@ Status HostGroup::Sum(int lane, float* values, size_t n, const GoOn& go_on) {
     of_mine[member] = {reinterpret_cast<unsigned char*>(parts.data() + member * mine),
                        mine * sizeof(float)};
   }
-  PBX_RETURN_IF_ERROR(Swap(lane, slices, of_mine, go_on));
+  PBX_RETURN_IF_ERROR(Swap(channel, slices, of_mine, go_on));
   float* sum = values + first(me);
   std::copy_n(parts.data(), mine, sum);
   for (size_t member = 1; member < m; ++member) {
     const float* part = parts.data() + member * mine;
     for (size_t i = 0; i < mine; ++i) sum[i] += part[i];
   }
-  return Swap(lane, sums, slices, go_on);
+  return Swap(channel, sums, slices, go_on);
 }
 
 void HostGroup::Leave(const std::string& why) {
@@ -391,13 +395,13 @@ void HostGroup::Leave(const std::string& why) {
   if (state->left.load() != 0) return;
   std::snprintf(state->why, kWhyBytes, "%s", why.c_str());
   state->left.store(1);
-  for (int lane = 0; lane < lanes_; ++lane) {
-    for (int peer = 0; peer < members(); ++peer) RingBell(lane, peer);
+  for (int channel = 0; channel < channels_; ++channel) {
+    for (int peer = 0; peer < members(); ++peer) RingBell(channel, peer);
   }
 }
 
-LaneCounters HostGroup::counters(int lane) const {
-  const Lane& found = *of_lane_[static_cast<size_t>(lane)];
+ChannelCounters HostGroup::counters(int channel) const {
+  const Channel& found = *of_channel_[static_cast<size_t>(channel)];
   return {found.sent_bytes, found.ns, found.waiting_ns, found.waits};
 }
 

@@ -1,18 +1,18 @@
 // HostGroup: processes of one host that exchange bytes through memory they share.
 //
-// The memory is a memfd: it has no name in any folder, so that nothing of it is left behind however
-// its processes end. The first one makes it, the others open it through /proc/<pid>/fd.
+// The memory is a memfd. It has no name in any folder, so nothing is left behind however the
+// processes end. The first member creates it; the others open it through /proc/<pid>/fd.
 //
-//   [lane][from][to]  a ring of bytes; who writes waits where it is full, who reads where it is
-//                     empty, both asleep (futex) after a short while
+//   [channel][from][to]  a ring of bytes. The writer waits while the ring is full, the reader while
+//                        the ring is empty. Both spin briefly, then sleep (futex).
 //
-// Each message carries its size, so that members that disagree about one find out. A member that
-// ends, however it does, ends the waits of the others within a tenth of a second, with an error
-// that names it; one that calls Leave at once.
+// Each message starts with its size, so members that expect different sizes get an error. If a
+// member ends, in whatever way, the waits of the others end within a tenth of a second with an
+// error that names it. If it calls Leave, they end at once.
 //
 // Letters: M = members.
 //
-// Thread safety: each lane is one thread's at a time; Leave any thread's.
+// Thread safety: one thread at a time may use a channel. Any thread may call Leave.
 #pragma once
 
 #include <atomic>
@@ -28,89 +28,90 @@
 
 namespace pbx {
 
-// What one lane has done since it was made.
-struct LaneCounters {
+// Sums of one channel since it was created.
+struct ChannelCounters {
   uint64_t sent_bytes = 0;
-  uint64_t ns = 0;          // in exchanges, waits included
-  uint64_t waiting_ns = 0;  // of them, with nothing to move
-  uint64_t waits = 0;       // how many waits that were
+  uint64_t ns = 0;          // time in exchanges, including waits
+  uint64_t waiting_ns = 0;  // the part of `ns` with nothing to move
+  uint64_t waits = 0;       // number of waits
 };
 
 class HostGroup {
  public:
   using Bytes = std::pair<unsigned char*, size_t>;
-  // Asked every tenth of a second of a wait: false ends it, with an error.
+  // Called every tenth of a second during a wait. If it returns false, the wait ends with an error.
   using GoOn = std::function<bool()>;
 
-  // Of a ring. Two members send each other half of a batch's rows, more of them less: what fits is
-  // sent without a wait for who reads it.
+  // Bytes of a ring. With two members, each sends the other half of the rows of a batch; with more
+  // members, less. A message that fits is sent without waiting for its reader.
   static constexpr size_t WindowFor(size_t members) {
     return (members <= 2 ? size_t{2} : size_t{1}) << 20;
   }
 
-  // As member 0 of `members`. names: (M) what errors call them. IOError where the system has no
-  // memfd. window_bytes: 0: WindowFor.
-  static Result<std::unique_ptr<HostGroup>> Create(int lanes, std::vector<std::string> names,
+  // Creates the group as its member 0. names: (M) names of the members in errors. window_bytes:
+  // size of a ring; 0: WindowFor. IOError if the system has no memfd.
+  static Result<std::unique_ptr<HostGroup>> Create(int channels, std::vector<std::string> names,
                                                    size_t window_bytes = 0);
-  // As another member. where: the first one's where(), on this host; IOError where this process may
-  // not open it, or it is something else.
-  static Result<std::unique_ptr<HostGroup>> Open(const std::string& where, int member, int lanes,
+  // Joins as another member. where: where() of member 0, on this host. IOError if this process may
+  // not open that memory, or if it is not a group like this one.
+  static Result<std::unique_ptr<HostGroup>> Open(const std::string& where, int member, int channels,
                                                  std::vector<std::string> names,
                                                  size_t window_bytes = 0);
   ~HostGroup();
   HostGroup(const HostGroup&) = delete;
   HostGroup& operator=(const HostGroup&) = delete;
 
-  // For Open: a path, and a number that only this group has.
+  // The argument of Open: a path, and a number that is unique to this group.
   std::string where() const;
   int members() const { return static_cast<int>(names_.size()); }
   int member() const { return member_; }
-  // Once all have opened it: from here on members that end are noticed.
+  // Starts to notice members that end. Call it once all members have opened the group.
   Status Watch();
 
-  // Sends out[m] to member m and fills into[m] from there. out, into: (M); what a member has for
-  // itself is copied. InvalidArgument where a member sends another size than this one expects,
-  // PeerGone where one has ended or left.
-  Status Swap(int lane, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
+  // Sends out[m] to member m and fills into[m] with what m sends. out, into: (M). A member's entry
+  // for itself is copied. InvalidArgument if a member sends another size than expected; PeerGone if
+  // one has ended or left.
+  Status Swap(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
               const GoOn& go_on = {});
-  // values: (n) become the sums over all members, added up in their order: the same bits on each.
-  Status Sum(int lane, float* values, size_t n, const GoOn& go_on = {});
+  // Replaces values (n) by their sums over all members, added in the order of members: every member
+  // gets the same bits.
+  Status Sum(int channel, float* values, size_t n, const GoOn& go_on = {});
 
-  // PeerGone where that member has left or ended.
+  // PeerGone if that member has left or ended.
   Status CheckPeer(int peer) const;
-  // The others' waits for this member, and its own, end with an error that has `why`.
+  // Ends all waits for this member, and its own waits, with an error that contains `why`.
   void Leave(const std::string& why);
 
-  LaneCounters counters(int lane) const;
+  ChannelCounters counters(int channel) const;
 
  private:
   struct Shared;
   struct Ring;
   struct Bell;
-  struct Lane;
+  struct Channel;
 
-  HostGroup(int fd, int member, int lanes, std::vector<std::string> names, size_t window_bytes);
+  HostGroup(int fd, int member, int channels, std::vector<std::string> names, size_t window_bytes);
 
-  static size_t SizeOf(int members, int lanes, size_t window_bytes);
+  static size_t SizeOf(int members, int channels, size_t window_bytes);
   Status Map(bool create);
-  Ring* RingOf(int lane, int from, int to) const;
-  Bell* BellOf(int lane, int member) const;
-  void RingBell(int lane, int member) const;
-  size_t Write(int lane, int to, const unsigned char* bytes, size_t size) const;
-  size_t Read(int lane, int from, unsigned char* bytes, size_t size) const;
-  Status Move(int lane, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
+  Ring* RingOf(int channel, int from, int to) const;
+  Bell* BellOf(int channel, int member) const;
+  void RingBell(int channel, int member) const;
+  size_t Write(int channel, int to, const unsigned char* bytes, size_t size) const;
+  size_t Read(int channel, int from, unsigned char* bytes, size_t size) const;
+  Status Move(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
               const GoOn& go_on);
-  bool Sleep(int lane, uint32_t rung) const;
+  bool Sleep(int channel, uint32_t rung) const;
   int GoneOf(const std::vector<bool>& awaited, bool closely) const;
 
   int fd_;
   int member_;
-  int lanes_;
+  int channels_;
   std::vector<std::string> names_;  // (M)
   size_t window_;
   unsigned char* base_ = nullptr;
   std::vector<int> processes_;  // (M) pidfd, -1 of itself
-  std::vector<std::unique_ptr<Lane>> of_lane_;
+  std::vector<std::unique_ptr<Channel>> of_channel_;
 };
 
 }  // namespace pbx

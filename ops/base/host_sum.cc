@@ -11,10 +11,10 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kBlock = 4096;  // values that stay in the first cache while members are added
+constexpr size_t kBlock = 4096;  // values that stay in the L1 cache while members are added
 constexpr size_t kLineValues = 16;
 
-// Where the first member has the memory; fd -1: nowhere.
+// Location of the first member's memory; fd -1: there is none.
 struct Place {
   int32_t pid = 0, fd = -1;
 };
@@ -26,9 +26,9 @@ void Scale(const std::vector<HostSum::Part>& parts, float scale, float* out) {
   }
 }
 
-// (M) what each member has in `mine`.
+// Sets `all` (M) to the value `mine` of each member.
 template <typename T>
-Status ToAll(HostGroup* group, int lane, T mine, std::vector<T>* all,
+Status ToAll(HostGroup* group, int channel, T mine, std::vector<T>* all,
              const HostGroup::GoOn& go_on) {
   const auto members = static_cast<size_t>(group->members());
   all->assign(members, T());
@@ -37,7 +37,7 @@ Status ToAll(HostGroup* group, int lane, T mine, std::vector<T>* all,
     out.emplace_back(reinterpret_cast<unsigned char*>(&mine), sizeof(T));
     into.emplace_back(reinterpret_cast<unsigned char*>(&theirs), sizeof(T));
   }
-  return group->Swap(lane, out, into, go_on);
+  return group->Swap(channel, out, into, go_on);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ float* HostSum::ValuesOf(int member) const {
   return shared_ + (static_cast<size_t>(member) * 2 + turn_ % 2) * room_;
 }
 
-// Makes room for n values, or settles on messages; every member comes to the same.
+// Allocates shared memory for n values, or decides to use messages. Every member decides the same.
 Status HostSum::Share(size_t n, const HostGroup::GoOn& go_on) {
   const size_t room = (std::max(n, size_t{1}) + kLineValues - 1) / kLineValues * kLineValues;
   const size_t bytes = static_cast<size_t>(group_->members()) * 2 * room * sizeof(float);
@@ -70,7 +70,7 @@ Status HostSum::Share(size_t n, const HostGroup::GoOn& go_on) {
     }
   }
   std::vector<Place> places;
-  Status status = ToAll(group_, lane_, mine, &places, go_on);
+  Status status = ToAll(group_, channel_, mine, &places, go_on);
   int fd = mine.fd;
   if (status.ok() && group_->member() != 0 && places[0].fd >= 0) {
     const std::string path =
@@ -88,9 +88,9 @@ Status HostSum::Share(size_t n, const HostGroup::GoOn& go_on) {
   }
   std::vector<uint8_t> mapped;
   if (status.ok()) {
-    status = ToAll(group_, lane_, static_cast<uint8_t>(base != MAP_FAILED), &mapped, go_on);
+    status = ToAll(group_, channel_, static_cast<uint8_t>(base != MAP_FAILED), &mapped, go_on);
   }
-  if (fd >= 0) ::close(fd);  // others have opened it by now, or never will
+  if (fd >= 0) ::close(fd);  // the others have opened it by now, or never will
   if (!status.ok()) return status;
   by_messages_ = std::find(mapped.begin(), mapped.end(), uint8_t{0}) != mapped.end();
   if (by_messages_) Unmap();
@@ -104,14 +104,15 @@ Status HostSum::Add(const std::vector<Part>& parts, float scale, float* sum,
   if (!by_messages_ && (shared_ == nullptr || n > room_)) PBX_RETURN_IF_ERROR(Share(n, go_on));
   if (by_messages_) {
     Scale(parts, scale, sum);
-    return group_->Sum(lane_, sum, n, go_on);
+    return group_->Sum(channel_, sum, n, go_on);
   }
-  // Whoever comes here has seen that all have begun the sum before, and so have read the one before
-  // that, which lay where this one is written.
+  // This place has the values of the sum before the last one. All members have read these values: a
+  // member reads them before it begins the last sum, and the last sum waited until all members had
+  // begun it.
   ++turn_;
   Scale(parts, scale, ValuesOf(group_->member()));
   std::vector<uint64_t> sizes;
-  PBX_RETURN_IF_ERROR(ToAll(group_, lane_, static_cast<uint64_t>(n), &sizes, go_on));
+  PBX_RETURN_IF_ERROR(ToAll(group_, channel_, static_cast<uint64_t>(n), &sizes, go_on));
   for (size_t member = 0; member < sizes.size(); ++member) {
     if (sizes[member] == n) continue;
     return Error(Code::kInvalidArgument,

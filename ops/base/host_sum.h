@@ -1,16 +1,16 @@
-// HostSum: the sum over the members of a HostGroup. Each puts its values into memory that all
-// share, and when all have, each adds them up where they lie: one wait, and no message but that.
+// HostSum: the sum over the members of a HostGroup. Each member writes its values to shared memory.
+// After one wait for all members, each member adds up the values of all.
 //
-//   [member][turn]  values; a member writes to its two in turn, so that nobody waits for those who
-//                   still read those of the sum before
+//   [member][turn]  values. A member alternates between its two places, so that it need not wait
+//                   for members that still read the values of the previous sum.
 //
-// A member writes n values and reads M * n. Where it adds up its slice for all and collects theirs
-// (HostGroup::Sum) it moves fewer from five members on, but waits twice: so that is done there, and
-// where memory for it cannot be shared.
+// A member writes n values and reads M * n. With five members or more, HostGroup::Sum moves fewer
+// values, although it waits twice: each member adds up one slice and collects the other slices.
+// HostGroup::Sum is also used if no memory can be shared.
 //
 // Letters: M = members, n = values.
 //
-// Thread safety: one thread's at a time.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -24,20 +24,20 @@ namespace pbx {
 
 class HostSum {
  public:
-  using Part = std::pair<const float*, size_t>;  // some of a member's values, where they lie
+  using Part = std::pair<const float*, size_t>;  // a contiguous part of a member's values
 
   static constexpr int kMostMembers = 4;
   static constexpr size_t kMostBytes = size_t{256} << 20;  // of shared memory
 
-  // group: is there as long as sums are made. lane: of it, for these sums alone.
-  HostSum(HostGroup* group, int lane) : group_(group), lane_(lane) {}
+  // group: must outlive this object. channel: a channel of the group that only this object uses.
+  HostSum(HostGroup* group, int channel) : group_(group), channel_(channel) {}
   ~HostSum() { Unmap(); }
   HostSum(const HostSum&) = delete;
   HostSum& operator=(const HostSum&) = delete;
 
-  // sum: (n) of what all members give, added up in their order: the same bits on each. parts: one
-  // after the other this member's (n) values, each of which counts `scale` times. Every member
-  // calls it, with the same n: InvalidArgument where they differ. Else as HostGroup::Swap.
+  // Adds up the values of all members, in the order of members: every member gets the same bits.
+  // parts: this member's n values, in order; each is multiplied by `scale`. sum: (n). Every member
+  // calls it with the same n; otherwise InvalidArgument. Other errors: see HostGroup::Swap.
   Status Add(const std::vector<Part>& parts, float scale, float* sum,
              const HostGroup::GoOn& go_on = {});
 
@@ -47,7 +47,7 @@ class HostSum {
   float* ValuesOf(int member) const;
 
   HostGroup* group_;
-  int lane_;
+  int channel_;
   bool by_messages_ = false;
   float* shared_ = nullptr;  // (M, 2, room_)
   size_t room_ = 0, mapped_bytes_ = 0;

@@ -1,6 +1,6 @@
-// AsyncReader through io_uring, by its system calls: liburing is no package that pip can install.
-// One submission and one completion ring, shared with the kernel; the side that fills a ring
-// publishes its tail with release, the side that empties it reads that with acquire.
+// AsyncReader through the system calls of io_uring, because pip cannot install liburing. One
+// submission ring and one completion ring are shared with the kernel. The side that fills a ring
+// stores its tail with release, and the other side loads the tail with acquire.
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -17,7 +17,7 @@
 namespace pbx {
 namespace {
 
-constexpr unsigned kBatch = 4;  // requests worth a system call of their own
+constexpr unsigned kBatch = 4;  // this many queued requests are worth a system call
 
 class Mapping {
  public:
@@ -90,7 +90,8 @@ class IoUringReader : public AsyncReader {
     for (;;) {
       const unsigned head = *cq_head_;
       const bool empty = head == __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE);
-      // Also while there is something to take: else the disk would idle until all is taken.
+      // Queued requests are submitted also while results are waiting; otherwise the disk would be
+      // idle until all results are taken.
       if (empty || queued_ >= kBatch) PBX_RETURN_IF_ERROR(Enter(empty ? 1u : 0u));
       if (empty) continue;
       io_uring_cqe cqe = cqes_[head & cq_mask_];
@@ -106,12 +107,12 @@ class IoUringReader : public AsyncReader {
       Status status;
       if (cqe.res > 0 && reading.done + static_cast<size_t>(cqe.res) < request.size) {
         reading.done += static_cast<size_t>(cqe.res);
-        // A direct file takes only aligned requests, and a short read may end anywhere: the rest is
-        // left to the file, which knows how.
+        // The rest of a short read may not be aligned, but a direct file takes only aligned
+        // requests. RandomAccessFile::Read handles that.
         status = request.file->Read(request.offset + reading.done, request.size - reading.done,
                                     request.out + reading.done);
       } else if (cqe.res <= 0) {
-        // The file's own read finds the error again, or gets past it, and words it.
+        // The file's own Read either meets the error again and writes its message, or succeeds.
         status = request.file->Read(request.offset, request.size, request.out);
       }
       free_.push_back(slot);
@@ -160,7 +161,7 @@ class IoUringReader : public AsyncReader {
     ++queued_;
   }
 
-  // Hands over what is queued and waits for so many completions.
+  // Submits the queued requests and waits for `wait_for` completions.
   Status Enter(unsigned wait_for) {
     const long taken =
         syscall(__NR_io_uring_enter, fd_, queued_, wait_for, IORING_ENTER_GETEVENTS, nullptr, 0);

@@ -1,7 +1,7 @@
-// Memory that all processors of a machine use alike. On a machine of several NUMA nodes the table
-// of a pass would lie on the node of the thread that first wrote it, and the others would read it
-// all through one link; spread over the nodes page by page, each gets its share of every node's
-// bandwidth. On a machine of one node none of this does anything.
+// Spreads memory over the NUMA nodes of a machine. Otherwise the table of a pass would lie on the
+// node of the thread that first wrote it, and all other nodes would read it through one link.
+// Spread page by page it has the bandwidth of all nodes. On a machine with one node this does
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@
 
 namespace pbx {
 
-// Node numbers of a list as the kernel writes it ("0-1,4"); empty for what is no such list.
+// The node numbers in a list as the kernel writes it ("0-1,4"). Empty if the text is not such a
+// list.
 std::vector<int> ParseNodeList(const std::string& text);
 
-// The nodes of this machine that have memory; read once.
+// The nodes of this machine that have memory. Read once.
 const std::vector<int>& MemoryNodes();
 
-// Asks for [start, start + bytes), not touched yet, to be spread over the nodes, in whole pages.
-// Advice: without the right or the call, pages lie where they would have lain. False when it was
-// not followed, or there is one node alone.
+// Asks the kernel to spread [start, start + bytes), which must not have been touched yet, over the
+// nodes in whole pages. False if the kernel refused, or there is only one node; the memory can be
+// used either way.
 bool InterleaveOverNodes(void* start, size_t bytes);
 
 }  // namespace pbx

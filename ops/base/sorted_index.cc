@@ -3,8 +3,8 @@
 namespace pbx {
 namespace {
 
-// Two memory accesses hang on each other: the directory, then the keys. Each is asked for this many
-// queries ahead of its use.
+// A lookup makes two dependent memory accesses: the directory, then the keys. Each is prefetched
+// this many queries before it is needed.
 constexpr size_t kAhead = 16;
 
 }  // namespace

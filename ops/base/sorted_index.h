@@ -1,6 +1,6 @@
-// SortedIndex: finds uniform 64-bit keys in a sorted array. A directory over the top bits holds
-// about one key a bucket, so a lookup is one directory access and a scan of a few neighbours; no
-// hash table is built or kept.
+// SortedIndex: finds uniform 64-bit keys in a sorted array. A directory over the top bits has about
+// one key per bucket, so a lookup is one directory access and a scan of a few neighbours. No hash
+// table is needed.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace pbx {
 class SortedIndex {
  public:
   SortedIndex() = default;
-  // keys: (n) strictly ascending, borrowed; n <= 2^31 - 1.
+  // keys: (n) strictly ascending, n <= 2^31 - 1. They must outlive the index.
   SortedIndex(const uint64_t* keys, size_t n);
 
   // Position of key, or -1.
@@ -25,7 +25,7 @@ class SortedIndex {
     return i < end && keys_[i] == key ? static_cast<int32_t>(i) : -1;
   }
 
-  // out[i] = Find(queries[i]), with prefetching. queries: (n) any order.
+  // out[i] = Find(queries[i]), with prefetching. queries: (n) in any order.
   void FindBatch(const uint64_t* queries, size_t n, int32_t* out) const;
 
   size_t bytes() const { return starts_.size() * sizeof(uint32_t); }

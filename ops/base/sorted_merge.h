@@ -1,4 +1,5 @@
-// The join of two ascending key lists: how staging finds what is already near.
+// The join of two ascending lists of keys. Staging uses it to find the rows that are already in a
+// nearer tier.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +7,8 @@
 
 namespace pbx {
 
-// Calls match(i, j) for every a[i] == b[j], in order. a: (n), b: (m), both strictly ascending.
-// A list much shorter than the other gallops through it.
+// Calls match(i, j) for every a[i] == b[j], in order. a: (n), b: (m), both strictly ascending. The
+// steps through a list double in length, so a short list skips quickly through a long one.
 template <typename Match>
 void ForEachCommon(const uint64_t* a, size_t n, const uint64_t* b, size_t m, Match match) {
   const auto advance = [](const uint64_t* keys, size_t from, size_t size, uint64_t key) {

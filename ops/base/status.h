@@ -1,7 +1,7 @@
-// Status: how the core says that something went wrong. The core throws nothing of its own;
-// every function that can fail returns a Status or a Result<T>, and neither may be ignored.
+// Status: how the core reports errors. The core throws no exceptions: every function that can fail
+// returns a Status or a Result<T>, and neither may be ignored.
 //
-// A message names the object, what was expected, what was found, and, where there is one, the next
+// A message names the object, what was expected, what was found and, if there is one, the next
 // step: "segment /r/000007.seg: block 12 has CRC32C 0x1a2b3c4d, expected 0x99aabbcc (rows
 // 552..597)".
 #pragma once
@@ -16,12 +16,12 @@ namespace pbx {
 enum class Code {
   kOk = 0,
   kInvalidArgument,     // the caller's mistake: Python ValueError
-  kNotFound,            // a file or a named thing is absent
-  kCorruption,          // bytes are not what was written
+  kNotFound,            // a file or a named object does not exist
+  kCorruption,          // bytes differ from those that were written
   kIOError,             // the operating system refused
   kOutOfSpace,          // disk or budget
   kFailedPrecondition,  // called out of order: Python PassError
-  kNotFinite,           // NaN or infinity where training needs a number: Python TrainingError
+  kNotFinite,           // NaN or infinity in training: Python TrainingError
   kPeerGone,            // another rank of the job has ended: Python RankError
 };
 

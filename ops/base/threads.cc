@@ -29,8 +29,7 @@ const cpu_set_t process_affinity = ReadAffinity();
 void ReleaseThreadAffinity() { sched_setaffinity(0, sizeof(process_affinity), &process_affinity); }
 
 struct ThreadPool::Impl {
-  // One ParallelFor. Lives on the caller's stack: workers_inside tells when none of them looks at
-  // it.
+  // One ParallelFor. It lives on the caller's stack; workers_inside is 0 when no worker uses it.
   struct Job {
     const std::function<void(size_t)>* fn = nullptr;
     size_t tasks = 0;
@@ -73,7 +72,8 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(int threads, int nice) : impl_(std::make_unique<Impl>()) {
   for (int i = 1; i < threads; ++i) {
     impl_->workers.emplace_back([this, nice] {
-      // On Linux a priority is a thread's own. A refusal costs order, not results.
+      // On Linux each thread has its own nice value. If the call is refused, only the priority is
+      // wrong.
       if (nice != 0) (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), nice);
       impl_->Work();
     });
@@ -108,14 +108,14 @@ void ThreadPool::ParallelFor(size_t tasks, const std::function<void(size_t)>& fn
   impl_->wake.notify_all();
   Impl::Run(&job);
   std::unique_lock<std::mutex> lock(impl_->mutex);
-  impl_->job = nullptr;  // a worker that wakes only now finds nothing and goes back to sleep
+  impl_->job = nullptr;  // a worker that wakes only now finds no job and sleeps again
   impl_->done.wait(lock, [&] { return job.workers_inside == 0; });
 }
 
 void ThreadPool::ParallelRanges(size_t n, size_t min_chunk,
                                 const std::function<void(size_t, size_t)>& fn) {
   if (n == 0) return;
-  // Four ranges a thread even out a thread that is held up.
+  // Four ranges per thread balance the load when a thread is delayed.
   const size_t wanted = impl_->workers.empty() ? 1 : static_cast<size_t>(threads()) * 4;
   const size_t ranges = std::max<size_t>(1, std::min(wanted, n / std::max<size_t>(1, min_chunk)));
   ParallelFor(ranges, [&](size_t i) { fn(n * i / ranges, n * (i + 1) / ranges); });

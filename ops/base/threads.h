@@ -1,5 +1,5 @@
 // ThreadPool: a fixed set of worker threads for ParallelFor. Work is split by index only, never by
-// who comes first, so results do not depend on the thread count.
+// which thread comes first, so results do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace pbx {
 
 class ThreadPool {
  public:
-  // threads >= 1. With 1 everything runs on the caller's thread and no thread is made. nice: added
-  // to the priority of the threads that are made.
+  // threads >= 1. With 1 everything runs on the caller's thread and no thread is started. nice: the
+  // nice value of the worker threads.
   explicit ThreadPool(int threads, int nice = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -19,14 +19,14 @@ class ThreadPool {
 
   int threads() const;
 
-  // Calls fn(task) once for each task in [0, tasks), on the workers and on the caller; returns when
-  // all are done. Tasks are handed out in order. fn must not throw. Thread safe: calls from several
-  // threads are served one after the other. Not re-entrant: fn must not call ParallelFor on the
-  // same pool.
+  // Calls fn(task) once for each task in [0, tasks), on the workers and on the calling thread, and
+  // returns when all are done. Tasks are handed out in order. fn must not throw. Thread safe: calls
+  // from several threads run one after the other. Not re-entrant: fn must not call ParallelFor of
+  // the same pool.
   void ParallelFor(size_t tasks, const std::function<void(size_t task)>& fn);
 
-  // The same over [0, n) cut into contiguous ranges of at least min_chunk items:
-  // fn(begin, end). Small n runs on the caller's thread alone.
+  // The same for [0, n), cut into contiguous ranges of at least min_chunk items: fn(begin, end). A
+  // small n runs on the caller's thread alone.
   void ParallelRanges(size_t n, size_t min_chunk,
                       const std::function<void(size_t begin, size_t end)>& fn);
 
@@ -35,9 +35,9 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-// Lets the calling thread run on every processor the process had when the library was loaded. An
-// OpenMP runtime with KMP_AFFINITY set pins the main thread, and threads started later inherit the
-// pin: without this every worker of ours would share one core with the trainer.
+// Lets the calling thread run on every processor that the process had when the library was loaded.
+// An OpenMP runtime with KMP_AFFINITY set pins the main thread to a processor, and threads started
+// later inherit this. Without the call all workers would share one core with the trainer.
 void ReleaseThreadAffinity();
 
 }  // namespace pbx

@@ -1,4 +1,4 @@
-// XorInto: into ^= from, at the memory's speed (the loop vectorises: no alias, whole bytes).
+// XorInto: into ^= from. The loop vectorises and runs at the speed of memory.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The table of a batch whose rows other ranks own: filled with what they sent, and merged instead
-// of pushed to, for the sums go back to them.
+// The table of a batch whose rows other ranks own. It is filled with rows that they sent. A push
+// only adds up gradients, because the sums go back to the owners.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -12,7 +12,7 @@ namespace pbx::hbm {
 namespace {
 
 constexpr int kFillTile = 64;       // records
-constexpr int kMostMergeTile = 32;  // rows of a block that merges
+constexpr int kMostMergeTile = 32;  // rows per block
 
 template <Record kRecord>
 struct Fill {
@@ -35,7 +35,7 @@ struct Fill {
         return;
       }
       float* const row = table.row(id);
-      // A row that its owner has not created reads as zeros, as it came.
+      // An embedx that its owner has not created is sent as zeros.
       if (c == 0) SetFlag(row, kHasEmbedx);
       row[c < 2 ? RowLayout::kShow + c
                 : (c == 2 ? RowLayout::kEmbed : layout.embedx_at() + c - 3)] =
@@ -46,7 +46,7 @@ struct Fill {
 
 struct Merge : PlannedGradient {
   float* sums;
-  int rows_of_tile, room;  // floats of a row's sums in the block's memory
+  int rows_of_tile, room;  // room: floats of a row's sums in shared memory
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     if (!Fits()) {
@@ -54,7 +54,7 @@ struct Merge : PlannedGradient {
       return;
     }
     const int64_t unique = plan[1], first = tile * rows_of_tile;
-    if (first >= unique) return;  // tiles were counted before the plan's size was known
+    if (first >= unique) return;  // the grid was sized before the plan's size was known
     const int count =
         CountOf(static_cast<uint64_t>(unique), static_cast<uint64_t>(first), rows_of_tile);
     const int columns = 3 + table.config.layout.embedx_dim;
@@ -92,12 +92,12 @@ Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t pla
   const TableView& table = batch.view;
   if (plan_size < 4 || gradient.slots < 1 || gradient.instances < 0) {
     return Error(Code::kInvalidArgument,
-                 "merge: a plan of %llu values, %lld slots, %lld instances: expected 4, 1 and 0 at "
-                 "least",
+                 "merge: a plan of %llu values, %lld slots, %lld instances: expected at least 4, 1 "
+                 "and 0",
                  static_cast<unsigned long long>(plan_size), static_cast<long long>(gradient.slots),
                  static_cast<long long>(gradient.instances));
   }
-  if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read only"); }
+  if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read-only"); }
   const int room = (3 + table.config.layout.embedx_dim) | 1;
   const size_t of_row = static_cast<size_t>(room + 1) * 4;
   const int tile = RowsOfBlock(kMostMergeTile, of_row);
@@ -130,13 +130,13 @@ Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t sta
              bool read_only) {
   const Stream stream = batch->hbm->copies.get();
   if (n > INT32_MAX) {
-    return Error(Code::kInvalidArgument, "a batch of %llu rows, 2^31 - 1 are the most",
+    return Error(Code::kInvalidArgument, "a batch of %llu rows, expected at most 2^31 - 1",
                  static_cast<unsigned long long>(n));
   }
   TableView& view = batch->view;
   int bits = 1;
   while (bits < 30 && (n >> (bits + 2)) != 0) ++bits;
-  // The keys come from the host, and a batch has few: where its buckets begin is found there.
+  // The keys come from the host and are few, so the fences are computed there.
   std::vector<uint32_t> fences((size_t{1} << bits) + 1, static_cast<uint32_t>(n));
   uint64_t bucket = 0;
   for (uint64_t i = 0; i < n; ++i) {
@@ -159,7 +159,7 @@ Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t sta
   PBX_RETURN_IF_ERROR(ToDevice(batch->fences.as<void>(), fences.data(), fences.size() * 4, stream));
   PBX_RETURN_IF_ERROR(SetZero(batch->rows.as<void>(), row_bytes, stream));
   PBX_RETURN_IF_ERROR(SetZero(batch->sums.as<void>(), sum_bytes, stream));
-  return Synchronize(stream);  // keys and fences are the caller's, and gone soon
+  return Synchronize(stream);  // the host's keys and fences are freed after the call
 }
 
 }  // namespace

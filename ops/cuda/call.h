@@ -1,4 +1,4 @@
-// The C interface around functions that return a Status.
+// Wraps functions that return a Status for the C interface.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace pbx::hbm {
 
-// Keeps the message for pbx_hbm_error and gives the code.
+// Stores the message for pbx_hbm_error and returns the code.
 int Told(const Status& status);
 
-// f() on the device of hbm.
+// Calls f() on the device of hbm.
 template <class F>
 int Call(const pbx_hbm* hbm, const F& f) {
   const OnDevice here(hbm->device);
   return Told(here.status().ok() ? f() : here.status());
 }
 
-// The same, timed from the begin of what f puts into the stream to its end.
+// The same. Also measures how long the device works on what f puts into the stream.
 template <class F>
 int TimedCall(const pbx_hbm* hbm, CallClock* clock, void* stream, const F& f) {
   return Call(hbm, [&]() -> Status {

@@ -14,7 +14,7 @@ CallClock::~CallClock() {
   }
 }
 
-// As many pairs of events are made as calls are under way at once.
+// A pair of events is created only if all pairs are in use by running calls.
 Result<CallClock::Span> CallClock::Begin(Stream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   PBX_RETURN_IF_ERROR(Collect());
@@ -28,7 +28,7 @@ Result<CallClock::Span> CallClock::Begin(Stream stream) {
     }
     free_.push_back(made);
   }
-  // It stays in free_ unless its begin is recorded.
+  // The pair leaves free_ only after its first event was recorded.
   PBX_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(free_.back().begin, stream), "an event"));
   const Span span = free_.back();
   free_.pop_back();
@@ -51,10 +51,10 @@ Status CallClock::Collect() {
     const Span span = under_way_.front();
     const cudaError_t asked = cudaEventQuery(span.end);
     if (asked == cudaErrorNotReady) {
-      cudaGetLastError();  // no error: the next launch shall not take it for its own
+      cudaGetLastError();  // not an error: cleared, so that the next launch does not report it
       return Status::Ok();
     }
-    PBX_RETURN_IF_ERROR(CudaStatus(asked, "a call before"));
+    PBX_RETURN_IF_ERROR(CudaStatus(asked, "an earlier call"));
     float ms = 0.0f;
     PBX_RETURN_IF_ERROR(CudaStatus(cudaEventElapsedTime(&ms, span.begin, span.end), "an event"));
     ns_ += static_cast<uint64_t>(static_cast<double>(ms) * 1e6);

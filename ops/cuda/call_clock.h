@@ -1,5 +1,5 @@
-// How long the device is at calls: a moment of the stream before each and one behind it, looked at
-// when both have passed. No call waits.
+// Measures the time that the device spends on calls: an event in the stream before each call and
+// one after it, read once both have passed. No call waits.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace pbx::hbm {
 
 class CallClock {
  public:
-  // A call under way.
+  // A running call.
   struct Span {
 #ifdef __CUDACC__
     cudaEvent_t begin = nullptr, end = nullptr;
@@ -31,15 +31,15 @@ class CallClock {
 
   Result<Span> Begin(Stream stream);
   Status End(Span span, Stream stream);
-  // The sum of calls that have passed since the last Take.
+  // The total time of the calls that ended since the last Take.
   Status Take(uint64_t* ns);
 
  private:
-  Status Collect();  // with mutex_ held
+  Status Collect();  // REQUIRES: mutex_ is held
 
   std::mutex mutex_;
-  std::deque<Span> under_way_;  // in the order of their ends
-  std::vector<Span> free_;      // events to be recorded again
+  std::deque<Span> under_way_;  // in the order in which they end
+  std::vector<Span> free_;      // events to reuse
   uint64_t ns_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The device, its configuration, memory for callers, errors.
+// The device, its configuration, memory for callers, and errors.
 #include "cuda/hbm.h"
 
 #include <memory>
@@ -13,8 +13,8 @@ thread_local std::string last_error;
 
 Status RuleOf(const char* name, const pbx_hbm_rule& from, RuleConfig* to) {
   if (from.kind < 0 || from.kind > static_cast<int>(RuleKind::kFtrl)) {
-    return Error(Code::kInvalidArgument, "rule of %s: kind %d, expected 0 to %d", name, from.kind,
-                 static_cast<int>(RuleKind::kFtrl));
+    return Error(Code::kInvalidArgument, "rule of %s: kind is %d, expected 0 to %d", name,
+                 from.kind, static_cast<int>(RuleKind::kFtrl));
   }
   to->kind = static_cast<RuleKind>(from.kind);
   to->learning_rate = from.learning_rate;
@@ -33,10 +33,10 @@ Status RuleOf(const char* name, const pbx_hbm_rule& from, RuleConfig* to) {
 
 Status Open(const pbx_hbm_config& from, int device, std::unique_ptr<pbx_hbm>* out) {
   if (from.embedx_dim < 1 || from.embedx_dim > 253) {
-    return Error(Code::kInvalidArgument, "embedx_dim %d: expected 1 to 253", from.embedx_dim);
+    return Error(Code::kInvalidArgument, "embedx_dim is %d, expected 1 to 253", from.embedx_dim);
   }
   if (from.expand_dim < 0 || from.expand_dim > 253) {
-    return Error(Code::kInvalidArgument, "expand_dim %d: expected 0 to 253", from.expand_dim);
+    return Error(Code::kInvalidArgument, "expand_dim is %d, expected 0 to 253", from.expand_dim);
   }
   PBX_RETURN_IF_ERROR(CheckDevice(device));
   auto hbm = std::make_unique<pbx_hbm>();

@@ -1,5 +1,6 @@
-// How the kernels are written: as the work of a block of threads on one tile, in steps. Between two
-// steps all threads meet. Compiled without nvcc a block is one thread, and a step a loop.
+// A kernel is written as the work that one block of threads does on one tile, in steps. After each
+// step, the threads of the block wait for each other (a barrier). Without nvcc, a block has only
+// one thread, and each step is an ordinary loop.
 //
 //   struct Body { PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const; };
 //   Launch(body, tiles, shared_bytes, stream);
@@ -18,7 +19,7 @@
 
 namespace pbx::hbm {
 
-constexpr int kThreads = 256;  // of a block
+constexpr int kThreads = 256;  // per block
 
 #ifdef __CUDACC__
 using Stream = cudaStream_t;
@@ -32,13 +33,13 @@ class Block {
  public:
   PBX_HOST_DEVICE explicit Block(char* shared) : shared_(shared) {}
 
-  // Memory of all threads of the block, as much as Launch was given; 16-byte aligned.
+  // The shared memory of the block, with the size that Launch was given. Aligned to 16 bytes.
   template <typename T>
   PBX_HOST_DEVICE T* shared(size_t at = 0) const {
     return reinterpret_cast<T*>(shared_ + at);
   }
 
-  // f(0) .. f(n - 1), neighbours by neighbouring threads; returns when all are done.
+  // Calls f(0) .. f(n - 1), neighbours on neighbouring threads. Returns when all are done.
   template <class F>
   PBX_HOST_DEVICE void ForEach(int n, const F& f) const {
 #ifdef __CUDA_ARCH__
@@ -54,7 +55,7 @@ class Block {
   char* shared_;
 };
 
-// Adds to a counter that many threads add to.
+// Adds to a counter atomically.
 PBX_HOST_DEVICE inline void AddTo(uint64_t* counter, uint64_t more) {
 #ifdef __CUDA_ARCH__
   atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(more));
@@ -63,7 +64,7 @@ PBX_HOST_DEVICE inline void AddTo(uint64_t* counter, uint64_t more) {
 #endif
 }
 
-// Leaves the higher of both, where many threads do so.
+// Raises *highest to value if that is higher, atomically.
 PBX_HOST_DEVICE inline void RaiseTo(uint64_t* highest, uint64_t value) {
 #ifdef __CUDA_ARCH__
   atomicMax(reinterpret_cast<unsigned long long*>(highest), static_cast<unsigned long long>(value));
@@ -80,13 +81,13 @@ __global__ void __launch_bounds__(kThreads) RunTiles(const Body body) {
 }
 #endif
 
-// Puts the body's tiles [0, tiles) into the stream. shared_bytes: for each block.
+// Runs the body on tiles [0, tiles) in the stream. shared_bytes: per block.
 template <class Body>
 Status Launch(const char* what, const Body& body, uint64_t tiles, size_t shared_bytes,
               Stream stream) {
   if (tiles == 0) return Status::Ok();
   if (tiles > INT32_MAX) {
-    return Error(Code::kInvalidArgument, "%s: %llu tiles, 2^31 - 1 are the most of one call", what,
+    return Error(Code::kInvalidArgument, "%s: %llu tiles, expected at most 2^31 - 1", what,
                  static_cast<unsigned long long>(tiles));
   }
 #ifdef __CUDACC__
@@ -108,10 +109,10 @@ Status Launch(const char* what, const Body& body, uint64_t tiles, size_t shared_
 #endif
 }
 
-// Tiles of `size` that hold n.
+// The number of tiles of `size` that hold n.
 inline uint64_t TilesOf(uint64_t n, uint64_t size) { return (n + size - 1) / size; }
 
-// How many of n a tile of `size` that begins with `first` holds.
+// How many of n items are in the tile of `size` that begins at `first`.
 PBX_HOST_DEVICE inline int CountOf(uint64_t n, uint64_t first, int size) {
   const uint64_t left = n - first;
   return left < static_cast<uint64_t>(size) ? static_cast<int>(left) : size;

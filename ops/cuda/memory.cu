@@ -51,10 +51,10 @@ Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   const cudaError_t error = where == Where::kDevice ? cudaMalloc(&memory.data_, bytes)
                                                     : cudaMallocHost(&memory.data_, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is told here, not to the next call
+    cudaGetLastError();  // reported here, and cleared, so that the next call does not report it
     size_t left = 0, all = 0;
     cudaMemGetInfo(&left, &all);
-    return Error(Code::kOutOfSpace, "%s: %zu bytes of %s wanted, the device has %zu of %zu left",
+    return Error(Code::kOutOfSpace, "%s: %zu bytes of %s needed, the device has %zu of %zu free",
                  what, bytes, where == Where::kDevice ? "device memory" : "pinned memory", left,
                  all);
   }
@@ -104,7 +104,8 @@ Status CheckDevice(int device) {
   int count = 0;
   PBX_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&count), "counting devices"));
   if (device >= 0 && device < count) return Status::Ok();
-  return Error(Code::kInvalidArgument, "device %d: there are %d, from 0", device, count);
+  return Error(Code::kInvalidArgument, "device %d: there are %d devices, numbered from 0", device,
+               count);
 }
 
 #else  // the host as the device
@@ -140,10 +141,10 @@ Result<Memory> Memory::New(const char* what, size_t bytes, Where where) {
   Memory memory;
   memory.where_ = where;
   if (bytes == 0) return Result<Memory>(std::move(memory));
-  // As cudaMalloc aligns it.
+  // Aligned as by cudaMalloc.
   if (bytes > SIZE_MAX / 2 || posix_memalign(&memory.data_, 256, bytes) != 0) {
     memory.data_ = nullptr;
-    return Error(Code::kOutOfSpace, "%s: %zu bytes wanted, more than there are", what, bytes);
+    return Error(Code::kOutOfSpace, "%s: cannot allocate %zu bytes", what, bytes);
   }
   memory.bytes_ = bytes;
   return Result<Memory>(std::move(memory));
@@ -161,7 +162,7 @@ OnDevice::~OnDevice() = default;
 
 Status CheckDevice(int device) {
   if (device == 0) return Status::Ok();
-  return Error(Code::kInvalidArgument, "device %d: there is 1, from 0", device);
+  return Error(Code::kInvalidArgument, "device %d: there is only device 0", device);
 }
 
 #endif

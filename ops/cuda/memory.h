@@ -1,4 +1,4 @@
-// Memory of the device, copies to and from it, and what a stream has done.
+// Memory of the device, copies to and from it, and events in streams.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ Status SetZero(void* device, size_t bytes, Stream stream);
 Status Synchronize(Stream stream);
 Status SynchronizeAll();  // every stream of the device
 
-// Bytes of the device, or pinned bytes of the host that the device copies from and to.
+// A block of device memory, or of pinned host memory, which the device copies from and to.
 class Memory {
  public:
   enum class Where { kDevice, kPinned };
@@ -37,10 +37,10 @@ class Memory {
     return *this;
   }
 
-  // what: names it in the error. OutOfSpace with the bytes wanted and free.
+  // what: its name in errors. OutOfSpace, with the bytes needed and free.
   static Result<Memory> New(const char* what, size_t bytes, Where where = Where::kDevice);
 
-  // At least so many bytes: what was there is kept, or lost with the old contents.
+  // Makes the block at least so large. If it grows, its contents are lost.
   Status Grow(const char* what, size_t bytes);
 
   template <typename T>
@@ -49,7 +49,7 @@ class Memory {
   }
   size_t bytes() const { return bytes_; }
 
-  // Hands the bytes over, to be given to Free.
+  // Gives the block to the caller, who must call Free.
   void* Release() { return std::exchange(data_, nullptr); }
   static void Free(void* data, Where where);
 
@@ -59,7 +59,7 @@ class Memory {
   Where where_ = Where::kDevice;
 };
 
-// A stream of its own, without waits for the default one.
+// A stream that does not synchronise with the default one.
 class OwnStream {
  public:
   OwnStream() = default;
@@ -73,7 +73,7 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
-// A moment in a stream.
+// A point in a stream.
 class Event {
  public:
   Event() = default;
@@ -81,7 +81,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   Status Record(Stream stream);
-  Status Wait();  // until it has passed; at once if it was never recorded
+  Status Wait();  // until it has passed; no wait if it was never recorded
 
  private:
 #ifdef __CUDACC__
@@ -89,7 +89,7 @@ class Event {
 #endif
 };
 
-// Makes a device the thread's own while it lives.
+// Selects a device for the thread as long as the object lives.
 class OnDevice {
  public:
   explicit OnDevice(int device);

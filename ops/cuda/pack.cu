@@ -1,6 +1,6 @@
-// Rows of a table as records that travel to other ranks, and what came from there as float32 again.
-// A block reads the rows of a tile into its own memory, finds the scales of int8 there, and writes
-// the records in units that neighbouring threads write side by side.
+// Packs rows of a table into records for other ranks, and unpacks records of other ranks to
+// float32. A block reads the rows of a tile into shared memory, computes the scales of int8 there,
+// and writes the records in units, neighbouring units by neighbouring threads.
 #include "cuda/pack.h"
 
 #include "cuda/call.h"
@@ -9,7 +9,7 @@ namespace pbx::hbm {
 
 Status RecordOf(int32_t wire, Record* out) {
   if (wire < PBX_HBM_WIRE_FLOAT32 || wire > PBX_HBM_WIRE_INT8) {
-    return Error(Code::kInvalidArgument, "wire of records: %d, expected %d to %d", wire,
+    return Error(Code::kInvalidArgument, "wire of records is %d, expected %d to %d", wire,
                  PBX_HBM_WIRE_FLOAT32, PBX_HBM_WIRE_INT8);
   }
   *out = static_cast<Record>(wire);
@@ -18,13 +18,8 @@ Status RecordOf(int32_t wire, Record* out) {
 
 namespace {
 
-constexpr int kTile = 32;        // rows of a block that packs
-constexpr int kUnpackTile = 64;  // records of one that unpacks
-
-// Where column c of a pull lies in a row.
-PBX_HOST_DEVICE inline int WordOf(const RowLayout& layout, int c) {
-  return c < 2 ? RowLayout::kShow + c : (c == 2 ? RowLayout::kEmbed : layout.embedx_at() + c - 3);
-}
+constexpr int kTile = 32;        // rows per block
+constexpr int kUnpackTile = 64;  // records per block
 
 // Writes a float or a 16-bit value at `unit` of a record whose units have sizeof(T) bytes.
 template <typename T, typename V>
@@ -40,7 +35,7 @@ struct Gather {
   uint64_t m, record_bytes;
   char* out;
 
-  // Bytes that a thread writes at once: what every record is a multiple of.
+  // Bytes that a thread writes at once. The size of a record is a multiple of it.
   static constexpr int kUnit = kRecord == Record::kInt8 ? 1 : (kRecord == Record::kFloat32 ? 4 : 2);
 
   PBX_HOST_DEVICE void WriteUnit(const float* values, float scale, float inverse, int unit,
@@ -50,20 +45,20 @@ struct Gather {
     } else if constexpr (kRecord == Record::kInt8) {
       if (unit < 8) return WritePart<char>(record, unit, values[unit / 4], unit % 4);
       if (unit < 12) return WritePart<char>(record, unit, scale, unit % 4);
-      if (unit < 14) return WritePart<char>(record, unit, narrow::ToHalf(values[2]), unit % 2);
-      WritePart<char>(record, unit, narrow::Quantized(values[unit - 11], inverse), 0);
+      if (unit < 14) return WritePart<char>(record, unit, quantize::ToHalf(values[2]), unit % 2);
+      WritePart<char>(record, unit, quantize::Quantized(values[unit - 11], inverse), 0);
     } else {
       if (unit < 4) return WritePart<uint16_t>(record, unit, values[unit / 2], unit % 2);
       const float value = values[unit - 2];
       WritePart<uint16_t>(
           record, unit,
-          kRecord == Record::kFloat16 ? narrow::ToHalf(value) : narrow::ToBfloat16(value), 0);
+          kRecord == Record::kFloat16 ? quantize::ToHalf(value) : quantize::ToBfloat16(value), 0);
     }
   }
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const RowLayout& layout = table.config.layout;
-    const int columns = 3 + layout.embedx_dim, room = columns | 1;  // odd: each row other banks
+    const int columns = 3 + layout.embedx_dim, room = columns | 1;  // odd: fewer bank conflicts
     const uint64_t first = static_cast<uint64_t>(tile) * kTile;
     const int count = CountOf(m, first, kTile);
     float* const values = block.shared<float>();
@@ -73,14 +68,14 @@ struct Gather {
       const int r = i / columns, c = i - r * columns;
       const int32_t id = ids[first + static_cast<uint64_t>(r)];
       const bool has = table.Has(id);
-      values[r * room + c] = has ? table.row(id)[WordOf(layout, c)] : 0.0f;
+      values[r * room + c] = has ? table.row(id)[WordOf(layout.embedx_at(), c)] : 0.0f;
       if (c == 0 && id != -1 && !has) AddTo(&table.report->out_of_range, 1);
     });
     if constexpr (kRecord == Record::kInt8) {
       block.ForEach(count, [&](int r) {
         const auto dim = static_cast<size_t>(layout.embedx_dim);
-        const uint32_t largest = narrow::LargestOf(values + r * room + 3, dim);
-        scales[r] = narrow::ScaleOf(largest, inverses + r);
+        const uint32_t largest = quantize::LargestOf(values + r * room + 3, dim);
+        scales[r] = quantize::ScaleOf(largest, inverses + r);
       });
     }
     const int units = static_cast<int>(record_bytes) / kUnit;

@@ -1,4 +1,4 @@
-// Records of rows that travel between ranks, as ops/ranks/narrow.h has them, on the device.
+// The records of rows that ranks exchange (ops/ranks/quantize.h), on the device.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "cuda/hbm.h"
 #include "cuda/launch.h"
-#include "ranks/narrow_values.h"
+#include "ranks/quantize_values.h"
 
 namespace pbx::hbm {
 
@@ -18,7 +18,7 @@ enum class Record : int32_t {
   kInt8 = PBX_HBM_WIRE_INT8,
 };
 
-// InvalidArgument for a wire that is none.
+// InvalidArgument for an unknown wire.
 Status RecordOf(int32_t wire, Record* out);
 
 // columns: P.
@@ -26,12 +26,12 @@ inline uint64_t RecordBytes(Record record, int columns) {
   const auto values = static_cast<uint64_t>(columns);
   switch (record) {
     case Record::kFloat32: return 4 * values;
-    case Record::kInt8: return narrow::kInt8Head + values - 3;
-    default: return narrow::kCounts + 2 * (values - 2);
+    case Record::kInt8: return quantize::kInt8Head + values - 3;
+    default: return quantize::kCounts + 2 * (values - 2);
   }
 }
 
-// Records have no alignment.
+// Records are not aligned.
 template <typename T>
 PBX_HOST_DEVICE T Read(const char* at) {
   T value;
@@ -44,17 +44,17 @@ template <Record kRecord>
 PBX_HOST_DEVICE float ValueOf(const char* record, int c) {
   if (kRecord == Record::kFloat32 || c < 2) return Read<float>(record + 4 * c);
   if (kRecord == Record::kInt8) {
-    if (c == 2) return narrow::FromHalf(Read<uint16_t>(record + narrow::kCounts + 4));
-    const auto quantized = Read<int8_t>(record + narrow::kInt8Head + c - 3);
-    return narrow::Restored(quantized, Read<float>(record + narrow::kCounts));
+    if (c == 2) return quantize::FromHalf(Read<uint16_t>(record + quantize::kCounts + 4));
+    const auto quantized = Read<int8_t>(record + quantize::kInt8Head + c - 3);
+    return quantize::Restored(quantized, Read<float>(record + quantize::kCounts));
   }
-  const auto bits = Read<uint16_t>(record + narrow::kCounts + 2 * (c - 2));
-  return kRecord == Record::kFloat16 ? narrow::FromHalf(bits) : narrow::FromBfloat16(bits);
+  const auto bits = Read<uint16_t>(record + quantize::kCounts + 2 * (c - 2));
+  return kRecord == Record::kFloat16 ? quantize::FromHalf(bits) : quantize::FromBfloat16(bits);
 }
 
 }  // namespace pbx::hbm
 
-// The launch of function<record>.
+// Calls function<record>.
 #define PBX_FOR_RECORD(record, function, ...)                                            \
   switch (record) {                                                                      \
     case ::pbx::hbm::Record::kFloat16: return function<Record::kFloat16>(__VA_ARGS__);   \

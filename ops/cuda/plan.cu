@@ -1,5 +1,5 @@
-// The dedup plan of a batch (row/plan.h), made on the device: occurrences sorted by row, stably, so
-// that segments stay in order.
+// Makes the dedup plan of a batch (row/plan.h) on the device. Occurrences are sorted by row with a
+// stable sort, so segments stay in order.
 #include <algorithm>
 #include <numeric>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTile = 1024;
 
-// The segment of each occurrence. Rows as unsigned: -1, no row, comes last.
+// Writes the segment of each occurrence. Rows are unsigned, so that -1, no row, comes last.
 struct Expand {
   const int32_t* offsets;  // null: each occurrence is a segment
   uint64_t segments, nnz;
@@ -30,13 +30,13 @@ struct Expand {
         return;
       }
       const int32_t begin = offsets[segment], end = offsets[segment + 1];
-      if (begin < 0 || end < begin || static_cast<uint64_t>(end) > nnz) return;  // not the caller's
+      if (begin < 0 || end < begin || static_cast<uint64_t>(end) > nnz) return;  // out of range
       for (int32_t at = begin; at < end; ++at) segment_of[at] = static_cast<int32_t>(segment);
     });
   }
 };
 
-// Whether a row begins at place i of the sorted occurrences.
+// Whether sorted occurrence i is the first of a row.
 PBX_HOST_DEVICE inline bool Begins(const uint32_t* rows, int64_t i) {
   return rows[i] != UINT32_MAX && (i == 0 || rows[i] != rows[i - 1]);
 }
@@ -55,7 +55,7 @@ struct MarkHeads {
   }
 };
 
-// Writes the plan. number: (nnz) how many rows have begun up to each occurrence, itself included.
+// Writes the plan. number: (nnz), how many rows begin at or before each occurrence.
 struct Write {
   const uint32_t* rows;
   const int32_t* segment_of;
@@ -81,8 +81,8 @@ struct Write {
           starts[number[at] - 1] = static_cast<int32_t>(at);
         }
       }
-      // Whoever sees the end writes the sizes: the last occurrence, or the first without a row
-      // where there is no other.
+      // One thread writes the sizes: the one with the last occurrence that has a row, or with the
+      // first occurrence if none has a row.
       const bool none = at == 0 && rows[0] == UINT32_MAX;
       if (none || (is_last && rows[at] != UINT32_MAX)) {
         const int32_t occurrences = none ? 0 : static_cast<int32_t>(at) + 1;
@@ -98,11 +98,11 @@ struct Write {
 Status Plan(pbx_hbm* hbm, const int32_t* ids, const int32_t* offsets, uint64_t segments,
             uint64_t nnz, int32_t stamp, int32_t* plan, Stream stream) {
   if (offsets == nullptr && segments != nnz) {
-    return Error(Code::kInvalidArgument, "plan: %llu segments of one id each, and %llu ids",
+    return Error(Code::kInvalidArgument, "plan: %llu segments of one id each, but %llu ids",
                  static_cast<unsigned long long>(segments), static_cast<unsigned long long>(nnz));
   }
   if (nnz > INT32_MAX / 2) {
-    return Error(Code::kInvalidArgument, "plan: %llu ids, 2^30 are the most",
+    return Error(Code::kInvalidArgument, "plan: %llu ids, expected at most 2^30",
                  static_cast<unsigned long long>(nnz));
   }
   if (nnz == 0) {

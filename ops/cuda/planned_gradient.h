@@ -1,5 +1,6 @@
-// What pushes of a pass and merges of a batch share: how a block reads its part of a dedup plan and
-// adds up the gradients of a row's occurrences. The order of each sum is here and nowhere else.
+// The part that the push of a pass and the merge of a batch share: how a block reads its part of a
+// dedup plan and adds up the gradients of a row's occurrences. Only this file decides the order of
+// each sum.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +9,6 @@
 #include "cuda/call.h"
 
 namespace pbx::hbm {
-
-// NaN and infinities times 0 are NaN.
-PBX_HOST_DEVICE inline bool Finite(float x) { return x * 0.0f == 0.0f; }
-
-PBX_HOST_DEVICE inline float Mended(float x, float bound) {
-  return Finite(x) ? x : (x > 0 ? bound : (x < 0 ? -bound : 0.0f));
-}
 
 struct PlannedGradient {
   TableView table;
@@ -42,15 +36,15 @@ struct PlannedGradient {
     return c < 2 ? sum : sum * gradient.scale;
   }
 
-  // False: the row stays as it is, and nothing is sent for it.
+  // False: the row stays unchanged, and nothing is sent for it.
   PBX_HOST_DEVICE bool Check(const float* row, float* sums, int columns) const {
     bool good = true;
-    for (int c = 0; c < columns; ++c) good = good && Finite(sums[c]);
+    for (int c = 0; c < columns; ++c) good = good && rule::Finite(sums[c]);
     if (good) return true;
     CountBad(row);
     if (gradient.clip == 0) return false;
-    for (int c = 0; c < 2; ++c) sums[c] = Finite(sums[c]) ? sums[c] : 0.0f;
-    for (int c = 2; c < columns; ++c) sums[c] = Mended(sums[c], gradient.bound);
+    for (int c = 0; c < 2; ++c) sums[c] = rule::Finite(sums[c]) ? sums[c] : 0.0f;
+    for (int c = 2; c < columns; ++c) sums[c] = rule::Mended(sums[c], gradient.bound);
     return true;
   }
 
@@ -59,15 +53,15 @@ struct PlannedGradient {
     AddTo(table.bad_by_slot + SlotOf(row), 1);
   }
 
-  // Whether the plan is of these rows, and as long as it says.
+  // Whether the plan belongs to these rows and has the length that its header says.
   PBX_HOST_DEVICE bool Fits() const {
     const int64_t unique = plan[1], occurrences = plan[2];
     return plan[0] == table.stamp && unique >= 0 && occurrences >= 0 &&
            static_cast<uint64_t>(4 + 2 * unique + occurrences) <= plan_size;
   }
 
-  // places: (count) for rows of the plan from `first` on. -1: a row that is not there, or whose
-  // place in the plan is not.
+  // places: (count) for rows of the plan from `first` on. -1: the table has no such row, or the
+  // plan is malformed there.
   PBX_HOST_DEVICE void FindPlaces(const Block& block, int64_t first, int count,
                                   int32_t* places) const {
     const int64_t unique = plan[1];
@@ -87,16 +81,18 @@ struct PlannedGradient {
   }
 };
 
-constexpr size_t kMostSharedOfRows = 40 * 1024;  // so that several blocks share a multiprocessor
+// In bytes: small enough that several blocks share a multiprocessor.
+constexpr size_t kMostSharedOfRows = 40 * 1024;
 
-// Rows of a block, each of so many bytes of its memory.
+// How many rows a block handles, at most `most`, if each takes row_bytes of its shared memory.
 inline int RowsOfBlock(int most, size_t row_bytes) {
   int rows = most;
   while (rows > 1 && static_cast<size_t>(rows) * row_bytes > kMostSharedOfRows) rows /= 2;
   return rows;
 }
 
-// Of a plan: it has 3 + U + (U + 1) + M values, and no row without an occurrence.
+// The most rows that a plan of plan_size values can have. A plan has 3 + U + (U + 1) + M values,
+// and M >= U.
 inline uint64_t MostRowsOf(uint64_t plan_size) { return (plan_size - 4) / 3; }
 
 }  // namespace pbx::hbm

@@ -1,5 +1,5 @@
-// Rows and pooled rows of a batch. A tile is some rows of the output; neighbouring threads take
-// neighbouring floats of it, so that rows are read and written in whole sectors.
+// Pulls rows and pooled rows of a batch. A tile is some rows of the output; neighbouring threads
+// handle neighbouring floats of it, so that rows are read and written in whole sectors.
 #include <utility>
 
 #include "base/log.h"
@@ -10,18 +10,13 @@ namespace {
 
 constexpr int kTile = 64;  // rows, or segments
 
-// kDim: embedx_dim where it is a constant, which makes the divisions cheap; 0: any.
+// kDim: embedx_dim as a constant, which makes divisions cheap; 0: any.
 template <int kDim>
 PBX_HOST_DEVICE int DimOf(const TableView& table) {
   return kDim != 0 ? kDim : table.config.layout.embedx_dim;
 }
 
-// Where column c of a pull lies in a row.
-PBX_HOST_DEVICE inline int WordOf(int embedx_at, int c) {
-  return c < 2 ? RowLayout::kShow + c : (c == 2 ? RowLayout::kEmbed : embedx_at + c - 3);
-}
-
-// kExpand: with the columns of expand behind.
+// kExpand: with the columns of expand at the end.
 template <int kDim, bool kExpand>
 struct Pull {
   TableView table;
@@ -54,7 +49,7 @@ struct PullPooled {
   pbx_hbm_segments segments;
   float* out;
 
-  // The ids of a segment, as far as they are there.
+  // The range of a segment's ids. False: it is not within the batch.
   PBX_HOST_DEVICE bool Bounds(uint64_t segment, int32_t* begin, int32_t* end) const {
     uint64_t list = segment;
     if (segments.list_of != nullptr) {
@@ -66,7 +61,7 @@ struct PullPooled {
     return *begin >= 0 && *begin <= *end && static_cast<uint64_t>(*end) <= segments.nnz;
   }
 
-  // Counted by the thread of the first column.
+  // Called by the thread of the first column, so that an id is counted once.
   PBX_HOST_DEVICE void CountUnknown(int32_t begin, int32_t end) const {
     for (int32_t i = begin; i < end; ++i) {
       const int32_t id = segments.ids[i];
@@ -74,7 +69,7 @@ struct PullPooled {
     }
   }
 
-  // A word of the rows of ids [begin, end), summed in their order.
+  // The sum of a word over the rows of ids [begin, end), in their order.
   PBX_HOST_DEVICE float Sum(int32_t begin, int32_t end, int word) const {
     float sum = 0.0f;
     for (int32_t i = begin; i < end; ++i) {
@@ -155,7 +150,7 @@ int pbx_hbm_pull_extended(const pbx_hbm_table* table, const int32_t* ids, uint64
   return TimedCall(table->hbm, &table->hbm->pulls, stream, [&]() -> Status {
     if (table->view.config.layout.expand_dim == 0) {
       return Error(Code::kInvalidArgument,
-                   "pull_extended: expand_dim is 0, rows have no such part");
+                   "pull_extended: expand_dim is 0, rows have no expand part");
     }
     return Launch("pull_extended", Pull<0, true>{table->view, ids, m, out}, TilesOf(m, kTile), 0,
                   static_cast<Stream>(stream));

@@ -1,24 +1,24 @@
-// The push of a batch. A block takes some rows of the plan into its own memory, merges their
-// gradients there, lets one thread a row apply the accessor's push, the host's own function, and
-// writes them back. Rows and gradients are read and written in whole sectors.
+// The push of a batch. A block copies some rows of the plan into its shared memory and merges their
+// gradients there. One thread per row applies accessor::Push, the same function as on the host.
+// Then the block writes the rows back. Rows and gradients are read and written in whole sectors.
 #include "cuda/call.h"
 #include "cuda/planned_gradient.h"
 
 namespace pbx::hbm {
 namespace {
 
-constexpr int kMostTile = 32;  // rows of a block
+constexpr int kMostTile = 32;  // rows per block
 
 constexpr int kAnyRule = -1;
 
-// kKind: the rule of embed and embedx, where it is the same. Code for one rule takes half of the
-// registers of code for all, so that twice as many blocks share a multiprocessor. kExpand: the
+// kKind: the rule of embed and embedx, if both have the same. Code for one rule needs half the
+// registers of code for all rules, so twice as many blocks share a multiprocessor. kExpand: the
 // gradient has columns for expand.
 template <int kKind, bool kExpand>
 struct Push : PlannedGradient {
   int rows_of_tile;
-  // Floats of a row and of a merged gradient in the block's memory: odd, so that threads with a row
-  // each use different banks.
+  // Floats of a row and of a merged gradient in shared memory. Both are odd, so that threads that
+  // each have their own row use different banks.
   int row_room, sum_room;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
@@ -31,7 +31,7 @@ struct Push : PlannedGradient {
       config.embed.kind = config.embedx.kind = static_cast<RuleKind>(kKind);
     }
     const int64_t unique = plan[1], first = tile * rows_of_tile;
-    if (first >= unique) return;  // tiles were counted before the plan's size was known
+    if (first >= unique) return;  // the grid was sized before the plan's size was known
     const int count =
         CountOf(static_cast<uint64_t>(unique), static_cast<uint64_t>(first), rows_of_tile);
     const int words = table.config.layout.words(), plain = 3 + table.config.layout.embedx_dim;
@@ -54,7 +54,7 @@ struct Push : PlannedGradient {
       if (places[r] < 0) return;
       float* const row = rows + r * row_room;
       float* const sum = sums + r * sum_room;
-      if constexpr (kExpand) {  // whatever becomes of the other part, as in the host's tier
+      if constexpr (kExpand) {  // before the check of the other part, as in the MEM tier
         if (!accessor::PushExpand(config, sum[0], sum + plain, row)) CountBad(row);
       }
       if (!Check(row, sum, plain)) return;
@@ -85,19 +85,19 @@ Status LaunchPush(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan
 Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t plan_size,
                       const pbx_hbm_gradient& gradient, Stream stream) {
   if (plan_size < 4) {
-    return Error(Code::kInvalidArgument, "push: a plan of %llu values, 4 are the least",
+    return Error(Code::kInvalidArgument, "push: a plan of %llu values, expected at least 4",
                  static_cast<unsigned long long>(plan_size));
   }
   if (gradient.slots < 1 || gradient.instances < 0) {
-    return Error(Code::kInvalidArgument, "push: slots is %lld and instances %lld, expected 1 and 0",
-                 static_cast<long long>(gradient.slots),
-                 static_cast<long long>(gradient.instances));
+    return Error(
+        Code::kInvalidArgument, "push: slots is %lld and instances %lld, expected at least 1 and 0",
+        static_cast<long long>(gradient.slots), static_cast<long long>(gradient.instances));
   }
   const AccessorConfig& config = table.view.config;
   if (gradient.with_expand != 0) {
     if (config.layout.expand_dim == 0) {
       return Error(Code::kInvalidArgument,
-                   "push: a gradient for expand, expand_dim is 0: rows have no such part");
+                   "push: the gradient has expand columns, but expand_dim of the table is 0");
     }
     return LaunchPush<kAnyRule, true>(table, plan, plan_size, gradient, stream);
   }
@@ -107,7 +107,7 @@ Status CheckAndLaunch(const pbx_hbm_table& table, const int32_t* plan, uint64_t 
       case RuleKind::kNaive: launch = LaunchPush<static_cast<int>(RuleKind::kNaive)>; break;
       case RuleKind::kAdaGrad: launch = LaunchPush<static_cast<int>(RuleKind::kAdaGrad)>; break;
       case RuleKind::kAdam: launch = LaunchPush<static_cast<int>(RuleKind::kAdam)>; break;
-      default: break;  // the rarer ones share one code
+      default: break;  // the rarer rules share one kernel
     }
   }
   return launch(table, plan, plan_size, gradient, stream);

@@ -1,4 +1,5 @@
-// Records between the host's arrays and the tables of a device, through buffers that stay.
+// Copies records between arrays of the host and tables of a device, through buffers that are
+// reused.
 #include <memory>
 
 #include "cuda/call.h"
@@ -32,7 +33,7 @@ struct LookForEmbedx {
   }
 };
 
-// Ids or a plan, and records, on the device.
+// Copies ids or a plan, and records, to the device.
 Status Stage(pbx_hbm_staging* staging, const int32_t* ids, uint64_t count, const void* records,
              uint64_t bytes) {
   const Stream stream = staging->stream.get();
@@ -52,7 +53,7 @@ Status BytesOf(const pbx_hbm_staging& staging, int32_t wire, uint64_t m, uint64_
   return Status::Ok();
 }
 
-// Call(), with what f put into the stream done.
+// Call(), and waits for the work that f put into the stream.
 template <class F>
 int Staged(pbx_hbm_staging* staging, const F& f) {
   int code = PBX_HBM_OK;

@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kTileKeys = 1024;
 constexpr int kTileRows = 64;
-constexpr size_t kCopyBytes = size_t{16} << 20;  // of a buffer of rows under way
+constexpr size_t kCopyBytes = size_t{16} << 20;  // per buffer of rows being copied
 
-// fences[b] = the first key of bucket b or of a later one.
+// fences[b]: the index of the first key that is in bucket b or in a later bucket.
 struct MakeFences {
   TableView table;
   uint32_t* fences;
@@ -26,7 +26,7 @@ struct MakeFences {
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const uint64_t first = static_cast<uint64_t>(tile) * kTileKeys;
-    // One more than keys: the end closes the rest.
+    // There is one item more than keys: the last item sets the remaining fences.
     block.ForEach(CountOf(table.n + 1, first, kTileKeys), [&](int i) {
       const uint64_t at = first + static_cast<uint64_t>(i);
       const uint64_t begin = at == 0 ? 0 : (table.keys[at - 1] >> table.shift) + 1;
@@ -67,7 +67,7 @@ struct FindKeys {
   }
 };
 
-// Rows between the table and an array of W words each.
+// Copies rows between the table and an array of W words per row.
 struct MoveRows {
   TableView table;
   const int32_t* ids;  // null: first + i
@@ -109,7 +109,7 @@ struct CreateRows {
   }
 };
 
-// The rows of `from` whose keys `to` has as well.
+// Copies the rows of `from` whose keys `to` has too.
 struct CarryRows {
   TableView from, to;
   uint32_t words;
@@ -164,9 +164,10 @@ Status CheckIds(const pbx_hbm_table& table, const char* what, const int32_t* ids
                 uint64_t m) {
   if (ids == nullptr) {
     if (first <= table.view.n && m <= table.view.n - first) return Status::Ok();
-    return Error(Code::kInvalidArgument, "%s: rows [%llu, %llu + %llu), the table has %llu", what,
-                 static_cast<unsigned long long>(first), static_cast<unsigned long long>(first),
-                 static_cast<unsigned long long>(m), static_cast<unsigned long long>(table.view.n));
+    return Error(Code::kInvalidArgument, "%s: rows [%llu, %llu + %llu), but the table has %llu",
+                 what, static_cast<unsigned long long>(first),
+                 static_cast<unsigned long long>(first), static_cast<unsigned long long>(m),
+                 static_cast<unsigned long long>(table.view.n));
   }
   for (uint64_t i = 0; i < m; ++i) {
     if (ids[i] >= 0 && static_cast<uint64_t>(ids[i]) < table.view.n) continue;
@@ -177,7 +178,8 @@ Status CheckIds(const pbx_hbm_table& table, const char* what, const int32_t* ids
   return Status::Ok();
 }
 
-// Rows and their ids through the two buffers. to_host: null to write `from_host` into the table.
+// Copies rows and their ids through the two buffers: from the table to to_host, or from from_host
+// into the table. The pointer that is not used is null.
 Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, uint64_t m,
                 const float* from_host, float* to_host) {
   pbx_hbm& hbm = *table.hbm;
@@ -197,14 +199,14 @@ Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, 
       *memory = std::move(made.value());
     }
   }
-  uint64_t landed = 0;  // of what goes to the host: copied out of the pinned buffers so far
+  uint64_t landed = 0;  // rows copied from the pinned buffers to to_host so far
   const auto land = [&](int side, uint64_t count) -> Status {
     PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
     std::memcpy(to_host + landed * hbm.words(), hbm.pinned[side].as<float>(), count * row);
     landed += count;
     return Status::Ok();
   };
-  uint64_t waiting = 0;  // rows of the other buffer, on their way to the host
+  uint64_t waiting = 0;  // rows of the other buffer, which are being copied to the host
   int side = 0;
   for (uint64_t begin = 0; begin < m; begin += most, side ^= 1) {
     const uint64_t count = std::min(most, m - begin);
@@ -243,12 +245,13 @@ Result<Memory> Filled(const char* what, const void* host, size_t bytes, Stream s
 Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
              std::unique_ptr<pbx_hbm_table>* out) {
   if (n > INT32_MAX) {
-    return Error(Code::kInvalidArgument, "a table of %llu rows, 2^31 - 1 are the most",
+    return Error(Code::kInvalidArgument, "a table of %llu rows, expected at most 2^31 - 1",
                  static_cast<unsigned long long>(n));
   }
   for (uint64_t i = 1; i < n; ++i) {
     if (keys[i - 1] < keys[i]) continue;
-    return Error(Code::kInvalidArgument, "keys[%llu] is %016llx, after %016llx: expected ascending",
+    return Error(Code::kInvalidArgument,
+                 "keys[%llu] is %016llx after %016llx, expected ascending keys",
                  static_cast<unsigned long long>(i), static_cast<unsigned long long>(keys[i]),
                  static_cast<unsigned long long>(keys[i - 1]));
   }
@@ -419,7 +422,7 @@ int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, const uint16_t
 int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied) {
   return Call(to->hbm, [&]() -> Status {
     if (from->hbm != to->hbm) {
-      return Error(Code::kInvalidArgument, "carry: the tables are of two devices or layouts");
+      return Error(Code::kInvalidArgument, "carry: the tables differ in device or layout");
     }
     const Stream stream = to->hbm->copies.get();
     Result<Memory> count = Memory::New("a counter", 8);
@@ -444,7 +447,7 @@ int pbx_hbm_changed(const pbx_hbm_table* table, int32_t* ids, uint64_t* count) {
 int pbx_hbm_round(pbx_hbm_table* table, int32_t precision, uint64_t pass) {
   return Call(table->hbm, [&]() -> Status {
     if (precision != PBX_HBM_FLOAT16 && precision != PBX_HBM_BFLOAT16) {
-      return Error(Code::kInvalidArgument, "round: precision %d, expected %d or %d", precision,
+      return Error(Code::kInvalidArgument, "round: precision is %d, expected %d or %d", precision,
                    PBX_HBM_FLOAT16, PBX_HBM_BFLOAT16);
     }
     const Stream stream = table->hbm->copies.get();
@@ -456,7 +459,7 @@ int pbx_hbm_round(pbx_hbm_table* table, int32_t precision, uint64_t pass) {
 
 int pbx_hbm_count(pbx_hbm_table* table, const float* counted) {
   return Call(table->hbm, [&]() -> Status {
-    PBX_RETURN_IF_ERROR(SynchronizeAll());  // pushes under way read what was before
+    PBX_RETURN_IF_ERROR(SynchronizeAll());  // running pushes read the old values
     table->view.config.counted = nullptr;
     if (counted == nullptr) return Status::Ok();
     const Stream stream = table->hbm->copies.get();

@@ -1,7 +1,8 @@
-// The device's table of one pass: keys in hash order, rows, and an index that is that order itself.
+// The device's table of one pass: keys in hash order, rows, and an index that follows from that
+// order.
 //
-// A row lies as on the host (row/layout.h), padded to whole sectors of 32 bytes: with AdaGrad the
-// header fills the first one, and embedx begins with the second.
+// Rows have the layout of the host (row/layout.h), padded to whole sectors of 32 bytes. With
+// AdaGrad the header fills the first sector, and embedx begins in the second.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,27 @@
 namespace pbx::hbm {
 
 constexpr uint32_t kSectorWords = 8;
-constexpr size_t kSlots = 65536;  // that a row can name
+constexpr size_t kSlots = 65536;  // slot numbers that a row can have
 
-// What kernels see of a table; passed by value.
+// The word of a row that has column c of a pull.
+PBX_HOST_DEVICE inline int WordOf(int embedx_at, int c) {
+  return c < 2 ? RowLayout::kShow + c : (c == 2 ? RowLayout::kEmbed : embedx_at + c - 3);
+}
+
+// The part of a table that kernels use. Passed by value.
 struct TableView {
   float* rows = nullptr;             // (n, stride)
   const uint64_t* keys = nullptr;    // (n) ascending
-  const uint32_t* fences = nullptr;  // (buckets + 1): where the keys of each bucket begin
+  const uint32_t* fences = nullptr;  // (buckets + 1): first key of each bucket
   uint64_t n = 0;
-  uint32_t stride = 0;  // words of a row, padding included
-  int shift = 63;       // a key's bucket is key >> shift; two buckets at least
-  int32_t stamp = 0;    // of its plans
+  uint32_t stride = 0;  // words of a row, including padding
+  int shift = 63;       // the bucket of a key is key >> shift; at least two buckets
+  int32_t stamp = 0;    // the stamp of its plans
   pbx_hbm_report* report = nullptr;
   uint64_t* bad_by_slot = nullptr;    // (kSlots)
   const uint64_t* refused = nullptr;  // (refused_count) ascending
   uint64_t refused_count = 0;
-  bool expects = false;  // find counts what is absent
+  bool expects = false;  // find counts absent feasigns
   AccessorConfig config;
 
   PBX_HOST_DEVICE float* row(int64_t id) const { return rows + id * static_cast<int64_t>(stride); }
@@ -48,7 +54,7 @@ struct TableView {
     return ((GetWord(row(id), 0) >> 16) & kTouched) != 0;
   }
 
-  // The row of a mixed key, or -1. A bucket has four keys on average: one sector.
+  // The row of a key (Mix of a feasign), or -1. A bucket has four keys on average, one sector.
   PBX_HOST_DEVICE int32_t Find(uint64_t key) const {
     const uint64_t bucket = key >> shift;
     const uint32_t end = fences[bucket + 1];
@@ -61,16 +67,17 @@ struct TableView {
 
 }  // namespace pbx::hbm
 
-// A device, how its rows are, and what calls share. One call at a time uses the workspace.
+// A device, the configuration of its rows, and buffers that calls share. The workspace serves one
+// call at a time.
 struct pbx_hbm {
   int device = 0;
   pbx::AccessorConfig config;  // slot_rates: on the device
   pbx::hbm::Memory slot_rates;
-  pbx::hbm::Memory workspace;              // of plan
-  pbx::hbm::OwnStream copies;              // of rows between host and device
-  pbx::hbm::Memory pinned[2], landing[2];  // what travels, on each side
-  pbx::hbm::Event moved[2];                // the buffer may be used again
-  std::mutex copying;                      // guards the four above
+  pbx::hbm::Memory workspace;              // used by plan
+  pbx::hbm::OwnStream copies;              // the stream that copies rows between host and device
+  pbx::hbm::Memory pinned[2], landing[2];  // rows being copied, on the host and on the device
+  pbx::hbm::Event moved[2];                // once it has passed, the buffer may be used again
+  std::mutex copying;                      // guards the four members above
   pbx::hbm::CallClock pulls, pushes, plans;
 
   size_t words() const { return static_cast<size_t>(config.layout.words()); }
@@ -80,8 +87,8 @@ struct pbx_hbm {
 struct pbx_hbm_table {
   pbx_hbm* hbm = nullptr;
   pbx::hbm::Memory keys, rows, fences;
-  pbx::hbm::Memory report;  // and behind it the counters of slots
+  pbx::hbm::Memory report;  // the report, followed by the counters of slots
   pbx::hbm::Memory refused, counted;
-  pbx::hbm::Memory sums;  // of a batch: (n, P) that its pushes have merged
+  pbx::hbm::Memory sums;  // (n, P) the gradients that the pushes of a batch have merged
   pbx::hbm::TableView view;
 };

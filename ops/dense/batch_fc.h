@@ -9,8 +9,8 @@
 
 namespace pbx {
 
-// A matrix for each group: element (i, j) of group g lies at g * group_stride + i * row_stride + j.
-// The three forms of the operator differ in nothing but these strides.
+// A matrix for each group: element (i, j) of group g is at g * group_stride + i * row_stride + j.
+// The three forms of the operator differ only in these strides.
 struct GroupStrides {
   size_t group = 0;
   size_t row = 0;
@@ -23,7 +23,7 @@ struct BatchFc {
 
 void BatchFcForward(const BatchFc& fc, const float* x, const float* w, const float* bias, float* y);
 
-// Writes all three gradients: dx as x, dw as w, dbias (G, O).
+// Writes all three gradients: dx like x, dw like w, dbias (G, O).
 void BatchFcBackward(const BatchFc& fc, const float* x, const float* w, const float* dy, float* dx,
                      float* dw, float* dbias);
 

@@ -8,8 +8,8 @@
 namespace pbx {
 namespace {
 
-// fn(offset, column, width): a run of one row's columns to normalise; skip(offset, width): a slot
-// without shows.
+// Calls fn(offset, column, width) for each run of columns of a row to normalise, and skip(offset,
+// width) for each slot without shows.
 template <typename Fn, typename Skip>
 void ForEachRun(const DataNorm& norm, const float* x, Fn fn, Skip skip) {
   const size_t width = norm.slot_dim == 0 ? norm.columns : norm.slot_dim;
@@ -64,7 +64,7 @@ void DataNormBackward(const DataNorm& norm, const float* x, const float* means, 
 
 void DataNormUpdate(const DataNorm& norm, const DataNormSums& sums, const float* x, float* size,
                     float* sum, float* square_sum) {
-  // In double: what is added is up to 1e7 times smaller than what it is added to.
+  // In double, because a term is up to 1e7 times smaller than the sum.
   std::vector<double> means(norm.columns), count(norm.columns), total(norm.columns),
       squares(norm.columns);
   for (size_t c = 0; c < norm.columns; ++c) means[c] = sums.sum[c] / sums.size[c];

@@ -1,4 +1,4 @@
-// data_norm: normalises columns by running sums over all that was seen, not over the batch.
+// data_norm: normalises columns by running sums over all data so far, not over the batch.
 //
 // Letters: N = instances, C = columns.
 #pragma once
@@ -9,20 +9,20 @@ namespace pbx {
 
 struct DataNorm {
   size_t instances = 0, columns = 0;
-  // Width of a slot whose first column is its show count: a slot that nothing has shown (within
-  // 1e-7 of 0) gives zeros and does not count. 0: none is looked for. Divides C.
+  // Width of a slot whose first column is its show count. A slot whose show count is 0 (within
+  // 1e-7) gives zeros and does not count. 0: no such slots. Divides C.
   size_t slot_dim = 0;
   float epsilon = 1e-5f;           // added to the mean square of a batch
-  float decay = 0.9999999f;        // of the sums, a step
-  const float* scale_w = nullptr;  // (C), and bias (C): applied last; ones and zeros for neither
+  float decay = 0.9999999f;        // of the sums, per step
+  const float* scale_w = nullptr;  // (C), and bias (C): applied last; null: ones and zeros
   const float* bias = nullptr;
 };
 
-// The running sums, each (C). As sums over instances weighted by their age.
+// The running sums, each (C): sums over instances, weighted by their age.
 struct DataNormSums {
   const float* size = nullptr;
   const float* sum = nullptr;
-  const float* square_sum = nullptr;  // of distances from the mean of their time
+  const float* square_sum = nullptr;  // of squared distances from the mean at that time
 };
 
 // y (N, C) = (x - means) * scales * scale_w + bias, with means = sum / size and
@@ -34,9 +34,9 @@ void DataNormForward(const DataNorm& norm, const DataNormSums& sums, const float
 void DataNormBackward(const DataNorm& norm, const float* x, const float* means, const float* scales,
                       const float* dy, float* dx, float* dscale_w, float* dbias);
 
-// to = sums * decay + what the batch adds: 1, the mean of x, the mean of (x - means)^2 + epsilon;
-// nothing for a column without an instance that counts. Uses neither scale_w nor bias. to may be
-// sums.
+// to = sums * decay + the terms of the batch. The terms are 1, the mean of x, and the mean of (x -
+// means)^2 + epsilon. A column without an instance that counts gets no terms. scale_w and bias are
+// not used. `to` may be the same arrays as sums.
 void DataNormUpdate(const DataNorm& norm, const DataNormSums& sums, const float* x, float* size,
                     float* sum, float* square_sum);
 

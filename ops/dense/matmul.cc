@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-// The thread sanitizer's runtime is not up yet when the loader chooses a clone.
+// The runtime of the thread sanitizer is not initialised yet when the loader chooses a clone.
 #if defined(__SANITIZE_THREAD__)
 #define PBX_VECTOR_CLONES
 #else
@@ -15,9 +15,9 @@ namespace {
 typedef float Float16 __attribute__((vector_size(64)));
 typedef float Float4 __attribute__((vector_size(16)));
 
-constexpr size_t kRows = 6;  // of c, held in registers together with one row of b
+constexpr size_t kRows = 6;  // rows of c that are in registers together with one row of b
 
-// c(0..rows, 0..lanes of V) += a * b. Rows is a constant, so that sums stay in registers.
+// c(0..rows, 0..lanes of V) += a * b. Rows is a constant so that the sums stay in registers.
 template <typename V, size_t Rows>
 __attribute__((always_inline)) inline void Tile(size_t inner, const MatrixView& a, const float* b,
                                                 size_t b_stride, float* c, size_t c_stride) {

@@ -1,12 +1,12 @@
-// MatMulAdd: the one dense product that rank_attention and batch_fc are made of.
+// MatMulAdd: the matrix product that rank_attention and batch_fc use.
 #pragma once
 
 #include <cstddef>
 
 namespace pbx {
 
-// Where element (i, k) of a matrix lies: data[i * row_stride + k * column_stride]. A transposed
-// view swaps the two strides.
+// Element (i, k) of the matrix is data[i * row_stride + k * column_stride]. A transposed view swaps
+// the strides.
 struct MatrixView {
   const float* data = nullptr;
   size_t row_stride = 0;
@@ -14,15 +14,15 @@ struct MatrixView {
 };
 
 // c(i, j) += sum over k of a(i, k) * b(k, j), for a (rows, inner), b (inner, columns) and c (rows,
-// columns); b and c have columns that lie side by side, c overlaps neither.
+// columns). The columns of b and c are contiguous, and c overlaps neither a nor b.
 //
-// k ascends and there is no fused multiply-add: the same bits on every vector path, which is chosen
-// at run time.
+// k ascends and there is no fused multiply-add, so every vector path gives the same bits. The path
+// is chosen at run time.
 void MatMulAdd(size_t rows, size_t inner, size_t columns, const MatrixView& a, const float* b,
                size_t b_stride, float* c, size_t c_stride);
 
-// to (columns, rows) = transposed from (rows, columns), whose rows lie from_stride apart. What
-// MatMulAdd needs of a transposed b.
+// to (columns, rows) = the transpose of from (rows, columns), whose rows are from_stride apart.
+// MatMulAdd needs it for a transposed b.
 void Transpose(size_t rows, size_t columns, const float* from, size_t from_stride, float* to);
 
 }  // namespace pbx

@@ -8,7 +8,8 @@
 namespace pbx {
 namespace {
 
-// fn(instance, block, row): every pair that counts, in order. block: of param, among R * R.
+// Calls fn(instance, block, row) for every pair that counts, in order. block: the number of one of
+// the R * R blocks of param.
 template <typename Fn>
 void ForEachPair(const RankAttention& attention, Fn fn) {
   const size_t stride = 2 * attention.max_rank + 1;
@@ -40,8 +41,8 @@ Status CheckRanks(const RankAttention& attention) {
       const int32_t row = line[at + 1];
       if (row < 0 || static_cast<size_t>(row) >= attention.instances) {
         return Error(Code::kInvalidArgument,
-                     "RankOffset: row %zu, column %zu names row %d, expected one of the %zu of X",
-                     i, at + 1, row, attention.instances);
+                     "RankOffset: row %zu, column %zu names row %d, but X has %zu rows", i, at + 1,
+                     row, attention.instances);
       }
     }
   }

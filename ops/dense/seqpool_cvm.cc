@@ -39,7 +39,7 @@ std::vector<HeadFeature> HeadOf(const SeqpoolCvm& config) {
   return head;
 }
 
-// As float arithmetic has it: minus infinity at 0, NaN below.
+// As in float arithmetic: minus infinity if sum + 1 is 0, NaN if sum + 1 is below 0.
 float LogOfCount(double sum) {
   const float x = static_cast<float>(sum) + 1.0f;
   if (x > 0.0f) return Log(x);
@@ -60,8 +60,8 @@ bool IsLeftOut(const SeqpoolCvm& config, const SeqpoolPlan& plan, size_t slot, c
   return std::sqrt(squares) + std::fabs(weights[0]) < config.embed_threshold;
 }
 
-// Rounds towards zero after adding a half, as PaddleBox does. From 2^24 on every float is a
-// multiple already, and the conversion to int would leave its range.
+// Adds a half and rounds towards zero, as PaddleBox does. From 2^24 on every float is an integer
+// already, and a conversion to int would overflow.
 float Quantised(float weight, float ratio) {
   const float scaled = weight * ratio;
   if (!(std::fabs(scaled) < 16777216.0f)) return weight;
@@ -111,7 +111,7 @@ Result<SeqpoolPlan> PlanSeqpool(const SeqpoolCvm& config, int64_t columns) {
   if (config.cvm_offset < least || counts < config.cvm_offset || columns <= counts) {
     return Error(Code::kInvalidArgument,
                  "%scvm_offset = %d and Values of %lld columns: expected at least %d counts at the "
-                 "front of a row, and one weight past them",
+                 "front of a row, and one weight after them",
                  pcoc ? "max_cvm_offset, " : "", config.cvm_offset, static_cast<long long>(columns),
                  least);
   }
@@ -125,12 +125,12 @@ Result<SeqpoolPlan> PlanSeqpool(const SeqpoolCvm& config, int64_t columns) {
       (config.embed_columns > 0 && config.concat > 1)) {
     return Error(Code::kInvalidArgument,
                  "embed_thres_size = %d with embedx_concate_size = %d: expected 0 to %lld, the "
-                 "weights of a row, and 0 when rows are put side by side",
+                 "weights of a row, and 0 if rows are concatenated",
                  config.embed_columns, config.concat, static_cast<long long>(columns - counts));
   }
   if (config.thresholds.size() > 1 &&
       config.thresholds.size() != static_cast<size_t>(config.slots)) {
-    return Error(Code::kInvalidArgument, "threshold_vec has %zu values, expected one a slot: %d",
+    return Error(Code::kInvalidArgument, "threshold_vec has %zu values, expected one per slot: %d",
                  config.thresholds.size(), config.slots);
   }
   SeqpoolPlan plan;
@@ -168,7 +168,7 @@ Status JoinSlots(const int32_t* offsets, size_t slots, size_t instances,
       return Error(
           Code::kInvalidArgument,
           "Offsets of slot %zu go from %d to %d after %lld rows of earlier slots: expected "
-          "from 0, and fewer than 2^31 rows in all",
+          "from 0, and fewer than 2^31 rows in total",
           s, own[0], own[instances], static_cast<long long>(base));
     }
     for (size_t b = 1; b <= instances; ++b) joined->push_back(static_cast<int32_t>(base + own[b]));
@@ -211,7 +211,7 @@ void SeqpoolCvmBackward(const SeqpoolCvm& config, const SeqpoolPlan& plan, const
   for (size_t b = 0; b < instances; ++b) {
     const bool masked = mask != nullptr && mask[b] == 0;
     std::fill(front.begin(), front.end(), 0.0f);
-    // PaddleBox leaves the counts at zero too where weights are skipped.
+    // As in PaddleBox the counts stay zero too if weights are skipped.
     if (!masked && plan.skipped == 0)
       std::copy(cvm + b * cvm_columns, cvm + (b + 1) * cvm_columns, front.begin());
     for (size_t s = 0; s < static_cast<size_t>(config.slots); ++s, dout += plan.width) {

@@ -1,5 +1,5 @@
-// The C interface of ops/cuda for those above it: its errors, who closes what, and what an
-// operator's tensors are there.
+// Helpers around the C interface of ops/cuda: its errors as Status, owning pointers, and its
+// arguments for an operator's tensors.
 #pragma once
 
 #include "base/status.h"
@@ -16,7 +16,7 @@ inline Status StatusOf(int code, const char* what, const char* where_full = "") 
   return Error(of, "%s: %s%s", what, pbx_hbm_error(), code == PBX_HBM_MEMORY ? where_full : "");
 }
 
-// For std::unique_ptr.
+// Deleters for std::unique_ptr.
 struct Close {
   void operator()(pbx_hbm* hbm) const { pbx_hbm_close(hbm); }
   void operator()(pbx_hbm_table* table) const { pbx_hbm_drop(table); }
@@ -24,7 +24,7 @@ struct Close {
   void operator()(pbx_hbm_report* pinned) const { pbx_hbm_free_pinned(pinned); }
 };
 
-inline pbx_hbm_segments SegmentsOf(const DeviceBatch& batch) {
+inline pbx_hbm_segments SegmentsOf(const BatchIds& batch) {
   pbx_hbm_segments segments{};
   segments.ids = batch.ids;
   segments.nnz = batch.nnz;
@@ -50,7 +50,7 @@ inline pbx_hbm_gradient GradientOfRows(size_t n, int dim, const float* grad, flo
   return gradient;
 }
 
-inline pbx_hbm_gradient GradientOfPooled(const DeviceBatch& batch, int dim, const float* show_click,
+inline pbx_hbm_gradient GradientOfPooled(const BatchIds& batch, int dim, const float* show_click,
                                          const float* grad) {
   pbx_hbm_gradient gradient{};
   gradient.grad = grad;
@@ -65,9 +65,8 @@ inline pbx_hbm_gradient GradientOfPooled(const DeviceBatch& batch, int dim, cons
   return gradient;
 }
 
-// Puts dense (instances, dense_width) behind the slots of out. A pbx_hbm_code.
-inline int CopyDense(const DeviceBatch& batch, int dim, const float* dense, float* out,
-                     void* stream) {
+// Copies dense (instances, dense_width) after the slots of out. Returns a pbx_hbm_code.
+inline int CopyDense(const BatchIds& batch, int dim, const float* dense, float* out, void* stream) {
   if (batch.dense_width == 0) return PBX_HBM_OK;
   const size_t of_slot = static_cast<size_t>(dim) + (batch.use_cvm ? 3 : 1);
   const size_t pooled = batch.slots * of_slot, dense_bytes = batch.dense_width * sizeof(float);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cuda/hbm.h"
-#include "device/device_arguments.h"
+#include "device/hbm_rows.h"
 
 namespace pbx {
 namespace {
@@ -14,8 +14,8 @@ namespace {
 // A batch on the device.
 struct Side {
   std::unique_ptr<pbx_hbm_table, Close> table;
-  pbx_hbm_report told{};  // of what it has met, what was said
-  int32_t stamp = 0;      // 0: there is none
+  pbx_hbm_report told{};  // the part of its report that was returned as errors
+  int32_t stamp = 0;      // 0: no batch
   bool read_only = false;
   size_t n = 0;
 };
@@ -27,10 +27,10 @@ Status NoExpand(const char* what) {
 
 }  // namespace
 
-class DeviceBatchTable::Rows : public DeviceRows {
+class DeviceBatchTable::Rows : public HbmRows<DeviceRows> {
  public:
   Rows(const BatchTableConfig& config, const HbmDeviceConfig& device)
-      : config_(config), device_(device) {}
+      : HbmRows(device, config.embedx_dim, ""), config_(config) {}
 
   Status Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only);
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
@@ -39,63 +39,52 @@ class DeviceBatchTable::Rows : public DeviceRows {
   size_t rows() const { return open_.n; }
   int32_t stamp() const { return open_.stamp; }
 
-  bool on_cpu() const override { return device_.host_is_device; }
-  Status Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) override;
-  Status Pull(const int32_t* ids, size_t n, float* out, void* stream) override;
-  Status PullExtended(const int32_t* ids, size_t n, float* out, void* stream) override;
-  Status PullPooled(const DeviceBatch& batch, float* out, const float* dense,
-                    void* stream) override;
-  size_t PlanRoom(size_t nnz) const override { return pbx_hbm_plan_room(nnz); }
-  Status Plan(const DeviceBatch& batch, int32_t* plan, void* stream) override;
-  Status Push(const int32_t* plan, size_t plan_size, size_t n, const float* grad, float scale,
-              void* stream) override;
-  Status PushExtended(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                      float scale, void* stream) override;
-  Status PushPooled(const DeviceBatch& batch, const int32_t* plan, size_t plan_size,
-                    const float* show_click, const float* grad, void* stream) override;
+  Status PullExtended(const int32_t*, size_t, float*, void*) override { return NoExpand("pull"); }
+  Status PushExtended(const int32_t*, size_t, size_t, const float*, float, void*) override {
+    return NoExpand("push");
+  }
 
  private:
   Status OpenDevice();
-  Status CheckOpen(const char* what) const;
-  Status Merge(const int32_t* plan, size_t plan_size, pbx_hbm_gradient gradient, void* stream);
   Status CheckMet() const;
 
+  Status CheckOpen(const char* what) const override;
+  pbx_hbm* hbm() const override { return hbm_.get(); }
+  pbx_hbm_table* open_table() const override { return open_.table.get(); }
+  int32_t open_stamp() const override { return open_.stamp; }
+  Status Called(size_t /*n*/, void* stream) override {
+    stream_ = stream;
+    return Status::Ok();
+  }
+  Status PushGradient(const int32_t* plan, size_t plan_size, pbx_hbm_gradient gradient,
+                      void* stream) override;
+
   const BatchTableConfig config_;
-  const HbmDeviceConfig device_;
-  std::unique_ptr<pbx_hbm, Close> hbm_;  // before what is on it
+  std::unique_ptr<pbx_hbm, Close> hbm_;  // destroyed after its tables
   std::unique_ptr<pbx_hbm_staging, Close> staging_;
   Side next_, open_;
-  void* stream_ = nullptr;  // of the operators
+  void* stream_ = nullptr;  // of the last operator
 };
-
-Status DeviceBatchTable::Rows::PullExtended(const int32_t*, size_t, float*, void*) {
-  return NoExpand("pull");
-}
-
-Status DeviceBatchTable::Rows::PushExtended(const int32_t*, size_t, size_t, const float*, float,
-                                            void*) {
-  return NoExpand("push");
-}
 
 Status DeviceBatchTable::Rows::OpenDevice() {
   if (hbm_ != nullptr) return Status::Ok();
-  PBX_RETURN_IF_ERROR(CheckBackend(config_.name, device_));
-  // Rules without state: a row is what a pull reads and no more.
+  PBX_RETURN_IF_ERROR(CheckBackend(config_.name, device()));
+  // Rules without state: a row holds only what a pull reads.
   pbx_hbm_config config{};
   config.embedx_dim = config_.embedx_dim;
   config.embed.kind = config.embedx.kind = static_cast<int32_t>(RuleKind::kNaive);
   pbx_hbm* opened = nullptr;
-  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_open(&config, device_.device, &opened), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(pbx_hbm_open(&config, device().device, &opened), "the GPU"));
   std::unique_ptr<pbx_hbm, Close> hbm(opened);
   std::unique_ptr<pbx_hbm_table, Close> tables[2];
   for (auto& table : tables) {
     pbx_hbm_table* made = nullptr;
-    PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_begin_batch(opened, &made), "a batch's rows on the GPU"));
+    PBX_RETURN_IF_ERROR(Check(pbx_hbm_begin_batch(opened, &made), "a batch's rows on the GPU"));
     table.reset(made);
   }
   pbx_hbm_staging* staging = nullptr;
   PBX_RETURN_IF_ERROR(
-      StatusOf(pbx_hbm_open_staging(opened, &staging), "buffers between ranks and the GPU"));
+      Check(pbx_hbm_open_staging(opened, &staging), "buffers between ranks and the GPU"));
   hbm_ = std::move(hbm);
   staging_.reset(staging);
   next_.table = std::move(tables[0]);
@@ -110,8 +99,8 @@ Status DeviceBatchTable::Rows::Prepare(int32_t stamp, const uint64_t* keys, size
     return Error(Code::kInvalidArgument, "batch of table '%s': stamp %d, expected one above 0",
                  config_.name.c_str(), stamp);
   }
-  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_renew(next_.table.get(), keys, n, stamp, read_only ? 1 : 0),
-                               "a batch's rows on the GPU"));
+  PBX_RETURN_IF_ERROR(Check(pbx_hbm_renew(next_.table.get(), keys, n, stamp, read_only ? 1 : 0),
+                            "a batch's rows on the GPU"));
   next_.stamp = stamp;
   next_.read_only = read_only;
   next_.n = n;
@@ -123,16 +112,16 @@ Status DeviceBatchTable::Rows::Fill(size_t first, const int32_t* at, size_t coun
   for (size_t i = 0; i < count; ++i) {
     const size_t place = at != nullptr ? static_cast<size_t>(at[i]) : first + i;
     if (place >= next_.n) {
-      return Error(Code::kInvalidArgument,
-                   "batch of table '%s': row %lld is filled, it has %zu rows", config_.name.c_str(),
-                   at != nullptr ? static_cast<long long>(at[i]) : static_cast<long long>(place),
-                   next_.n);
+      return Error(
+          Code::kInvalidArgument,
+          "batch of table '%s': cannot fill row %lld, the batch has %zu rows", config_.name.c_str(),
+          at != nullptr ? static_cast<long long>(at[i]) : static_cast<long long>(place), next_.n);
     }
     if (at == nullptr && first + count <= next_.n) break;
   }
-  return StatusOf(pbx_hbm_stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at,
-                                     first, values, count),
-                  "rows from other ranks");
+  return Check(pbx_hbm_stage_fill(staging_.get(), next_.table.get(), PBX_HBM_WIRE_FLOAT32, at,
+                                  first, values, count),
+               "rows from other ranks");
 }
 
 Status DeviceBatchTable::Rows::Open() {
@@ -140,41 +129,42 @@ Status DeviceBatchTable::Rows::Open() {
     return Error(Code::kFailedPrecondition, "table '%s': no batch is prepared",
                  config_.name.c_str());
   }
-  // Gradients tell what a batch met; those of an evaluation have none.
+  // Merged reports the errors of a training batch. An evaluation batch has no gradients and no call
+  // of Merged, so its errors are reported here.
   const bool of_this_pass = open_.stamp == next_.stamp && open_.read_only;
   const Status met = of_this_pass ? CheckMet() : Status::Ok();
   std::swap(open_, next_);
   next_.stamp = 0;
   PBX_RETURN_IF_ERROR(met);
-  // What it met in a batch that was given up is not this one's.
-  return StatusOf(pbx_hbm_report_of(open_.table.get(), &open_.told, nullptr), "the GPU's counters");
+  // Errors that the device found in a batch that was dropped do not belong to this batch.
+  return Check(pbx_hbm_report_of(open_.table.get(), &open_.told, nullptr), "the GPU's counters");
 }
 
-// Of the open batch, once its operators are done.
+// Errors of the open batch. Waits for its operators.
 Status DeviceBatchTable::Rows::CheckMet() const {
-  PBX_RETURN_IF_ERROR(StatusOf(pbx_hbm_synchronize(stream_), "the GPU"));
+  PBX_RETURN_IF_ERROR(Check(pbx_hbm_synchronize(stream_), "the GPU"));
   pbx_hbm_report met{};
   PBX_RETURN_IF_ERROR(
-      StatusOf(pbx_hbm_report_of(open_.table.get(), &met, nullptr), "the GPU's counters"));
+      Check(pbx_hbm_report_of(open_.table.get(), &met, nullptr), "the GPU's counters"));
   if (met.out_of_range != open_.told.out_of_range) {
     return Error(Code::kInvalidArgument,
                  "table '%s': %" PRIu64
-                 " ids, lists or plans name what the batch of pass %d does not have, or are of "
-                 "another pass: pack batches for the open pass",
+                 " ids, lists or plans do not fit the batch of pass %d, or belong to another pass: "
+                 "pack batches for the open pass",
                  config_.name.c_str(), met.out_of_range - open_.told.out_of_range, open_.stamp);
   }
   if (met.absent != open_.told.absent) {
     return Error(Code::kInvalidArgument,
                  "%" PRIu64 " feasigns, one of them %" PRIu64
-                 " or below, are not among those of the open batch: with several ranks a program "
-                 "may pull what its dataset feeds",
+                 " or below, are not in the open batch: with several ranks a program can pull only "
+                 "the feasigns of the batch that its dataset feeds",
                  met.absent - open_.told.absent, met.an_absent);
   }
   if (met.bad_rows != open_.told.bad_rows && config_.on_bad_grad == OnBadGrad::kError) {
     return Error(Code::kNotFinite,
                  "push: the gradient (or show, click) of %" PRIu64
-                 " rows is NaN or infinite. Nothing of this batch has moved them: give the pass "
-                 "up, or set table.on_bad_grad to skip or clip",
+                 " rows is NaN or infinite. This batch has not changed these rows: abandon the "
+                 "pass, or set table.on_bad_grad to skip or clip",
                  met.bad_rows - open_.told.bad_rows);
   }
   return Status::Ok();
@@ -183,7 +173,7 @@ Status DeviceBatchTable::Rows::CheckMet() const {
 Status DeviceBatchTable::Rows::Merged(float* out) {
   PBX_RETURN_IF_ERROR(CheckOpen("merged gradients"));
   PBX_RETURN_IF_ERROR(
-      StatusOf(pbx_hbm_sums(open_.table.get(), out, stream_), "gradients for other ranks"));
+      Check(pbx_hbm_sums(open_.table.get(), out, stream_), "gradients for other ranks"));
   return CheckMet();
 }
 
@@ -195,65 +185,18 @@ Status DeviceBatchTable::Rows::CheckOpen(const char* what) const {
                config_.name.c_str());
 }
 
-Status DeviceBatchTable::Rows::Find(const int64_t* feasigns, size_t n, int32_t* ids, void* stream) {
-  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-  stream_ = stream;
-  const auto* const bits = reinterpret_cast<const uint64_t*>(feasigns);
-  return StatusOf(pbx_hbm_find(open_.table.get(), bits, n, ids, stream), "find");
-}
-
-Status DeviceBatchTable::Rows::Pull(const int32_t* ids, size_t n, float* out, void* stream) {
-  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-  stream_ = stream;
-  return StatusOf(pbx_hbm_pull(open_.table.get(), ids, n, out, stream), "pull");
-}
-
-Status DeviceBatchTable::Rows::PullPooled(const DeviceBatch& batch, float* out, const float* dense,
-                                          void* stream) {
-  PBX_RETURN_IF_ERROR(CheckOpen("pull"));
-  stream_ = stream;
-  const pbx_hbm_segments segments = SegmentsOf(batch);
-  PBX_RETURN_IF_ERROR(
-      StatusOf(pbx_hbm_pull_pooled(open_.table.get(), &segments, out, stream), "pull_pooled"));
-  return StatusOf(CopyDense(batch, config_.embedx_dim, dense, out, stream), "pull_pooled");
-}
-
-Status DeviceBatchTable::Rows::Plan(const DeviceBatch& batch, int32_t* plan, void* stream) {
-  PBX_RETURN_IF_ERROR(CheckOpen("push"));
-  if (batch.shared.list_of != nullptr) {
-    return Error(Code::kInvalidArgument,
-                 "push: instances share lists, and no plan was fed: the GPU makes plans of batches "
-                 "with a list for each slot of each instance");
-  }
-  const size_t segments = batch.offsets == nullptr ? batch.nnz : batch.instances * batch.slots;
-  return StatusOf(pbx_hbm_plan(hbm_.get(), batch.ids, batch.offsets, segments, batch.nnz,
-                               open_.stamp, plan, stream),
-                  "plan");
-}
-
-Status DeviceBatchTable::Rows::Merge(const int32_t* plan, size_t plan_size,
-                                     pbx_hbm_gradient gradient, void* stream) {
+Status DeviceBatchTable::Rows::PushGradient(const int32_t* plan, size_t plan_size,
+                                            pbx_hbm_gradient gradient, void* stream) {
   PBX_RETURN_IF_ERROR(CheckOpen("push"));
   if (open_.read_only) {
-    return Error(Code::kFailedPrecondition,
-                 "push: pass %d is an evaluation, its rows do not change", open_.stamp);
+    return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation and changes no rows",
+                 open_.stamp);
   }
-  stream_ = stream;
   gradient.clip = config_.on_bad_grad == OnBadGrad::kClip ? 1 : 0;
   gradient.bound = config_.bad_grad_bound;
-  return StatusOf(pbx_hbm_merge(open_.table.get(), plan, plan_size, &gradient, stream), "push");
-}
-
-Status DeviceBatchTable::Rows::Push(const int32_t* plan, size_t plan_size, size_t n,
-                                    const float* grad, float scale, void* stream) {
-  return Merge(plan, plan_size, GradientOfRows(n, config_.embedx_dim, grad, scale), stream);
-}
-
-Status DeviceBatchTable::Rows::PushPooled(const DeviceBatch& batch, const int32_t* plan,
-                                          size_t plan_size, const float* show_click,
-                                          const float* grad, void* stream) {
-  return Merge(plan, plan_size, GradientOfPooled(batch, config_.embedx_dim, show_click, grad),
-               stream);
+  PBX_RETURN_IF_ERROR(
+      Check(pbx_hbm_merge(open_.table.get(), plan, plan_size, &gradient, stream), "push"));
+  return Called(0, stream);
 }
 
 // ---- The table
@@ -280,8 +223,8 @@ int32_t DeviceBatchTable::stamp() const { return rows_->stamp(); }
 
 Result<OpenRows> DeviceBatchTable::Open(const char* what) const {
   return Error(Code::kFailedPrecondition,
-               "%s: the rows of table '%s' are on the GPU (hbm.place): they are reached by "
-               "operators with tensors there",
+               "%s: the rows of table '%s' are on the GPU (hbm.place): use operators with tensors "
+               "on the GPU",
                what, name_.c_str());
 }
 

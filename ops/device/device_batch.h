@@ -1,5 +1,5 @@
-// DeviceBatchTable: as BatchTable (table/batch_table.h), its rows in the memory of a device. What
-// is filled in, and what pushes have merged, is in the host's.
+// DeviceBatchTable: a BatchTable (table/batch_table.h) with its rows in the memory of a device.
+// Rows to fill in and merged gradients are in the host's memory.
 //
 //   Prepare(keys) -> Fill ... -> Open -> operators -> Merged -> Prepare ...
 //
@@ -23,22 +23,21 @@ class DeviceBatchTable : public RowAccess {
   const RowLayout& layout() const override { return layout_; }
   DeviceRows* device() const override;
 
-  // keys: (n) ascending. Its rows read as zeros until they are filled. stamp: > 0, as in the
-  // batch's plan. read_only: of an evaluation. Opens the device when the first batch comes.
+  // keys: (n) ascending. Its rows are zeros until they are filled. stamp: > 0, as in the batch's
+  // plan. read_only: the batch is for evaluation. Opens the device for the first batch.
   Status Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only);
-  // values: (count, P). at: (count) places among the prepared rows, or null: [first, first +
-  // count).
+  // values: (count, P). at: (count) indexes of prepared rows, or null: [first, first + count).
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
-  // The prepared batch is the open one from here on; that before it is gone.
+  // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
 
-  // What pushes have merged for each row of the open batch, once they are done. out: (rows, P).
-  // Tells what they met, as DeviceRows says.
+  // Waits for the pushes of the open batch and copies the merged gradients of its rows. out: (rows,
+  // P). Returns the errors that the device has found (see DeviceRows).
   Status Merged(float* out);
   size_t rows() const;
   size_t columns() const { return 3 + static_cast<size_t>(layout_.embedx_dim); }  // P
 
-  // The device's operators find rows there: FailedPrecondition.
+  // FailedPrecondition: operators on the device look rows up there.
   Status Translate(const uint64_t* feasigns, size_t n, int32_t* out) override;
 
  protected:

@@ -1,5 +1,5 @@
-// The pass's rows in a GPU's memory, by ops/cuda. Built without CUDA its device is the host: the
-// same calls and the same bits, for tests of everything but speed.
+// The rows of a pass in the memory of a GPU, using ops/cuda. Without CUDA the device is the host:
+// it makes the same calls and gives the same bits, so that everything except speed can be tested.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@ namespace pbx {
 
 struct HbmDeviceConfig {
   int device = 0;
-  bool host_is_device = false;  // what the caller expects of this build
+  bool host_is_device = false;  // the build that the caller expects
 };
 
-// "cuda" or "host": what ops/cuda was compiled for.
+// "cuda" or "host": the device that ops/cuda was compiled for.
 const char* HbmBackend();
 
-// FailedPrecondition where that is not what the caller expects. table: its name.
+// FailedPrecondition if HbmBackend is not what config expects. table: its name, for the message.
 Status CheckBackend(const std::string& table, const HbmDeviceConfig& config);
 
-// Opens the device when the first pass begins, so that a store can be read where there is none.
-// table: its accessor, slot_rates, precision and what becomes of bad gradients.
+// Opens the device when the first pass begins, so that a store can be read on a machine without
+// one. Of table it uses name, accessor, slot_rates, precision, on_bad_grad and bad_grad_bound.
 std::unique_ptr<DevicePass> NewHbmDevice(const TableConfig& table, const HbmDeviceConfig& config);
 
 }  // namespace pbx

@@ -8,12 +8,12 @@ namespace {
 
 __extension__ typedef unsigned __int128 Wide;  // areas of 10^10 samples do not fit 64 bits
 
-// PaddleBox's constants: a group of neighbouring buckets is closed as too wide or as large enough.
+// PaddleBox's constants: a group of neighbouring buckets ends when it is too wide, or large enough.
 constexpr double kMaxSpan = 0.01;
 constexpr double kRelativeErrorBound = 0.05;
 constexpr double kClip = 1e-7;
 
-// Twice the area under the curve, in units of one negative times one positive.
+// Twice the area under the ROC curve, in units of one negative times one positive.
 Wide DoubledArea(const std::vector<uint64_t>& negative, const std::vector<uint64_t>& positive) {
   Wide area = 0;
   uint64_t above = 0;  // positives in higher buckets
@@ -41,7 +41,7 @@ double BucketError(const std::vector<uint64_t>& negative, const std::vector<uint
     clicks += static_cast<double>(positive[i]);
     const double adjusted = predicted / shows;
     const double relative_error = std::sqrt((1 - adjusted) / (adjusted * shows));
-    if (relative_error < kRelativeErrorBound) {  // false for adjusted == 0, where it is infinite
+    if (relative_error < kRelativeErrorBound) {  // false if adjusted == 0: infinite error
       error_sum += std::fabs(clicks / shows / adjusted - 1) * shows;
       error_shows += shows;
       last_ctr = -1;
@@ -81,7 +81,7 @@ Status BucketAuc::Add(const float* predictions, const float* labels, size_t n) {
 
 Status BucketAuc::Merge(const BucketAuc& other) {
   if (other.negative_.size() != negative_.size()) {
-    return Error(Code::kInvalidArgument, "a metric of %zu buckets cannot take in one of %zu",
+    return Error(Code::kInvalidArgument, "cannot merge a metric of %zu buckets with one of %zu",
                  negative_.size(), other.negative_.size());
   }
   for (size_t i = 0; i < negative_.size(); ++i) {
@@ -143,7 +143,7 @@ Status BucketAuc::SetState(const State& state) {
   for (size_t i = 0; fits && i < n; ++i) fits = state.bucket[i] < negative_.size();
   if (!fits) {
     return Error(Code::kInvalidArgument,
-                 "the state is of a metric with %zu buckets and %zu sums, expected %zu and %zu",
+                 "the state has %zu buckets and %zu sums, expected %zu and %zu",
                  static_cast<size_t>(state.buckets), state.sums.size(), negative_.size(),
                  (ErrorSums::kSums + 1) * ExactSum::kChunks);
   }

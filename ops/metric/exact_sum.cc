@@ -6,7 +6,7 @@
 namespace pbx {
 namespace {
 
-constexpr int kLowest = -1074;  // exponent of the smallest double, and of bit 0 of chunk 0
+constexpr int kLowest = -1074;  // exponent of the smallest double and of bit 0 of chunk 0
 
 }  // namespace
 
@@ -16,12 +16,12 @@ void ExactSum::Add(double x) {
   const uint64_t exponent = (bits >> 52) & 0x7ff;
   const uint64_t fraction = bits & ((1ull << 52) - 1);
   const uint64_t mantissa = exponent == 0 ? fraction : fraction | (1ull << 52);
-  // Bit 0 of the mantissa stands at this bit of the whole.
+  // The place in the whole number of bit 0 of the mantissa.
   const uint64_t place = exponent == 0 ? 0 : exponent - 1;
   const size_t chunk = place / 32;
   const uint64_t shift = place % 32;
   const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
-  const uint64_t low = mantissa << shift;  // the lower 64 of up to 84 bits
+  const uint64_t low = mantissa << shift;  // the lower 64 bits of up to 84
   const uint64_t high = shift == 0 ? 0 : mantissa >> (64 - shift);
   chunks_[chunk] += sign * static_cast<int64_t>(low & 0xffffffffu);
   chunks_[chunk + 1] += sign * static_cast<int64_t>(low >> 32);
@@ -29,12 +29,12 @@ void ExactSum::Add(double x) {
   if (++adds_ == kMostAdds) Carry();
 }
 
-// Leaves every chunk but the last in [0, 2^32).
+// Brings every chunk except the last into [0, 2^32).
 void ExactSum::Carry() {
   int64_t carry = 0;
   for (size_t i = 0; i + 1 < kChunks; ++i) {
     const int64_t sum = chunks_[i] + carry;
-    carry = sum >> 32;  // rounds down, also below zero
+    carry = sum >> 32;  // rounds down, also for negative sums
     chunks_[i] = sum & 0xffffffff;
   }
   chunks_[kChunks - 1] += carry;
@@ -70,8 +70,8 @@ double ExactSum::value() const {
   size_t top = kChunks;
   while (top > 0 && magnitude.chunks_[top - 1] == 0) --top;
   if (top == 0) return 0;
-  // The upper 64 bits; the lowest of them also stands for whatever is below, so that the conversion
-  // to double rounds as the whole sum would.
+  // The upper 64 bits. Their lowest bit is also set if any bit below them is set, so that the
+  // conversion to double rounds like the whole sum.
   const auto at = [&](size_t back) {
     return top > back ? static_cast<uint64_t>(magnitude.chunks_[top - 1 - back]) : 0;
   };

@@ -1,7 +1,7 @@
-// ExactSum: a sum of doubles without rounding, so that it does not depend on the order or on how
-// the terms were spread over batches, threads and ranks. A "small superaccumulator" (Neal, "Fast
-// exact summation using small and large superaccumulators", 2015): a fixed-point number that covers
-// every double, in chunks of 32 bits that are carried on now and then.
+// ExactSum: a sum of doubles without rounding. It does not depend on the order of the terms, or on
+// how they are distributed over batches, threads and ranks. It is a "small superaccumulator" (Neal,
+// "Fast exact summation using small and large superaccumulators", 2015): a fixed-point number that
+// covers every double, in chunks of 32 bits whose carries are propagated from time to time.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@ namespace pbx {
 
 class ExactSum {
  public:
-  static constexpr size_t kChunks = 68;  // 2^-1074 to 2^1023, and room for 2^46 terms above
+  static constexpr size_t kChunks = 68;  // 2^-1074 to 2^1023, and above it space for 2^46 terms
 
-  void Add(double x);  // finite
+  void Add(double x);  // REQUIRES: finite
   void Merge(const ExactSum& other);
   double value() const;  // the sum, rounded once
 
-  // (kChunks) the one spelling of this sum; a state of any other sum of chunks is taken as it is.
+  // (kChunks) the canonical chunks of this sum. SetState accepts any chunks.
   std::array<int64_t, kChunks> state() const;
   void SetState(const int64_t* chunks);
 

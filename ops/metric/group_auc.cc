@@ -36,7 +36,8 @@ GroupAucValues GroupAuc::Compute() const {
   for (size_t begin = 0, end = 0; begin < sorted.size(); begin = end) {
     uint64_t positives = 0, negatives = 0, doubled_area = 0;
     while (end < sorted.size() && sorted[end].group == sorted[begin].group) {
-      // Instances of one prediction: negatives before them are below, those among them tie.
+      // Instances with the same prediction: earlier negatives are below them, negatives among them
+      // are ties.
       const float prediction = sorted[end].prediction;
       uint64_t clicks = 0, others = 0;
       for (; end < sorted.size() && sorted[end].group == sorted[begin].group &&

@@ -1,6 +1,6 @@
-// GroupAuc: the AUC inside each group (a user, a page view), averaged over groups: PaddleBox's
-// WuAUC, with ties counted half. It keeps what it was given, 16 bytes an instance, since a group
-// may be spread over all batches and ranks; the result does not depend on the order.
+// GroupAuc: computes the AUC of each group (a user, a page view) and averages it over groups. It is
+// PaddleBox's WuAUC, except that ties count half. It stores all instances, 16 bytes each, because a
+// group may be distributed over all batches and ranks. The result does not depend on the order.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 namespace pbx {
 
 struct GroupAucValues {
-  uint64_t groups = 0;  // with both classes; the others have no AUC
-  uint64_t size = 0;    // instances of those groups
-  double uauc = -0.5;   // mean over groups; -0.5 when there is none
-  double wuauc = -0.5;  // mean over their instances
+  uint64_t groups = 0;  // groups with both classes; the others have no AUC
+  uint64_t size = 0;    // instances of these groups
+  double uauc = -0.5;   // mean over groups; -0.5 if there is none
+  double wuauc = -0.5;  // mean weighted by instances
 };
 
 class GroupAuc {
  public:
-  // groups, predictions, labels: (n). A prediction that is NaN, or a label that is not 0 or 1, is
-  // InvalidArgument with its index; nothing is added then.
+  // groups, predictions, labels: (n). If a prediction is NaN or a label is not 0 or 1,
+  // InvalidArgument with its index, and nothing is added.
   Status Add(const uint64_t* groups, const float* predictions, const float* labels, size_t n);
   GroupAucValues Compute() const;
 
-  // What was given, sorted: two states are merged by adding both.
+  // The instances, sorted. To merge two states, add both.
   struct State {
     std::vector<uint64_t> groups;
     std::vector<float> predictions;

@@ -14,7 +14,7 @@ Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged) {
     const KeyList& list = lists[l];
     for (size_t i = 1; i < list.size; ++i) {
       if (list.keys[i - 1] < list.keys[i]) continue;
-      return Error(Code::kInvalidArgument, "keys of list %zu do not ascend at %zu", l, i);
+      return Error(Code::kInvalidArgument, "list %zu: keys do not ascend at index %zu", l, i);
     }
     std::vector<uint64_t> both;
     both.reserve(merged->keys.size() + list.size);
@@ -24,7 +24,7 @@ Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged) {
   }
   const size_t size = merged->keys.size();
   if (size > INT32_MAX) {
-    return Error(Code::kInvalidArgument, "%zu keys, at most %d are possible", size, INT32_MAX);
+    return Error(Code::kInvalidArgument, "%zu unique keys, expected at most %d", size, INT32_MAX);
   }
   bool slots = true, counts = true;
   for (const KeyList& list : lists) {
@@ -49,12 +49,13 @@ Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged) {
 
 Status CompactBatch(int32_t* ids, size_t nnz, int32_t* plan, size_t plan_size, size_t table_rows,
                     std::vector<int32_t>* rows) {
-  // Segments are the operators' to check: they know how many there are.
+  // The operators check segments: they know how many there are.
   Result<PlanView> viewed = ViewPlan(plan, plan_size, table_rows, INT32_MAX);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   rows->assign(view.rows, view.rows + view.unique);
-  // Kept by the thread, and all -1 between calls: clearing it would cost a pass's keys a batch.
+  // Kept per thread. All entries are -1 between calls, because clearing the array for each batch
+  // would cost a write per row of the pass.
   thread_local std::vector<int32_t> place_of;
   if (place_of.size() < table_rows) place_of.resize(table_rows, -1);
   for (size_t u = 0; u < view.unique; ++u) {
@@ -70,7 +71,7 @@ Status CompactBatch(int32_t* ids, size_t nnz, int32_t* plan, size_t plan_size, s
   }
   for (const int32_t row : *rows) place_of[static_cast<size_t>(row)] = -1;
   if (missing != nnz) {
-    return Error(Code::kInvalidArgument, "id %d at %zu is not among the %zu rows of the plan",
+    return Error(Code::kInvalidArgument, "id %d at index %zu is not among the %zu rows of the plan",
                  ids[missing], missing, rows->size());
   }
   int32_t* const own = plan + 3;

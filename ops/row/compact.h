@@ -1,8 +1,8 @@
-// What several ranks make of keys and batches: keys merged by their owner, batches that name their
-// own rows.
+// Keys and batches of several ranks: the owner of keys merges the lists that all ranks request, and
+// each rank numbers the rows of a batch within the batch.
 //
-// Letters: K = keys of one list, U = unique keys of all lists, nnz = ids of a batch, u = unique
-// rows of a batch.
+// Letters: K = keys of one list, U = unique keys of all lists, nnz = number of ids of a batch, u =
+// unique rows of a batch.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace pbx {
 
-// Keys that one rank asks an owner for.
+// Keys that one rank requests from their owner.
 struct KeyList {
   const uint64_t* keys = nullptr;    // (K) strictly ascending
   const uint16_t* slots = nullptr;   // (K), or null: none
@@ -23,18 +23,18 @@ struct KeyList {
 
 // The keys of all lists.
 struct MergedKeys {
-  std::vector<uint64_t> keys;                // (U) strictly ascending
-  std::vector<uint16_t> slots;               // (U) the lowest of any; empty where a list has none
-  std::vector<uint32_t> counts;              // (U) the sum, at most UINT32_MAX; empty likewise
-  std::vector<std::vector<int32_t>> places;  // of each list (K): where its keys are among the U
+  std::vector<uint64_t> keys;    // (U) strictly ascending
+  std::vector<uint16_t> slots;   // (U) the lowest of all lists; empty if a list has none
+  std::vector<uint32_t> counts;  // (U) sums, at most UINT32_MAX; empty if a list has none
+  std::vector<std::vector<int32_t>> places;  // per list (K): where its keys are in `keys`
 };
 
-// InvalidArgument when a list does not ascend, or the keys of all are more than 2^31 - 1.
+// InvalidArgument if a list does not ascend, or there are more than 2^31 - 1 unique keys.
 Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged);
 
-// Makes the ids of a batch, and the rows of its plan (row/plan.h), places among the batch's own
-// unique rows: 0 .. u - 1. ids: (nnz), -1 stays. rows: (u) the ids that the places stand for,
-// ascending. table_rows: of the ids. InvalidArgument when an id is not in the plan, or the plan is
+// Renumbers the ids of a batch, and the rows of its plan (row/plan.h), as 0 .. u - 1 in the order
+// of the plan. ids: (nnz), -1 stays. rows: (u) the former id of each new id, ascending. table_rows:
+// the number of rows of the table. InvalidArgument if an id is not in the plan, or the plan is
 // malformed.
 Status CompactBatch(int32_t* ids, size_t nnz, int32_t* plan, size_t plan_size, size_t table_rows,
                     std::vector<int32_t>* rows);

@@ -11,15 +11,15 @@ namespace pbx {
 inline uint64_t KeyOf(uint64_t feasign) { return Mix(feasign); }
 inline uint64_t FeasignOf(uint64_t key) { return Unmix(key); }
 
-// key_space: per_slot. The same token in two slots becomes two feasigns; for one slot the map is a
-// bijection but for the single value that would become padding. 0 stays padding.
+// key_space: per_slot. The same token in two slots becomes two feasigns. For one slot the map is a
+// bijection, except for the one value that would become 0, the padding. 0 stays 0.
 inline uint64_t FeasignInSlot(uint64_t feasign, uint32_t slot) {
   if (feasign == 0) return 0;
   const uint64_t mixed = Mix(feasign) ^ Mix(0x5107000000000000ULL + slot);
   return mixed == 0 ? 1 : mixed;
 }
 
-// FeasignInSlot(x, to) of what is FeasignInSlot(x, from), without knowing x.
+// feasign: FeasignInSlot(x, from). Returns FeasignInSlot(x, to), without knowing x.
 inline uint64_t FeasignMoved(uint64_t feasign, uint32_t from, uint32_t to) {
   if (feasign == 0) return 0;
   const uint64_t mixed =

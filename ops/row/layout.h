@@ -1,5 +1,5 @@
 // RowLayout: where each field of a row lies. A row is a whole number of 4-byte words;
-// docs/formats/row.md has the picture. Letters: D = embedx_dim, e = state words of embed, x = state
+// docs/formats/row.md has a picture. Letters: D = embedx_dim, e = state words of embed, x = state
 // words of embedx.
 //
 //   word 0        slot (uint16, low half), flags (uint16, high half)
@@ -19,14 +19,14 @@
 namespace pbx {
 
 // Flags of word 0.
-constexpr uint16_t kHasEmbedx = 1;  // embedx was created; before that it reads as zeros
-constexpr uint16_t kTouched = 2;    // only while a pass trains: a push has changed the row
+constexpr uint16_t kHasEmbedx = 1;  // embedx was created; before that it is zeros
+constexpr uint16_t kTouched = 2;    // during a pass only: a push has changed the row
 
 struct RowLayout {
   int embedx_dim = 8;    // D
   int embed_state = 1;   // e
   int embedx_state = 1;  // x
-  int expand_dim = 0;    // E, of pull_box_extended_sparse; 0: rows have no such part
+  int expand_dim = 0;    // E, for pull_box_extended_sparse; 0: rows have no expand part
   int expand_state = 0;
 
   static constexpr int kShow = 1, kClick = 2, kDeltaScore = 3, kDay = 4, kLifeSeq = 5, kEmbed = 6;
@@ -38,14 +38,14 @@ struct RowLayout {
   PBX_HOST_DEVICE int words() const { return expand_state_at() + expand_state; }
   PBX_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(words()) * 4; }
 
-  // Tells layouts apart in files: 1 is the version of this page.
+  // Identifies the layout in files. The 1 is the version of the layout above.
   uint64_t Fingerprint() const {
     const int32_t fields[6] = {1, embedx_dim, embed_state, embedx_state, expand_dim, expand_state};
     return HashBytes(fields, expand_dim == 0 ? 16 : 24, 0x50425852ULL);
   }
 };
 
-// Views of the integer words; rows are arrays of float everywhere else.
+// Access to the integer words. Everything else treats a row as an array of floats.
 PBX_INLINE uint32_t GetWord(const float* row, int word) {
   uint32_t value;
   memcpy(&value, row + word, 4);

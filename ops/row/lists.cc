@@ -9,8 +9,8 @@ Result<SharedCells> FindShared(size_t cells, const int32_t* words, size_t size) 
   if (size == cells + 1) return shared;
   if (size < cells + 2 || size > 2 * cells) {
     return Error(Code::kInvalidArgument,
-                 "Offsets has shape (%zu), expected (%zu), or where instances share L lists (L + 1 "
-                 "+ %zu)",
+                 "Offsets has shape (%zu), expected (%zu), or (L + 1 + %zu) if instances share L "
+                 "lists",
                  size, cells + 1, cells);
   }
   shared.lists = size - cells - 1;
@@ -22,7 +22,7 @@ Status ChainCells(const SharedCells& shared, size_t cells, CellChains* chains) {
   chains->first.resize(shared.lists);
   chains->next.assign(cells, -1);
   chains->last.resize(shared.lists);
-  int32_t* const last = chains->last.data();  // so far
+  int32_t* const last = chains->last.data();  // the last cell of each list so far
   int32_t* const next = chains->next.data();
   size_t found = 0, bad = cells;
   for (size_t cell = 0; cell < cells; ++cell) {
@@ -41,8 +41,8 @@ Status ChainCells(const SharedCells& shared, size_t cells, CellChains* chains) {
   if (bad == cells && found == shared.lists) return Status::Ok();
   return Error(Code::kInvalidArgument,
                "lists of the batch: %zu of %zu have a segment, then segment %zu names list %d; "
-               "expected lists numbered by their first segments: feed the offsets that came with "
-               "the batch",
+               "expected lists numbered in the order of their first segments: feed the offsets "
+               "that came with the batch",
                found, shared.lists, bad, bad < cells ? shared.list_of[bad] : -1);
 }
 
@@ -57,8 +57,7 @@ Status ExpandLists(const SharedCells& shared, size_t cells, const int32_t* ids,
     total += offsets[list + 1] - offsets[list];
     if (total > std::numeric_limits<int32_t>::max()) {
       return Error(Code::kInvalidArgument,
-                   "a batch whose lists hold more than 2^31 - 1 ids in all segments; lower the "
-                   "batch size");
+                   "the segments of a batch have more than 2^31 - 1 ids; lower the batch size");
     }
     offsets_out->push_back(static_cast<int32_t>(total));
   }

@@ -13,7 +13,8 @@ int BitsOf(size_t value) {
   return bits;
 }
 
-// counts of the values of a digit become the places where their occurrences go.
+// counts: how often each value of a digit occurs. Replaces each count by the place of the value's
+// first occurrence.
 void PlacesOf(std::vector<uint32_t>* counts) {
   uint32_t next = 0;
   for (uint32_t& place : *counts) {
@@ -23,9 +24,10 @@ void PlacesOf(std::vector<uint32_t>* counts) {
   }
 }
 
-// Where segments begin, counted for each id: a loop over each segment would guess its end wrong
-// once a segment.
-constexpr uint8_t kManySegments = 255;  // that or more: looked up
+// Counts the segments that begin at each id. A loop over the ids of each segment would mispredict a
+// branch at the end of each segment.
+// A mark of this value stands for this many segments or more. The segment is then searched for.
+constexpr uint8_t kManySegments = 255;
 void MarkSegments(const int32_t* offsets, size_t segments, std::vector<uint8_t>* marks) {
   marks->assign(static_cast<size_t>(offsets[segments]) + 1, 0);
   for (size_t s = 0; s < segments; ++s) {
@@ -34,22 +36,28 @@ void MarkSegments(const int32_t* offsets, size_t segments, std::vector<uint8_t>*
   }
 }
 
-// As most slots of most models have.
+// Whether each segment has one id, as most slots of most models do.
 bool OneIdEach(const int32_t* offsets, size_t segments) {
   int32_t others = 0;
   for (size_t s = 0; s <= segments; ++s) others |= offsets[s] ^ static_cast<int32_t>(s);
   return others == 0;
 }
 
-// Sorts occurrences by row in two steps, by the lower and by the higher half of the row id's bits;
-// each keeps the order, so segments stay ascending within a row. What an occurrence is sorted by
-// next lies above its segment; what it was sorted by is told by its place. So 32 bits do for the
-// batches of most models, and the cache holds twice as many. Ids without a row count as row `none`,
-// the highest.
+// Sorts occurrences by row in two steps: by the lower half of the row id's bits, then by the higher
+// half. Both steps are stable, so segments stay ascending within a row. A record holds the segment
+// and, in the bits above it, one half of the row id: the higher half in the first step, the lower
+// half in the second. The place of the record tells the other half. So records of 32 bits are
+// enough for the batches of most models, and the cache holds twice as many. Ids without a row count
+// as row `none`, the highest.
 //
-// Measured, ns an id, 106,496 ids of 10 M rows: 5.0; records of row and segment 5.1, but a fifth
-// slower where other work empties the cache in between; three steps of 8 bits 5.9; steps of 11 and
-// 13 bits 5.7; on huge pages the same.
+// Measured with 106,496 ids of 10 M rows, in ns per id:
+//
+//   this sort                      5.0
+//   records of row and segment     5.1, and a fifth slower if other work empties the cache
+//                                  between batches
+//   three steps of 8 bits          5.9
+//   steps of 11 and 13 bits        5.7
+//   with huge pages                no difference
 template <typename Word>
 class Sorter {
  public:
@@ -91,7 +99,7 @@ class Sorter {
       }
     }
     PlacesOf(&kept_.highs);
-    // From here on a place is where the occurrences of a value end.
+    // From here on, the place of a value is where its occurrences end.
     size_t i = 0;
     for (uint32_t low = 0; low <= low_mask; ++low) {
       for (const size_t end = low_place[low]; i < end; ++i) {
@@ -102,8 +110,8 @@ class Sorter {
   }
 
   void Write(int32_t stamp, std::vector<int32_t>* plan) {
-    // Written for each occurrence, kept for the first of a row: no branch. Rows go where the sort
-    // has left, segments where they were.
+    // Row and start are written for each occurrence. The next row overwrites all of them but the
+    // last one, so no branch is needed. Rows reuse the buffer by_low_, segments stay in by_row_.
     Word* const rows = by_low_;
     size_t u = 0, i = 0;
     starts_[0] = 0;
@@ -134,7 +142,7 @@ class Sorter {
   Word Record(uint32_t digit, Word segment) const { return Word{digit} << segment_bits_ | segment; }
   Word SegmentOf(Word record) const { return record & ((Word{1} << segment_bits_) - 1); }
 
-  // Kept by the thread: fresh pages for every batch would cost as much as the sort.
+  // Kept per thread: new pages for every batch would cost as much as the sort.
   struct Kept {
     std::vector<Word> buffers;
     std::vector<uint32_t> lows, highs;  // counts, then places, of the halves' values
@@ -197,8 +205,8 @@ Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, s
   view.starts = view.rows + view.unique;
   view.segments = view.starts + view.unique + 1;
 
-  // Each of these loops only gathers whether anything is wrong, so that it is vectorised; what is
-  // wrong is looked for when something is.
+  // Each of these loops only collects whether any value is wrong, so that it vectorises. The wrong
+  // value is searched for only if there is one.
   int bad = view.unique != 0 && view.rows[0] < 0 ? 1 : 0;
   for (size_t u = 0; u + 1 < view.unique; ++u) bad |= view.rows[u] >= view.rows[u + 1] ? 1 : 0;
   if (bad != 0) return Malformed("row ids do not ascend");
@@ -209,8 +217,8 @@ Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, s
   bad = view.starts[0] != 0 || view.starts[view.unique] != plan[2] ? 1 : 0;
   for (size_t u = 0; u < view.unique; ++u) bad |= view.starts[u] >= view.starts[u + 1] ? 1 : 0;
   if (bad != 0) return Malformed("starts do not ascend from 0 to the count of occurrences");
-  // A sum of 32 bits and no maximum, for which the oldest processors have no vectors: with these a
-  // check took 1.6 times as long.
+  // A sum of 32 bits. The oldest processors have no vector instruction for a maximum: with a
+  // maximum the check took 1.6 times as long.
   int32_t firsts = 0, outside = 0;
   const int32_t limit = static_cast<int32_t>(std::min<size_t>(segments, INT32_MAX));
   for (size_t i = 0; i < view.occurrences; ++i) {
@@ -227,7 +235,7 @@ Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, s
                  highest, segments);
   }
   bad = static_cast<size_t>(firsts) != view.unique ? 1 : 0;
-  int32_t marks = -1;  // its highest bit: whether each row's first occurrence is marked
+  int32_t marks = -1;  // the highest bit is set if each row's first occurrence is marked
   for (size_t u = 0; u < view.unique; ++u) marks &= view.segments[view.starts[u]];
   bad |= marks >= 0 ? 1 : 0;
   if (bad != 0) return Malformed("the marks of first occurrences are not where the starts are");

@@ -1,9 +1,9 @@
-// Dedup plan of a batch: which rows it touches, and which segments (instance b, slot s: b * S + s)
-// each of them occurs in. Push walks it row by row, so it needs no atomics and sums in one fixed
-// order.
+// The dedup plan of a batch: its unique rows, and the segments (instance b, slot s: b * S + s) in
+// which each row occurs. Push goes through it row by row, so it needs no atomics and sums in a
+// fixed order.
 //
-// Packed in one int32 array, so that a batch feeds one tensor. U = unique rows, M = occurrences
-// with a row (ids >= 0):
+// It is one int32 array, so that a batch feeds one tensor. U = unique rows, M = occurrences with a
+// row (ids >= 0):
 //   [0] stamp of the pass table the ids belong to
 //   [1] U
 //   [2] M
@@ -11,8 +11,9 @@
 //   [3+U .. 3+2U+1)     starts: occurrences of row u are segments[starts[u] .. starts[u+1])
 //   [3+2U+1 .. +M)      segments, ascending within a row; the first of each row has kFirst added
 //
-// kFirst lets a push walk the occurrences without looking at the starts: rows with one, two, three
-// occurrences follow each other at random, and a loop over each costs a wrong guess of the branch.
+// kFirst lets a push go through the occurrences without the starts. Rows with one, two or three
+// occurrences follow each other at random, so a loop over the occurrences of each row would
+// mispredict a branch per row.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +35,13 @@ struct PlanView {
   const int32_t* segments = nullptr;  // (M)
 };
 
-// ids: (nnz), -1 = no row. offsets: (segments + 1). Overwrites *plan. REQUIRES: offsets valid for
-// ids.
+// ids: (nnz), -1: no row. offsets: (segments + 1). Overwrites *plan. REQUIRES: offsets are valid
+// for ids.
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
                std::vector<int32_t>* plan);
 
-// Checks sizes, order and bounds against table_rows and segments: a plan that passes can be walked
-// without any further check.
+// Checks sizes, order and bounds against table_rows and segments. A plan that passes needs no
+// further check.
 Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments);
 
 }  // namespace pbx

@@ -1,5 +1,5 @@
-// Rounds embedx to 16 bits, up or down by chance so that the mean is right. For the host and for a
-// GPU: one definition, so that both give the same bits.
+// Rounds embedx to 16 bits, up or down at random so that the mean is right. The host and the GPU
+// share one definition, so that both give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ PBX_INLINE float FromBits(uint32_t bits) {
   return value;
 }
 
-// chance: uniform 32 bits.
+// chance: 32 uniformly random bits.
 PBX_INLINE float ToBfloat(float value, uint32_t chance) {
   const uint32_t bits = Bits(value);
   const uint32_t magnitude = bits & ~kSign;
@@ -58,12 +58,12 @@ PBX_INLINE float ToHalf(float value, uint32_t chance) {
   return FromBits((bits & kSign) | Bits(rounded));
 }
 
-// Of a row's chances.
+// The seed of the random numbers of a row.
 PBX_INLINE uint64_t BaseOf(uint64_t seed, uint64_t key, uint64_t pass) {
   return Mix(Mix(seed ^ 0x726f756e64ULL) ^ Mix(key) ^ Mix(pass + 0x70617373ULL));
 }
 
-// embedx column i of the row with that base.
+// embedx column i, rounded. base: BaseOf the row.
 PBX_INLINE float Rounded(Precision precision, uint64_t base, int i, float value) {
   const auto chance = static_cast<uint32_t>(Mix(base + static_cast<uint64_t>(i)) >> 32);
   switch (precision) {

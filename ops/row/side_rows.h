@@ -1,5 +1,5 @@
-// SideRows: rows on their way into a side table (table/side_table.h), as one chunk of a file or one
-// array brings them.
+// SideRows: rows to be added to a side table (table/side_table.h), from one chunk of a file or one
+// array.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace pbx {
 
 // n = rows, D = columns of the side table.
 struct SideRows {
-  std::string origin;              // the file, for messages; empty for an array
-  std::vector<uint64_t> lines;     // (n) line of each row in origin, from 1; empty for an array
+  std::string origin;              // the file, for messages; empty: an array
+  std::vector<uint64_t> lines;     // (n) line of each row in origin, from 1; empty: an array
   std::vector<float> values;       // (n, D)
   std::string key_bytes;           // the keys one after the other
-  std::vector<uint64_t> key_ends;  // (n) where each key ends; empty where rows have none
+  std::vector<uint64_t> key_ends;  // (n) where each key ends; empty if rows have no keys
 
   size_t size(size_t dim) const { return dim == 0 ? 0 : values.size() / dim; }
 

@@ -1,7 +1,7 @@
-// Accessor: the life of a row, from creation through each push. One function for one row; the
-// kernels of ops/table call it for many.
+// Accessor: creates a row and applies pushes to it. These functions work on one row; the kernels of
+// ops/table apply them to many.
 //
-// It lies with the rules and not with the layout because a push applies them.
+// It is in ops/rule and not beside the layout because a push applies the rules.
 #pragma once
 
 #include "base/hash.h"
@@ -11,19 +11,19 @@
 namespace pbx {
 
 struct AccessorConfig {
-  uint64_t seed = 1;  // of the table: initial weights are a function of (seed, feasign)
+  uint64_t seed = 1;  // initial weights are a function of (seed, feasign)
   float nonclk_coeff = 0.1f;
   float click_coeff = 1.0f;
   float embedx_threshold = 10.0f;  // embedx is created once score(show, click) reaches it
-  bool show_scale = true;  // gradients are divided by the shows of the push (rules that use it)
+  bool show_scale = true;  // gradients are divided by the shows of the push, in rules that use it
   RuleConfig embed;
   RuleConfig embedx;
-  RuleConfig expand;  // where the layout has that part
+  RuleConfig expand;  // if the layout has expand
   RowLayout layout;
-  // (65536) what a slot's learning rates are multiplied by, indexed by the row's slot; null: 1 all.
+  // (65536) factor of the learning rates, by the slot of the row; null: all 1.
   const float* slot_rates = nullptr;
-  // (65536) 1 where shows and clicks are counted, 0 where a push only learns, indexed by the row's
-  // slot; null: counted all. Of a pass that is gone through twice one time counts.
+  // (65536) by the slot of the row: 1 if pushes add to its counts, 0 if they only train its
+  // weights; null: all 1. A pass that is trained twice is counted once.
   const float* counted = nullptr;
 };
 
@@ -42,7 +42,7 @@ PBX_HOST_DEVICE inline float InitialWeight(uint64_t seed, uint64_t key, uint32_t
   return (2.0f * u - 1.0f) * range;
 }
 
-// A row that has never been seen: no shows, embed_w initialised, embedx absent (zeros).
+// A new row: no shows, embed_w initialised, embedx absent (zeros).
 PBX_HOST_DEVICE inline void Create(const AccessorConfig& config, uint64_t key, uint16_t slot,
                                    float* row) {
   const RowLayout& layout = config.layout;
@@ -52,12 +52,13 @@ PBX_HOST_DEVICE inline void Create(const AccessorConfig& config, uint64_t key, u
   rule::InitState(config.embed, 1, row + RowLayout::kEmbed, row + layout.embed_state_at());
 }
 
-// What a push's gradients are divided by. PaddleBox divides by zero where a push has no show.
+// The divisor of the gradients of a push. If a push has no shows it is 1; PaddleBox divides by zero
+// in this case.
 PBX_INLINE float ScaleOf(const AccessorConfig& config, float show) {
   return config.show_scale && show > 0.0f ? show : 1.0f;
 }
 
-constexpr uint32_t kExpandColumn = 1u << 16;  // of InitialWeight: apart from those of embedx
+constexpr uint32_t kExpandColumn = 1u << 16;  // of InitialWeight: beyond the columns of embedx
 
 PBX_INLINE float RateOf(const AccessorConfig& config, const float* row) {
   return config.slot_rates == nullptr ? 1.0f : config.slot_rates[SlotOf(row)];
@@ -73,7 +74,7 @@ PBX_INLINE RuleConfig RuleFor(RuleConfig rule, float rate) {
   return rule;
 }
 
-// Gives the row its embedx, and its expand with it: initial weights and a fresh state.
+// Gives the row its embedx and its expand: initial weights and initial state.
 PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t key, float* row) {
   const RowLayout& layout = config.layout;
   float* embedx = row + layout.embedx_at();
@@ -93,18 +94,32 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
   SetFlag(row, kHasEmbedx);
 }
 
-// Applies one merged push. g, embedx_g: (1), (dim) gradients of the sum loss; dim: the layout's
-// embedx_dim, given apart so that it can be a constant. True: the row has reached the score at
-// which embedx is created, which is the caller's to do: the push that creates embedx only
-// initialises it, as PaddleBox does, because its gradient was taken at zeros that the row did not
-// own.
+// The counts of a row: its words 1 to 3.
+struct Counts {
+  float show, click, delta_score;
+};
+
+// The counts after a push. counted: CountedOf(row).
+PBX_INLINE Counts AddPush(const AccessorConfig& config, const Counts& row, float counted,
+                          float show, float click) {
+  return {row.show + counted * show, row.click + counted * click,
+          row.delta_score + counted * Score(config, show, click)};
+}
+
+// Applies one merged push to the weights. g, embedx_g: (1), (dim) gradients of the sum loss. dim:
+// the layout's embedx_dim, an argument so that it can be a constant. True: the row has reached the
+// score at which embedx is created, and the caller must create it. As in PaddleBox, this push only
+// initialises embedx. Its embedx gradient is dropped, because it was computed with zeros in place
+// of the missing embedx.
 PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
                             const float* g, const float* embedx_g, uint32_t day, float* row) {
   const RowLayout& layout = config.layout;
-  const float counted = CountedOf(config, row);
-  row[RowLayout::kShow] += counted * show;
-  row[RowLayout::kClick] += counted * click;
-  row[RowLayout::kDeltaScore] += counted * Score(config, show, click);
+  const Counts counts =
+      AddPush(config, {row[RowLayout::kShow], row[RowLayout::kClick], row[RowLayout::kDeltaScore]},
+              CountedOf(config, row), show, click);
+  row[RowLayout::kShow] = counts.show;
+  row[RowLayout::kClick] = counts.click;
+  row[RowLayout::kDeltaScore] = counts.delta_score;
   SetWord(row, RowLayout::kDay, day);
   const float scale = ScaleOf(config, show), rate = RateOf(config, row);
   rule::Update(RuleFor(config.embed, rate), 1, g, scale, row + RowLayout::kEmbed,
@@ -114,10 +129,10 @@ PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, f
     rule::Update(RuleFor(config.embedx, rate), dim, embedx_g, scale, embedx, embedx + dim);
     return false;
   }
-  return Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >= config.embedx_threshold;
+  return Score(config, counts.show, counts.click) >= config.embedx_threshold;
 }
 
-// g: (1 + D), embed_w first.
+// g: (1 + D), embed_w first. PushWeights, and CreateEmbedx if it is due.
 PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, float show,
                                  float click, const float* g, uint32_t day, float* row) {
   if (PushWeights(config, config.layout.embedx_dim, show, click, g, g + 1, day, row)) {
@@ -125,15 +140,16 @@ PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, flo
   }
 }
 
-// Updates the row's expand by its own rule. g: (E) merged gradient of the sum loss. Before the push
-// of embedx: the one that creates both parts only initialises them. A row whose gradient is 0 keeps
-// its bits: none of its slots asks for expand. False, and the row as it was: g is not finite.
+// Updates the row's expand by its own rule. g: (E) merged gradient of the sum loss. Called before
+// Push, so that the push that creates embedx and expand only initialises them. If the whole
+// gradient is 0, no slot of the row uses expand, and the row keeps its bits. False if g is not
+// finite; then the row is unchanged.
 PBX_HOST_DEVICE inline bool PushExpand(const AccessorConfig& config, float show, const float* g,
                                        float* row) {
   const int dim = config.layout.expand_dim;
   float size = 0.0f;
   for (int i = 0; i < dim; ++i) size += g[i] < 0.0f ? -g[i] : g[i];
-  if (!(size * 0.0f == 0.0f)) return false;  // infinite, or NaN
+  if (!rule::Finite(size)) return false;
   if (size == 0.0f || !HasEmbedx(row)) return true;
   float* const expand = row + config.layout.expand_at();
   rule::Update(RuleFor(config.expand, RateOf(config, row)), dim, g, ScaleOf(config, show), expand,

@@ -16,7 +16,7 @@ PBX_INLINE void AdaGradV2Update(const RuleConfig& config, int d, const float* g,
                                 float* w, float* state) {
   state[0] += SumOfSquares(g, d) / (scale * scale) / static_cast<float>(d);
   const float step = config.learning_rate / (std::sqrt(state[0]) + config.epsilon) / scale;
-  for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - step * g[i]);
+  for (int i = 0; i < d; ++i) TakeStep(config, step, g[i], &w[i]);
 }
 
 }  // namespace pbx::rule

@@ -1,6 +1,6 @@
-// RowConverter: a row of one table as a row of another, whose slots, widths or rules differ. What a
-// row has learned is kept wherever the other layout has a place for it; the rest is as in a new row
-// of the other table: a function of (its seed, feasign).
+// RowConverter: converts a row of one table to a row of another table with other slots, widths or
+// rules. It keeps the weights, counts and states for which the other layout has a place. The rest
+// is as in a new row of the other table, a function of (seed of that table, feasign).
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 
 namespace pbx {
 
-// Where the slots of a row's table are in the other one.
+// Maps the slots of the first table to slots of the other table.
 struct SlotMap {
   static constexpr int32_t kDropped = -1;
-  std::vector<int32_t> slots;  // of slot 0, 1, ...: its new index or kDropped; beyond: unchanged
-  bool in_feasigns = false;    // key_space: per_slot. A slot that moves moves its feasigns
-  // Of slot 0, 1, ...: the numbers in its feasigns, before and after. Empty: the slot's own.
+  std::vector<int32_t> slots;  // new index of slot 0, 1, ... or kDropped; later slots: unchanged
+  bool in_feasigns = false;    // key_space: per_slot: feasigns change with their slot
+  // For slot 0, 1, ...: the slot number in its feasigns, before and after. Empty: the slot's index.
   std::vector<std::pair<uint32_t, uint32_t>> keys = {};
 
   std::pair<uint32_t, uint32_t> KeysOf(uint16_t slot) const {
@@ -26,7 +26,7 @@ struct SlotMap {
     return {slot, static_cast<uint32_t>(Of(slot))};
   }
   int32_t Of(uint16_t slot) const { return slot < slots.size() ? slots[slot] : slot; }
-  // True: keys of rows change, and their order with them.
+  // Whether the map changes keys of rows. Then the order of rows changes too.
   bool MovesKeys() const {
     if (!in_feasigns) return false;
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -48,8 +48,8 @@ class RowConverter {
     return to_.layout.expand_dim != 0 && from_.layout.expand_dim == to_.layout.expand_dim;
   }
 
-  // False: the row's slot was dropped. row: (words of from), up to date with its life events; out:
-  // (words of to). *key: in as of the one table, out as of the other.
+  // False: the row's slot is dropped. row: (words of from), with all life events applied; out:
+  // (words of to). *key: the row's key in the first table, replaced by its key in the other.
   bool Convert(const float* row, uint64_t* key, float* out) const {
     const int32_t slot = map_.Of(SlotOf(row));
     if (slot == SlotMap::kDropped) return false;
@@ -78,7 +78,7 @@ class RowConverter {
   }
 
  private:
-  // The state of another rule means something else: it begins anew, from the weights as they are.
+  // The state of another rule has another meaning, so it is initialised for the present weights.
   static void State(const RuleConfig& from, const RuleConfig& to, int dim, const float* state,
                     const float* weights, float* out) {
     if (from.kind == to.kind) {
@@ -87,7 +87,7 @@ class RowConverter {
       rule::InitState(to, dim, weights, out);
     }
   }
-  // Weights and, behind them, their state.
+  // Copies weights and the state behind them.
   static void Part(const RuleConfig& from, const RuleConfig& to, int dim, const float* in,
                    float* out) {
     std::copy_n(in, dim, out);

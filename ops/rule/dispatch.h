@@ -1,4 +1,4 @@
-// From a RuleConfig to the functions of its rule.
+// Calls the function of the rule that a RuleConfig names.
 #pragma once
 
 #include "rule/adagrad.h"
@@ -38,7 +38,8 @@ PBX_INLINE void InitState(const RuleConfig& config, int d, const float* w, float
   }
 }
 
-// g: (d) merged gradient of the sum loss. scale: shows of the push where show_scale is on, else 1.
+// g: (d) merged gradient of the sum loss. scale: the shows of the push if show_scale is on,
+// otherwise 1.
 PBX_INLINE void Update(const RuleConfig& config, int d, const float* g, float scale, float* w,
                        float* state) {
   switch (config.kind) {

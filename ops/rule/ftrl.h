@@ -1,8 +1,8 @@
 // FTRL-Proximal (McMahan et al., "Ad Click Prediction", KDD 2013), for each weight:
 //   g' = g / scale;  sigma = (sqrt(n + g'^2) - sqrt(n)) / lr;  z += g' - sigma * w;  n += g'^2
 //   w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2)
-// State: [z (d), n (d)]. n starts at 0, and z where the formula gives the initial weight: a weight
-// of 0 stays 0 until |z| passes l1, and any other is not lost with its first gradient.
+// State: [z (d), n (d)]. n starts at 0, and z at the value for which the formula gives the initial
+// weight, so that the first gradient does not erase it. A weight of 0 stays 0 until |z| passes l1.
 // A weight whose gradient is 0 keeps its bits.
 #pragma once
 
@@ -31,7 +31,7 @@ PBX_INLINE void FtrlUpdate(const RuleConfig& config, int d, const float* g, floa
     n[i] = grown;
     const float beyond = z[i] > config.l1 ? z[i] - config.l1 : z[i] + config.l1;
     const float solved = -beyond / ((config.beta + root) / config.learning_rate + config.l2);
-    // So written that a NaN in z comes out as one.
+    // Written so that a NaN in z gives a NaN.
     const float moved = z[i] <= config.l1 && z[i] >= -config.l1 ? 0.0f : Clip(config, solved);
     w[i] = g[i] == 0.0f ? w[i] : moved;
   }

@@ -1,10 +1,11 @@
-// Life events: what happens to all rows at once (a day's end, a shrink, a saved delta) without
-// touching them. An event is appended to the manifest; a row carries the number of the last one it
-// has seen, and whoever reads a row (staging, merging, export) applies the ones it has missed, in
-// order. Decaying a table of terabytes so costs nothing until a row is needed.
+// Life events: changes to all rows (a day's end, a shrink, a saved delta) that are applied later.
+// An event is appended to the manifest. Each row holds the number of the last event applied to it,
+// and the code that reads a row (staging, compaction, export) first applies the later events in
+// order. So the decay of a table of terabytes costs nothing until a row is needed.
 //
-// Only words 0 to 5 of a row are read and written (docs/formats/row.md), so packed rows are served
-// as well. Formulas as PaddleBox's CtrCommonAccessor: Shrink, and UpdateStatAfterSave.
+// Only words 0 to 5 of a row are read and written (docs/formats/row.md), so these functions also
+// work on packed rows. The formulas are those of PaddleBox's CtrCommonAccessor: Shrink and
+// UpdateStatAfterSave.
 #pragma once
 
 #include <cstddef>
@@ -16,40 +17,40 @@ namespace pbx {
 
 enum class LifeKind : uint8_t {
   kDecay,       // show and click are multiplied by decay
-  kShrink,      // rows of a low score, or not seen for long, are deleted
-  kDeltaReset,  // a delta was saved: delta_score of the rows that were in it starts anew
+  kShrink,      // rows with a low score, or not seen for long, are deleted
+  kDeltaReset,  // a delta was saved: delta_score of its rows becomes 0
 };
 
-// Complete in itself: it means the same for ever, whatever the configuration says later.
+// An event holds all its parameters, so later changes of the configuration do not change it.
 struct LifeEvent {
   uint32_t seq = 0;  // 1, 2, 3 ...
   LifeKind kind = LifeKind::kDecay;
-  uint32_t day = 0;  // days since 1970-01-01 on which it happens
+  uint32_t day = 0;  // of the event, in days since 1970-01-01
   float decay = 1.0f;
-  float min_score = 0.0f;        // kShrink: deleted below; kDeltaReset: not saved below
-  float min_delta_score = 0.0f;  // kDeltaReset: not saved below
-  uint32_t max_unseen_days = 0;  // kShrink: deleted above; kDeltaReset: not saved above
+  float min_score = 0.0f;        // below: kShrink deletes the row; kDeltaReset leaves it
+  float min_delta_score = 0.0f;  // below: kDeltaReset leaves the row
+  uint32_t max_unseen_days = 0;  // above: kShrink deletes the row; kDeltaReset leaves it
 };
 
-// What a base or a delta for serving holds: rows of some weight that were seen lately, and for a
-// delta those that changed enough since they were last saved.
+// Which rows a base or a delta for serving holds: rows with a high enough score that were seen
+// recently; in a delta also only rows that changed enough since they were last saved.
 struct SaveFilter {
-  uint32_t day = 0;  // of the save: unseen days are counted up to it
+  uint32_t day = 0;  // day of the save, up to which unseen days are counted
   float min_score = 0.0f;
-  float min_delta_score = 0.0f;  // a base: 0
+  float min_delta_score = 0.0f;  // 0 for a base
   uint32_t max_unseen_days = UINT32_MAX;
 };
 
 namespace life {
 
-// Days since a push touched the row; 0 where no date is known.
+// Days since the last push to the row; 0 if no date is known.
 inline uint32_t UnseenDays(const float* row, uint32_t day) {
   const uint32_t seen = GetWord(row, RowLayout::kDay);
   return seen == 0 || seen >= day ? 0 : day - seen;
 }
 
-// True: the row, with all its events applied, goes into the save. One function for the save and for
-// the event after it, so that delta_score starts anew in just the rows that were saved.
+// Whether the row, with all its events applied, is in the save. The save and the event after it use
+// this one function, so that delta_score is reset in exactly the rows that were saved.
 inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const float* row) {
   return accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) >=
              filter.min_score &&
@@ -57,8 +58,8 @@ inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const 
          UnseenDays(row, filter.day) <= filter.max_unseen_days;
 }
 
-// Applies the events that the row has not seen; events: (n) of seq 1 to n. False: one of them
-// deleted it; the row is absent from there on, and its bytes mean nothing.
+// Applies the events after the row's last one. events: (n) with seq 1 to n. False: an event deleted
+// the row; then its bytes are meaningless.
 inline bool Apply(const AccessorConfig& config, const LifeEvent* events, size_t n, float* row) {
   for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];

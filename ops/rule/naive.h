@@ -1,4 +1,4 @@
-// Naive SGD: w -= lr * g. No state; scale (the show count) is ignored, as in Paddle's
+// Naive SGD: w -= lr * g. No state. scale (the show count) is ignored, as in Paddle's
 // SparseNaiveSGDRule.
 #pragma once
 
@@ -11,7 +11,7 @@ PBX_INLINE void NaiveInitState(const RuleConfig& /*config*/, int /*d*/, const fl
                                float* /*state*/) {}
 PBX_INLINE void NaiveUpdate(const RuleConfig& config, int d, const float* g, float /*scale*/,
                             float* w, float* /*state*/) {
-  for (int i = 0; i < d; ++i) w[i] = Clip(config, w[i] - config.learning_rate * g[i]);
+  for (int i = 0; i < d; ++i) TakeStep(config, config.learning_rate, g[i], &w[i]);
 }
 
 }  // namespace pbx::rule

@@ -1,6 +1,6 @@
 // A rule updates one embedding (embed_w: one float; embedx_w: D floats) with its merged gradient.
-// Each rule is one header with the same three functions, plain inline code over IEEE-exact
-// operations only; this header holds what they share, and dispatch.h chooses among them.
+// Each rule is a header with the same three functions, inline and of IEEE-exact operations only.
+// This header holds what the rules share; dispatch.h calls the rule that a config names.
 //
 // Letters: d = floats of the embedding (1 or D), s = floats of the rule's state.
 #pragma once
@@ -26,19 +26,40 @@ struct RuleConfig {
   float beta = 1.0f;      // FTRL
   float l1 = 0.0f;
   float l2 = 0.0f;
-  float min_bound = -10.0f;  // weights are clipped to [min_bound, max_bound] after each update
+  float min_bound = -10.0f;  // weights are clipped to [min_bound, max_bound] after an update
   float max_bound = 10.0f;
 };
 
 namespace rule {
 
-PBX_INLINE float Clip(const RuleConfig& config, float w) {
-  // Written so that a NaN stays a NaN: it is the trainer's to find, not ours to hide.
-  w = w < config.min_bound ? config.min_bound : w;
-  return w > config.max_bound ? config.max_bound : w;
+// NaN and infinities times 0 are NaN.
+PBX_INLINE bool Finite(float x) { return x * 0.0f == 0.0f; }
+
+// x, with NaN as 0 and an infinity as the bound of its sign.
+PBX_INLINE float Mended(float x, float bound) {
+  return Finite(x) ? x : (x > 0 ? bound : (x < 0 ? -bound : 0.0f));
 }
 
-// The sum of eight lanes, as a tree.
+// Floats: a float or a vector of floats. A NaN stays a NaN, so that the trainer finds it.
+template <typename Floats>
+PBX_INLINE void ClipInPlace(const RuleConfig& config, Floats* w) {
+  const Floats low = Floats{} + config.min_bound, high = Floats{} + config.max_bound;
+  *w = *w < low ? low : *w;
+  *w = *w > high ? high : *w;
+}
+PBX_INLINE float Clip(const RuleConfig& config, float w) {
+  ClipInPlace(config, &w);
+  return w;
+}
+
+// *w -= step * g, clipped: the update of a rule with one step for all weights. Floats as above.
+template <typename Floats>
+PBX_INLINE void TakeStep(const RuleConfig& config, float step, const Floats& g, Floats* w) {
+  *w -= step * g;
+  ClipInPlace(config, w);
+}
+
+// The sum of eight lanes, added as a tree.
 PBX_INLINE float SumOfLanes(const float* lane) {
   float four[4], two[2];
   for (int j = 0; j < 4; ++j) four[j] = lane[j] + lane[j + 4];
@@ -46,8 +67,8 @@ PBX_INLINE float SumOfLanes(const float* lane) {
   return two[0] + two[1];
 }
 
-// Sum of g_i^2 in eight fixed lanes: the same bits on every vector width, and no long chain of
-// adds.
+// Sum of g_i^2 in eight fixed lanes: the same bits for every vector width, and no long chain of
+// additions.
 PBX_INLINE float SumOfSquares(const float* g, int d) {
   float lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   int i = 0;

@@ -1,7 +1,7 @@
-// SharedAdam: Adam whose two moments are shared by the weights of an embedding. Each weight takes
-// the step that the old shared moments and its own gradient give; what is kept is the mean of the
-// weights' new moments, which is beta * old + (1 - beta) * mean.
-// State: [m, v, b1^t, b2^t]; the powers start at beta. scale is ignored, as in Adam.
+// SharedAdam: Adam with two moments that all weights of an embedding share. The step of each weight
+// follows from the old shared moments and its own gradient. The new shared moment is the mean over
+// the weights: beta * old + (1 - beta) * mean. State: [m, v, b1^t, b2^t]; the powers start at beta.
+// scale is ignored, as in Adam.
 #pragma once
 
 #include "rule/rule.h"

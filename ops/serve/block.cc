@@ -69,7 +69,8 @@ bool BlockView::Sound(const ServeCodec& codec, const char* data, size_t size, ui
                           uint64_t{*full} * codec.full_bytes() +
                           uint64_t{*rows - *full} * codec.short_bytes();
   if (size != wanted) return false;
-  // What Row computes with must not lead outside, whoever made the CRC.
+  // A CRC can be made for any bytes, so it does not suffice: the values from which Row computes
+  // addresses are checked too.
   const char* const marks = data + 16;
   uint64_t before = 0;
   for (uint32_t first = 0; first < *rows; first += 64) {

@@ -1,4 +1,4 @@
-// Blocks of an export file (docs/formats/export.md): the rows of one stretch of keys.
+// Blocks of an export file (docs/formats/export.md): a block has the rows of one range of keys.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,28 @@
 
 namespace pbx {
 
-// The block of a layer, cut by the upper `bits` bits, that a key lies in.
+// The block of a key, in a layer that is cut by the upper `bits` bits.
 inline uint64_t BlockOf(uint64_t key, int bits) { return bits == 0 ? 0 : key >> (64 - bits); }
 
-// Gathers the rows of one block.
+// Builds a block from its rows.
 class BlockBuilder {
  public:
   explicit BlockBuilder(const ServeCodec& codec) : codec_(codec) {}
 
   size_t rows() const { return full_.size(); }
-  // Keys ascend. row: as ServeCodec encodes it; null: a deleted feasign.
+  // Keys ascend. row: as encoded by ServeCodec; null: a deleted feasign.
   void Add(uint64_t key, bool full, const char* row);
-  // The block's bytes; the builder is empty again.
+  // Returns the bytes of the block and empties the builder.
   std::string Finish(uint32_t number);
 
  private:
   const ServeCodec codec_;
-  std::vector<uint8_t> full_;  // of each row
+  std::vector<uint8_t> full_;  // of each row: whether it is full
   std::string full_rows_, short_rows_;
 };
 
-// Reads a block whose CRC and sizes were tested. The bytes are borrowed, at any alignment.
+// Reads a block whose CRC and sizes were checked. The bytes belong to the caller and may have any
+// alignment.
 class BlockView {
  public:
   static constexpr uint32_t kKeyBytes = 8;  // before each row
@@ -46,7 +47,8 @@ class BlockView {
         full_rows_(marks_ + (size_t{rows} + 63) / 64 * 16),
         short_rows_(full_rows_ + size_t{full} * full_bytes_) {}
 
-  // Whether these bytes are the block they should be; then its rows and how many are full.
+  // Whether these bytes are a valid block with this number. If so, sets its number of rows and its
+  // number of full rows.
   static bool Sound(const ServeCodec& codec, const char* data, size_t size, uint64_t number,
                     uint32_t* rows, uint32_t* full);
 
@@ -56,8 +58,8 @@ class BlockView {
     return KeyOf(Row(i, &full));
   }
   static uint64_t KeyOf(const char* row) { return Word(row - kKeyBytes); }
-  // As the codec encodes it, with its key before it. Where all rows are of one kind, no mark is
-  // read.
+  // The encoded row; its key is before it. If all rows of the block are of one kind, the marks are
+  // not read.
   const char* Row(uint32_t i, bool* full) const {
     if (full_ != 0 && full_ != rows_) return MarkedRow(i, full);
     *full = full_ != 0;

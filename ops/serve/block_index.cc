@@ -9,7 +9,7 @@ namespace pbx {
 std::vector<TagBucket> BuildIndex(const BlockView& block, uint64_t number, int bits) {
   const uint32_t rows = block.rows();
   std::vector<TagBucket> buckets(BucketsFor(rows) + 1);
-  uint64_t at = 0;  // buckets that have their first row
+  uint64_t at = 0;  // buckets whose first row is set
   for (uint32_t i = 0; i < rows; ++i) {
     const uint64_t key = block.key(i);
     if (BlockOf(key, bits) != number || (i != 0 && key <= block.key(i - 1))) return {};

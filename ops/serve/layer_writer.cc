@@ -9,8 +9,8 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kBlockBytes = 64 << 10;  // a CRC of it takes 8 us, when a row is first looked for
-constexpr size_t kWaiting = 1 << 16;      // rows that tell how many there will be
+constexpr size_t kBlockBytes = 64 << 10;  // its CRC takes 8 us, at its first lookup
+constexpr size_t kWaiting = 1 << 16;  // after this many rows, the number of all rows is estimated
 constexpr int kMaxBits = 24;
 
 }  // namespace
@@ -30,7 +30,7 @@ Status LayerWriter::Against(const ServeTable& table) {
 
 Status LayerWriter::Add(const uint64_t* feasigns, const float* rows, size_t n, size_t words) {
   if (words < static_cast<size_t>(layout_.embedx_state_at())) {
-    return Error(Code::kInvalidArgument, "rows have %zu words, expected %d at least", words,
+    return Error(Code::kInvalidArgument, "rows have %zu words, expected at least %d", words,
                  layout_.embedx_state_at());
   }
   std::string encoded(codec_.full_bytes(), '\0');
@@ -39,7 +39,7 @@ Status LayerWriter::Add(const uint64_t* feasigns, const float* rows, size_t n, s
     if (feasigns[i] == 0 || (began_ && key <= last_key_)) {
       return Error(Code::kInvalidArgument,
                    "feasign %" PRIu64
-                   ": expected feasigns other than 0, each once, in the order "
+                   ": expected feasigns other than 0, without repeats, in the order "
                    "of their keys",
                    feasigns[i]);
     }
@@ -47,7 +47,7 @@ Status LayerWriter::Add(const uint64_t* feasigns, const float* rows, size_t n, s
     if (!codec_.Finite(layout_, row)) {
       return Error(Code::kInvalidArgument,
                    "feasign %" PRIu64
-                   " has a weight or count that is not finite: it is not to be "
+                   " has a weight or count that is not finite: it cannot be "
                    "served",
                    feasigns[i]);
     }
@@ -72,7 +72,8 @@ Status LayerWriter::DeleteBefore(uint64_t key) {
 
 Status LayerWriter::Take(uint64_t key, bool full, const char* row) {
   PBX_RETURN_IF_ERROR(DeleteBefore(key));
-  if (next_gone_ < gone_.size() && gone_[next_gone_] == key) ++next_gone_;  // the row is newer
+  // A key that has a row is not deleted.
+  if (next_gone_ < gone_.size() && gone_[next_gone_] == key) ++next_gone_;
   if (old_ != nullptr && !old_->done() && old_->key() == key) {
     const bool same =
         full == old_->full() && std::memcmp(row, old_->row(), codec_.bytes(full)) == 0;
@@ -101,7 +102,7 @@ void LayerWriter::Put(uint64_t key, bool full, const char* row) {
   const uint32_t bytes = codec_.bytes(full);
   waiting_.push_back({key, full, row == nullptr ? std::string() : std::string(row, bytes)});
   waiting_bytes_ += 8 + bytes;
-  // Keys are uniform: these rows' share of all is how far they have come.
+  // Keys are uniform, so the last key tells what share of all rows has been added.
   if (waiting_.size() == kWaiting) ChooseBits(std::ldexp(static_cast<double>(key) + 1, -64));
 }
 
@@ -125,7 +126,7 @@ void LayerWriter::FinishBlock() {
 
 Status LayerWriter::Finish() {
   PBX_RETURN_IF_ERROR(DeleteBefore(UINT64_MAX));
-  if (next_gone_ < gone_.size()) Put(gone_[next_gone_++], false, nullptr);  // the last key of all
+  if (next_gone_ < gone_.size()) Put(gone_[next_gone_++], false, nullptr);  // the highest key
   if (old_ != nullptr && !old_->done() && !old_->zeros()) Put(old_->key(), false, nullptr);
   if (bits_ < 0) ChooseBits(1.0);
   while (block_ < uint64_t{1} << bits_) FinishBlock();

@@ -1,6 +1,6 @@
-// LayerWriter: rows in the order of keys become the blocks and the filter of a layer.
+// LayerWriter: makes the blocks and the filter of a layer from rows in the order of keys.
 //
-// Life: (Delete | Against)? -> Add* or Merge* -> Finish, and TakeBlocks at any time.
+// Calls: (Delete | Against)? -> Add* or Merge* -> Finish, and TakeBlocks at any time.
 #pragma once
 
 #include <cstddef>
@@ -19,30 +19,30 @@ namespace pbx {
 
 class LayerWriter {
  public:
-  // embed_state: state words of embed_w in the rows that Add takes. filtered: with a filter.
+  // embed_state: state words of embed_w in the rows given to Add. filtered: with a filter.
   LayerWriter(const ServeCodec& codec, int embed_state, bool filtered)
       : codec_(codec), filtered_(filtered), builder_(codec) {
     layout_.embedx_dim = codec.embedx_dim();
     layout_.embed_state = embed_state;
   }
 
-  // Feasigns that the layer says are gone. In any order, before the first row.
+  // Sets the feasigns that the layer deletes, in any order. Call it before the first row.
   void Delete(const uint64_t* feasigns, size_t n);
 
-  // Rows that table has with the same bytes are left out from now on, and those that only table has
-  // are deleted: the layer is what makes of table what Add is given. Before the first row.
+  // Makes the layer the difference to `table`: rows that `table` has with the same bytes are left
+  // out, and rows that only `table` has are deleted. Call it before the first row.
   Status Against(const ServeTable& table);
 
-  // feasigns: (n) in the order of keys, also from call to call; rows: (n, words), as row.md has
-  // them. InvalidArgument out of order, or for a weight that is not finite.
+  // feasigns: (n) in the order of keys, also across calls; rows: (n, words), as in row.md.
+  // InvalidArgument if they are out of order, or a weight is not finite.
   Status Add(const uint64_t* feasigns, const float* rows, size_t n, size_t words);
 
-  // Adds what cursor gives until some `bytes` of rows are there. base: without deleted ones.
+  // Adds rows of cursor until there are about `bytes` of them. base: leaves out deleted rows.
   Status Merge(ServeTable::Cursor* cursor, bool base, size_t bytes);
 
   Status Finish();
 
-  // Blocks that are complete, with their numbers, each once.
+  // The blocks completed since the last call, with their numbers.
   std::vector<std::pair<uint32_t, std::string>> TakeBlocks() { return std::move(blocks_); }
 
   // After Finish.
@@ -55,9 +55,9 @@ class LayerWriter {
   uint64_t deleted() const { return deleted_rows_; }
 
  private:
-  Status Take(uint64_t key, bool full, const char* row);  // one that Add was given
+  Status Take(uint64_t key, bool full, const char* row);  // a row given to Add
   Status DeleteBefore(uint64_t key);
-  void Put(uint64_t key, bool full, const char* row);  // into the layer; null: deleted
+  void Put(uint64_t key, bool full, const char* row);  // adds to the layer; null: deleted
   void ChooseBits(double share);
   void Emit(uint64_t key, bool full, const char* row);
   void FinishBlock();
@@ -71,7 +71,7 @@ class LayerWriter {
   size_t next_gone_ = 0;
   bool began_ = false;
   uint64_t last_key_ = 0;
-  int bits_ = -1;  // not chosen yet: the first rows wait
+  int bits_ = -1;  // -1: not chosen yet, rows are in waiting_
   struct Waiting {
     uint64_t key;
     bool full;
@@ -79,9 +79,9 @@ class LayerWriter {
   };
   std::vector<Waiting> waiting_;
   uint64_t waiting_bytes_ = 0;
-  uint64_t block_ = 0;  // that the builder is at
+  uint64_t block_ = 0;  // number of the block being built
   std::vector<std::pair<uint32_t, std::string>> blocks_;
-  std::vector<uint64_t> keys_;  // all, for the filter
+  std::vector<uint64_t> keys_;  // all keys, for the filter
   FuseShape filter_;
   std::vector<char> filter_table_;
   uint64_t rows_ = 0, deleted_rows_ = 0;

@@ -9,7 +9,7 @@
 namespace pbx {
 namespace {
 
-// Without a call for a few bytes, which costs as much as the copy.
+// Copies in a loop: for a few bytes, a call of memcpy costs as much as the copy.
 void CopyFloats(const char* from, size_t n, float* to) {
   size_t i = 0;
   for (; i + 4 <= n; i += 4) {
@@ -22,7 +22,7 @@ void CopyFloats(const char* from, size_t n, float* to) {
 
 uint32_t Padded(uint32_t bytes) { return (bytes + 3) / 4 * 4; }
 
-// HalfOf rounds towards zero.
+// HalfOf rounds towards zero, this function to nearest.
 uint16_t NearestHalf(float value) {
   const uint16_t low = HalfOf(value);
   if ((low & 0x7fffu) >= 0x7bffu) return low;
@@ -58,7 +58,7 @@ bool ServeCodec::Finite(const RowLayout& layout, const float* row) const {
 }
 
 bool ServeCodec::Encode(const RowLayout& layout, const float* row, char* out) const {
-  std::memset(out, 0, full_bytes());  // also what pads
+  std::memset(out, 0, full_bytes());  // padding too
   if (counts_) {
     std::memcpy(out, row + RowLayout::kShow, 8);
     out += 8;
@@ -81,7 +81,7 @@ bool ServeCodec::Encode(const RowLayout& layout, const float* row, char* out) co
     std::memcpy(out, &scale, 4);
     for (int i = 0; i < dim_; ++i) {
       const float q = scale == 0 ? 0 : std::nearbyint(embedx[i] / scale);
-      // The scale of a row of denormals has lost bits: q could lie beyond.
+      // The scale of a row of denormals has lost bits, so q could be out of range.
       out[4 + i] = static_cast<char>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
     }
   }

@@ -1,5 +1,5 @@
-// ServeCodec: a row as an export file holds it (docs/formats/export.md): what prediction reads, and
-// nothing of training.
+// ServeCodec: encodes rows for export files (docs/formats/export.md): the fields that prediction
+// reads, without the state of training.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@ enum class ServePrecision : uint8_t { kFloat32, kFloat16, kInt8 };
 class ServeCodec {
  public:
   ServeCodec() : ServeCodec(8, true, ServePrecision::kFloat32) {}
-  // counts: rows keep show and click, which CVM needs.
+  // counts: rows have show and click, which CVM needs.
   ServeCodec(int embedx_dim, bool counts, ServePrecision precision);
 
   int embedx_dim() const { return dim_; }
   bool counts() const { return counts_; }
-  uint32_t short_bytes() const { return counts_ ? 12 : 4; }  // of a row without embedx
+  uint32_t short_bytes() const { return counts_ ? 12 : 4; }  // size of a row without embedx
   uint32_t full_bytes() const { return full_bytes_; }
   uint32_t bytes(bool full) const { return full ? full_bytes() : short_bytes(); }
 
-  // Where Decode writes: a row with neither state.
+  // The layout of decoded rows: no states.
   RowLayout decoded() const { return {dim_, 0, 0, 0, 0}; }
 
-  // Whether all that Encode would keep of a row of this layout is finite.
+  // Whether all values of the row that Encode keeps are finite.
   bool Finite(const RowLayout& layout, const float* row) const;
-  // out: (full_bytes()). Returns whether the row owns an embedx, and so how many bytes it took.
-  // REQUIRES: Finite().
+  // out: (full_bytes()). Returns whether the row has embedx: true: it takes full_bytes(), otherwise
+  // short_bytes(). REQUIRES: Finite().
   bool Encode(const RowLayout& layout, const float* row, char* out) const;
-  // row: (decoded().words()); words that a pull does not read stay as they are.
+  // row: (decoded().words()). Words that a pull does not read are not written.
   void Decode(const char* from, bool full, float* row) const;
-  // weights: (1 + D), embed_w and embedx, which are neighbours in a decoded row too.
+  // weights: (1 + D), embed_w and embedx. They are adjacent in a decoded row too.
   void DecodeWeights(const char* from, bool full, float* weights) const;
 
  private:

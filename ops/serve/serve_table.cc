@@ -10,7 +10,7 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kTileBytes = 256 << 10;  // of decoded rows: they stay in the second cache
+constexpr size_t kTileBytes = 256 << 10;  // bytes of decoded rows: they stay in L2
 
 bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
   const FuseHash::Place place = hash.Of(key);
@@ -41,8 +41,8 @@ Status ServeTable::AddLayer(LayerParts parts) {
   if (!shaped || !filtered) {
     return Error(Code::kInvalidArgument,
                  "%s: layer %" PRIu64
-                 ": %zu blocks of %d bits, or its "
-                 "filter of %zu bytes, make no sense",
+                 ": %zu blocks, %d bits and a "
+                 "filter of %zu bytes contradict each other",
                  name_.c_str(), parts.number, parts.blocks.size(), parts.bits,
                  parts.filter_table.second);
   }
@@ -78,20 +78,20 @@ Status ServeTable::TestBlock(const Layer& layer, uint64_t number, const TagBucke
     return Error(Code::kCorruption,
                  "%s: block %" PRIu64 " of layer %" PRIu64
                  " (%zu bytes) is damaged: its CRC32C, "
-                 "its counts or the order of its keys do not hold; roll back, or export anew",
+                 "its counts or the order of its keys is wrong; roll back, or export again",
                  name_.c_str(), number, layer.parts.number, bytes.second);
   }
   OpenBlock& block = layer.tested->blocks[number];
   const std::lock_guard<std::mutex> lock(layer.tested->mutex);
   *index = block.index.load(std::memory_order_relaxed);
-  if (*index != nullptr) return Status::Ok();  // another thread was faster
+  if (*index != nullptr) return Status::Ok();  // another thread has done it
   const Result<const char*> kept =
       layer.tested->index.Keep(made.data(), made.size() * sizeof(TagBucket));
   PBX_RETURN_IF_ERROR(kept.status());
   block.data = bytes.first;
   if (ResidentBytes() + bytes.second <= resident_bytes_) {
     const Result<const char*> copy = layer.tested->copies.Keep(bytes.first, bytes.second);
-    if (copy.ok()) {  // where the system has no memory, the map will do
+    if (copy.ok()) {  // if there is no memory for a copy, the mapped file is used
       block.data = copy.value();
       layer.tested->resident += bytes.second;
     }
@@ -138,10 +138,10 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
                              bool* full) const {
   struct Probe {
     uint64_t key;
-    size_t layer;             // the newest that may have the key
-    const TagBucket* bucket;  // null: no rows there
+    size_t layer;             // the newest one that may have the key
+    const TagBucket* bucket;  // null: the block has no rows
     const OpenBlock* block;
-    const char* at;  // the key of the row that may be the one; null: none is
+    const char* at;  // the key of the row to compare first; null: none
   };
   Probe probes[kGroup];
   const bool unfiltered = !layers_.empty() && layers_[0].parts.filter.bits == 0;
@@ -188,7 +188,7 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
   for (size_t i = 0; i < n; ++i) {
     const Probe& probe = probes[i];
     if (probe.at != nullptr && std::memcmp(probe.at, &probe.key, 8) == 0) continue;
-    // Another row has the tag, or the bucket is crowded, or no row is there after all.
+    // Another row has the same tag, or the bucket is crowded, or the layer does not have the key.
     const size_t layer =
         probe.at != nullptr || probe.layer == layers_.size() ? probe.layer : probe.layer + 1;
     PBX_RETURN_IF_ERROR(Find(layer, probe.key, &rows[i], &full[i]));
@@ -208,7 +208,8 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t
 
 Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
                             float* out, size_t stride) const {
-  // Only where there is nothing to sum and no logarithm: a quarter less time than by the tile.
+  // If there is nothing to sum and no logarithm, rows are copied directly. This takes a quarter
+  // less time than going through tiles.
   bool copies =
       !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
   if (copies) {
@@ -253,7 +254,7 @@ Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, 
   const auto nnz = static_cast<size_t>(offsets[instances * slots_]);
   if (ids.size() < nnz) ids.resize(nnz);
   for (size_t begin = 0; begin < instances;) {
-    // As many instances as fit the tile, one at least.
+    // Takes as many instances as fit into a tile, and at least one.
     const auto first = static_cast<size_t>(offsets[begin * slots_]);
     size_t end = begin + 1;
     while (end < instances &&

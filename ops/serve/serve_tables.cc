@@ -23,13 +23,13 @@ Result<std::unique_ptr<ServeTables>> ServeTables::Of(std::vector<const ServeTabl
     const auto found = static_cast<size_t>(
         std::count(table_of_slot.begin(), table_of_slot.end(), static_cast<uint8_t>(t)));
     if (t > UINT8_MAX || found != tables[t]->slots()) {
-      return Error(Code::kInvalidArgument, "table %zu: was made for %zu slots, and has %zu", t,
+      return Error(Code::kInvalidArgument, "table %zu was made for %zu slots, found %zu", t,
                    tables[t]->slots(), found);
     }
     slots += found;
   }
   if (slots != table_of_slot.size()) {
-    return Error(Code::kInvalidArgument, "%zu of %zu slots are of no table there is",
+    return Error(Code::kInvalidArgument, "%zu of %zu slots name a table that does not exist",
                  table_of_slot.size() - slots, table_of_slot.size());
   }
   return std::unique_ptr<ServeTables>(
@@ -38,7 +38,8 @@ Result<std::unique_ptr<ServeTables>> ServeTables::Of(std::vector<const ServeTabl
 
 Status ServeTables::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
                          const float* dense, float* out) const {
-  // Each table gets lists of its own: to cut them costs a few ns an id, a lookup ten times that.
+  // Each table gets its own lists. Copying the lists costs a few ns per id, and a lookup ten times
+  // as much.
   thread_local std::vector<uint64_t> own;
   thread_local std::vector<int32_t> bounds;
   float* at = out;

@@ -1,7 +1,7 @@
-// ServeTables: the pooled slots of several tables, one behind the other as a program over them
-// (nn.PooledTables) has them, from requests whose slots stand in the order of slots.yaml.
+// ServeTables: the pooled slots of several tables, table after table as in programs that use
+// nn.PooledTables, for requests whose slots are in the order of slots.yaml.
 //
-// Letters as in serve_table.h; S_t, width_t = those of table t.
+// Letters as in serve_table.h; S_t, width_t = S and width of table t.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ namespace pbx {
 
 class ServeTables {
  public:
-  // tables: borrowed, at most 256. table_of_slot: (S) number of each slot's table. InvalidArgument
-  // unless each table has as many slots there as it was made for.
+  // tables: at most 256, must outlive this object. table_of_slot: (S), number of each slot's table.
+  // InvalidArgument unless each table has as many slots as it was made for.
   static Result<std::unique_ptr<ServeTables>> Of(std::vector<const ServeTable*> tables,
                                                  std::vector<uint8_t> table_of_slot,
                                                  size_t dense_width);
 
   // feasigns (nnz), offsets (B * S + 1), dense (B, W); out (B, sum of S_t * width_t + W): the slots
-  // of table 0, those of table 1 and so on, and the dense features. Otherwise as ServeTable::Pull.
+  // of table 0, of table 1 and so on, then the dense features. Otherwise as ServeTable::Pull.
   Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
               const float* dense, float* out) const;
 

@@ -12,10 +12,11 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kRequestBytes = 512u << 10;  // 256 KiB were 10 % slower, a MiB no faster
-constexpr uint64_t kTileBytes = 8u << 20;  // of blocks: filters and requests of a tile stay in L2
+constexpr size_t kRequestBytes = 512u << 10;  // 256 KiB is 10 % slower, 1 MiB no faster
+// Bytes of the blocks of a tile: its filters and requests fit in L2.
+constexpr uint64_t kTileBytes = 8u << 20;
 constexpr size_t kMinTileKeys = 64;
-// Requests in flight over all threads: a solid-state disk needs some 64 small ones to be busy.
+// Requests in flight over all threads: a solid-state disk needs about 64 small requests to be busy.
 constexpr size_t kDepth = 64;
 constexpr size_t kMinDepth = 16;
 constexpr size_t kNone = SegmentReader::kNone;
@@ -34,14 +35,15 @@ struct BatchReader::Batch {
   uint64_t gap_bytes;
   std::atomic<size_t> next_key{0};
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   Status status;
-  size_t failed_at =
-      kNone;  // first key of the tile: the error told does not depend on who is first
+  // First key of the tile that failed. If several fail, the lowest key wins, so the error does not
+  // depend on timing.
+  size_t failed_at = kNone;
   ReadCounts counts;
 };
 
-// What one thread needs to read: requests in flight and a buffer for each.
+// The state of one reading thread: its requests in flight and a buffer for each.
 class BatchReader::Worker {
  public:
   static Result<std::unique_ptr<Worker>> Create(size_t depth, size_t slot_bytes) {
@@ -60,14 +62,14 @@ class BatchReader::Worker {
 
   size_t slot_bytes() const { return slot_bytes_; }
 
-  // Takes tiles of the batch until there are none, or a read fails.
+  // Takes tiles of the batch until none is left or a read fails.
   void Run(Batch* batch) {
     batch_ = batch;
     counts_ = ReadCounts();
     Status status;
     bool more = true;
     while (status.ok()) {
-      // Planning runs ahead of the disk by a queue, never by more.
+      // Plans ahead of the disk, but at most as many requests as fit in one queue.
       while (more && pending_.size() < slots_.size()) more = PlanNextTile();
       status = Submit();
       if (!status.ok() || reader_->in_flight() == 0) {
@@ -76,7 +78,7 @@ class BatchReader::Worker {
       }
       status = CompleteOne();
     }
-    while (reader_->in_flight() > 0) {  // after an error: the buffers are ours again afterwards
+    while (reader_->in_flight() > 0) {  // after an error: waits until no read uses the buffers
       ReadDone done;
       if (!reader_->Wait(&done).ok()) break;
       free_.push_back(done.tag);
@@ -107,11 +109,11 @@ class BatchReader::Worker {
     uint64_t block;
   };
   struct Tile {
-    size_t begin = 0;                 // first key
-    std::vector<Wanted> wanted;       // the requests' ranges of it
-    std::vector<uint32_t> misses_at;  // (keys) rank of the segment that was asked in vain, + 1
-    std::vector<uint32_t> missed;     // indices, each once
-    size_t requests = 0;              // not complete
+    size_t begin = 0;                 // index of the first key of the tile
+    std::vector<Wanted> wanted;       // each request has a range of these
+    std::vector<uint32_t> misses_at;  // (keys) 1 + rank of the segment that did not have the key
+    std::vector<uint32_t> missed;     // indices, without repeats
+    size_t requests = 0;              // not completed yet
   };
   struct Request {
     Tile* tile = nullptr;
@@ -155,7 +157,7 @@ class BatchReader::Worker {
     return true;
   }
 
-  // Requests for the keys in passed_[0, passed).
+  // Makes requests for the keys in passed_[0, passed).
   void PlanSegment(Tile* tile, uint32_t rank, const SegmentReader& segment, size_t passed) {
     const uint64_t* tile_keys = batch_->keys + tile->begin;
     const size_t block_bytes = segment.shape().block_bytes;
@@ -269,15 +271,15 @@ class BatchReader::Worker {
     return Status::Ok();
   }
 
-  // The keys that a filter promised in vain go on to the next older segment that may hold them.
+  // For keys that passed the filter of a segment but are not in it: looks them up in the next older
+  // segment whose filter they pass.
   void AskOn(Tile* tile) {
     tile->wanted.clear();
     std::vector<uint32_t> missed;
     missed.swap(tile->missed);
     for (const uint32_t index : missed) {
       const size_t i = tile->begin + index;
-      if (batch_->found[i] != 0)
-        continue;  // it lay in the block after the one that was asked first
+      if (batch_->found[i] != 0) continue;  // it was in the next block
       size_t rank = tile->misses_at[index];
       tile->misses_at[index] = 0;
       for (; rank < batch_->segments.size(); ++rank) {

@@ -1,15 +1,16 @@
-// BatchReader: the newest row of each key of a sorted batch, out of many segments, at the speed of
-// the disk.
+// BatchReader: reads the newest row of each key of a sorted batch from many segments, at the speed
+// of the disk.
 //
-// The batch is cut into tiles of neighbouring keys. For a tile the filters are asked, newest
-// segment first; a key goes to the first segment that may hold it. The blocks of all segments are
-// then read in one stream: neighbours in one request, and over gaps that cost less than a request
-// would (DiskModel), which makes it a scan where most blocks are needed. Requests are in flight
-// while the next tile is planned. A key that a filter promised in vain (0.4 to 0.8 % of the absent
-// ones) asks on among the older segments.
+// The batch is cut into tiles of neighbouring keys. For each tile the filters of the segments are
+// checked, newest first; a key is looked up in the first segment that may hold it. The blocks of
+// all segments are read in one stream. Neighbouring blocks are read in one request. A request also
+// covers a gap between needed blocks if reading the gap costs less than another request
+// (DiskModel), so the read becomes a scan if most blocks are needed. Requests are in flight while
+// the next tile is planned. A key that passes a filter but is not in the segment (0.4 to 0.8 % of
+// the absent keys) is looked up in the older segments.
 //
-// A block is read once a tile: tiles are several MiB of blocks, and share at most one block a
-// segment with the next.
+// A block is read once per tile. Tiles are several MiB of blocks, and two neighbouring tiles share
+// at most one block per segment.
 #pragma once
 
 #include <atomic>
@@ -25,22 +26,22 @@
 
 namespace pbx {
 
-// Newest first. Never changed once it is shared.
+// Newest first. Immutable once it is shared.
 using Segments = std::vector<std::shared_ptr<const SegmentReader>>;
 
 // Sums over all reads.
 struct ReadCounts {
-  uint64_t filter_passed = 0;  // (key, segment) pairs that were looked up in a block
+  uint64_t filter_passed = 0;  // (key, segment) pairs looked up in a block
   uint64_t rows_found = 0;
-  uint64_t absent_read = 0;  // keys that are nowhere and caused a read all the same
-  uint64_t blocks_read = 0;  // blocks looked into
+  uint64_t absent_read = 0;  // keys that are in no segment but caused a read
+  uint64_t blocks_read = 0;  // blocks searched
   uint64_t read_requests = 0;
   uint64_t bytes_read = 0;
 };
 
 class BatchReader {
  public:
-  // pool is borrowed.
+  // pool must outlive the reader.
   explicit BatchReader(ThreadPool* pool);
   ~BatchReader();
 
@@ -59,7 +60,7 @@ class BatchReader {
 
   ThreadPool* const pool_;
   DiskModel disk_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<std::unique_ptr<Worker>> idle_;
   ReadCounts counts_;
 };

@@ -1,6 +1,6 @@
-// Cuts: where a stream of rows in key order is cut into files. Files cover aligned prefixes of the
-// key space ("ranges"), so that files written at different times nest instead of crossing, and
-// merging one range frees its files.
+// Cuts: how a stream of rows in the order of keys is cut into files. A file covers an aligned
+// prefix of the key space (a "range"). So of two files written at different times one contains the
+// range of the other, or they are disjoint, and merging a range frees all its files.
 #pragma once
 
 #include <algorithm>
@@ -8,24 +8,25 @@
 
 namespace pbx {
 
-// A file below this costs more in opening and syncing than its rows do.
+// Below this size, opening and syncing a file costs more than its rows.
 constexpr uint64_t kMinRangeBytes = 2ull << 20;
-// A tier that can be cut at all is cut this finely: a merge then needs room for a 64th of it.
+// A tier large enough to be cut has this many ranges, so a merge needs disk space for a 64th of it.
 constexpr uint64_t kRanges = 64;
 
 inline int FloorLog2(uint64_t x) { return x == 0 ? 0 : 63 - __builtin_clzll(x); }
 
-// Ranges of a tier of tier_bytes: powers of two; log2 of their number.
+// log2 of the number of ranges of a tier of tier_bytes.
 inline int RangeBits(uint64_t tier_bytes, uint64_t max_segment_bytes) {
   const uint64_t most =
       std::max(kRanges, 2 * (tier_bytes / std::max<uint64_t>(1, max_segment_bytes)));
   return FloorLog2(std::clamp<uint64_t>(tier_bytes / (2 * kMinRangeBytes), 1, most));
 }
 
-// How finely `bytes` of rows over the keys [min_key, max_key] are cut: the bits of the key that
-// tell the files apart. Never finer than the tier's ranges, nor into files below kMinRangeBytes.
+// How finely a stream of rows is cut: the keys of a file share this many high bits. The stream has
+// `bytes` bytes of rows with keys in [min_key, max_key]. A file covers at least a range of the
+// tier, and is not smaller than kMinRangeBytes.
 inline int CutBits(uint64_t bytes, uint64_t min_key, uint64_t max_key, int range_bits) {
-  // As if the whole key space were filled as densely as this part of it.
+  // Assumes that the whole key space is as dense as this part.
   const double share = static_cast<double>(max_key - min_key) / 18446744073709551616.0;
   const double whole = static_cast<double>(bytes) / std::max(share, 1e-18);
   const double files = whole / static_cast<double>(kMinRangeBytes);
@@ -33,7 +34,7 @@ inline int CutBits(uint64_t bytes, uint64_t min_key, uint64_t max_key, int range
                   files < 1 ? 0 : FloorLog2(static_cast<uint64_t>(std::min(files, 9e18))));
 }
 
-// The range that a key belongs to, of 2^bits.
+// The range of a key, out of 2^bits.
 inline uint64_t RangeOf(uint64_t key, int bits) { return bits == 0 ? 0 : key >> (64 - bits); }
 
 }  // namespace pbx

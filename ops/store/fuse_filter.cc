@@ -16,7 +16,7 @@ constexpr uint32_t kHashedSeeds = 64;
 
 uint32_t Get(const char* table, uint32_t bits, uint64_t i) {
   if (bits == 8) return static_cast<unsigned char>(table[i]);
-  uint16_t two;  // 12 bits: two positions in three bytes
+  uint16_t two;  // 12 bits: two positions share three bytes
   std::memcpy(&two, table + (3 * i) / 2, 2);
   return (two >> (4 * (i & 1))) & 0xfffu;
 }
@@ -33,15 +33,16 @@ void Set(char* table, uint32_t bits, uint64_t i, uint32_t value) {
   std::memcpy(table + (3 * i) / 2, &two, 2);
 }
 
-// One attempt: takes the keys off one by one, each at a position that it alone still has, and gives
-// that position what the other two lack. False when some keys share all their positions.
+// One attempt to build a filter. Peel removes the keys one by one, each at a position that no other
+// remaining key has. Fill then sets that position so that the key's three positions give its
+// fingerprint. Peel fails if some keys share all their positions.
 class Peeler {
  public:
-  // False: there is no memory for it.
+  // False: out of memory.
   bool Allocate(const FuseShape& shape, size_t n) {
     positions_ = shape.positions();
     n_ = n;
-    // Not from the heap: as much as this, in a thread now and then, would stay in its arena.
+    // Not from the heap: a large block that a thread frees would stay in its malloc arena.
     auto memory = Buffer::Allocate(9 * (positions_ + n));
     if (!memory.ok()) return false;
     memory_ = std::move(memory.value());
@@ -101,19 +102,19 @@ class Peeler {
   }
 
  private:
-  static constexpr uint8_t kMaxCount = 252;  // keys at a position, times 4: one more would overflow
+  static constexpr uint8_t kMaxCount = 252;  // 4 x keys at a position: another key would overflow
 
   Buffer memory_;
   size_t positions_ = 0, n_ = 0;
-  uint64_t* key_xor_ = nullptr;  // (positions) of the keys there
-  uint8_t* count_ = nullptr;     // (positions) 4 x keys there, xor which of its three each is
-  uint64_t* order_ = nullptr;    // (n) keys as they were taken off
-  uint8_t* alone_at_ = nullptr;  // (n) which of its three positions each had to itself
+  uint64_t* key_xor_ = nullptr;  // (positions) XOR of the keys there
+  uint8_t* count_ = nullptr;     // (positions) 4 x keys there, XOR the k of each
+  uint64_t* order_ = nullptr;    // (n) keys in the order of their removal
+  uint8_t* alone_at_ = nullptr;  // (n) k of the position that no other key had
 };
 
 }  // namespace
 
-// Sizes as the paper gives them.
+// The sizes that the paper gives.
 FuseShape FuseShapeFor(uint64_t n, uint32_t bits) {
   FuseShape shape;
   shape.bits = bits;
@@ -142,10 +143,10 @@ FuseHash::FuseHash(const FuseShape& shape, uint64_t min_key, uint64_t max_key)
       fingerprint_shift_(static_cast<int>(64 - std::max(1u, shape.bits))),
       by_hash_(shape.by_hash != 0) {
   const uint64_t span = max_key - min_key;
-  if (span == 0) return;  // one key: scale 0 puts it at 0
+  if (span == 0) return;  // one key: scale 0, position 0
   __extension__ using Wide = unsigned __int128;
   shift_ = __builtin_clzll(span);
-  // ((key - min) << shift) * scale >> 64 is below positions for every key up to max.
+  // ((key - min) << shift) * scale >> 64 is less than positions for every key up to max.
   scale_ = static_cast<uint64_t>((static_cast<Wide>(positions_) << 64) /
                                  (static_cast<Wide>(span << shift_) + 1));
 }
@@ -178,7 +179,7 @@ size_t FuseFilter::SelectBits(const uint64_t* keys, const uint32_t* ask, size_t 
     const FuseHash::Place place = hash.Of(keys[index]);
     const bool may = (Get(table, kBits, place.at[0]) ^ Get(table, kBits, place.at[1]) ^
                       Get(table, kBits, place.at[2])) == place.fingerprint;
-    passed[yes] = index;  // without a branch: half of the answers would be guessed wrongly
+    passed[yes] = index;  // no branch: it would be mispredicted half of the time
     rejected[no] = index;
     yes += may ? 1 : 0;
     no += may ? 0 : 1;

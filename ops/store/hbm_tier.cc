@@ -10,7 +10,7 @@ namespace pbx {
 Result<std::unique_ptr<HbmTier>> HbmTier::Build(uint32_t row_bytes, std::vector<uint64_t> keys) {
   if (keys.size() > INT32_MAX) {
     return Error(Code::kInvalidArgument,
-                 "pass table: %zu rows, at most %d are possible; use smaller passes", keys.size(),
+                 "pass table: %zu rows, expected at most %d; use smaller passes", keys.size(),
                  INT32_MAX);
   }
   Result<Buffer> rows = Buffer::Allocate(keys.size() * size_t{row_bytes});

@@ -1,8 +1,8 @@
-// HBM tier on the host: the table of one pass. Keys in hash order, row i of the table belongs to
-// keys()[i]; i is the row id that the feeder writes into the batches. No hashing takes place while
-// a pass trains: a pull is rows() + id * row_bytes().
+// HBM tier on the host: the table of one pass. Keys are in hash order, and row i belongs to
+// keys()[i]; i is the row id that the feeder writes into batches. So no hashing is needed while a
+// pass trains: a pull reads at row(0) + id * row_bytes().
 //
-// At most 2^31 - 1 rows; byte offsets are 64 bit. Rows lie in huge pages.
+// At most 2^31 - 1 rows. Rows are in huge pages.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ class HbmTier : public Tier {
   // An empty table of rows of row_bytes (> 0, a multiple of 4).
   explicit HbmTier(uint32_t row_bytes) : row_bytes_(row_bytes) {}
 
-  // A table of these keys with zeroed rows, to be filled through row(). keys strictly ascending.
+  // A table of these keys with zeroed rows, to be filled through row(). keys: strictly ascending.
   static Result<std::unique_ptr<HbmTier>> Build(uint32_t row_bytes, std::vector<uint64_t> keys);
 
-  // Memory per row of a built table, for budgets: row, key, and the index's one or two entries.
+  // Memory per row of a built table, for budgets: the row, its key, and one or two index entries.
   static uint64_t BytesPerRow(uint32_t row_bytes) { return row_bytes + 8 + 8; }
 
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
-  // Merges into a new table: for tests and tools, not for the training path.
+  // Merges into a new table. For tests and tools, not used in training.
   Status Write(const uint64_t* keys, const char* rows, size_t n) override;
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
   size_t rows() const override { return keys_.size(); }

@@ -1,9 +1,9 @@
-// The parts of the MEM tier's index: a bucket is one cache line of 7 keys with all that a lookup
-// asks, and the key space says which bucket is a key's home.
+// The parts of the MEM tier's index: a bucket is one cache line with 7 keys and everything that a
+// lookup needs; the key space tells which bucket is the home of a key.
 //
-// A key lies in its home bucket or, where that was full, in a later one. Each bucket counts the
-// keys that had to pass it: a lookup goes on while that count is not zero, so there are no
-// tombstones, and absent keys cost one line (or two, where the tier is full).
+// A key is in its home bucket or, if that was full, in a later one. Each bucket counts the keys
+// that had to pass it, and a lookup goes on while that count is not zero. So there are no
+// tombstones, and looking up an absent key costs one cache line, or two if the tier is full.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,13 @@ namespace pbx {
 struct alignas(64) MemBucket {
   static constexpr unsigned kSlots = 7;
   static constexpr unsigned kNoSlot = kSlots;
-  // A slot's state, one byte of `head`. Level: the highest when the row comes in, less with time. A
-  // slot that is not used keeps the number of a row (kRow) until another slot needs it.
+  // The state of a slot, one byte of `head`. The level (kLevel) is highest when the row comes in
+  // and falls with time. A slot that is not used keeps a row number (kRow) until another slot needs
+  // that number.
   enum State : uint8_t { kLevel = 15, kRow = 32, kDirty = 64, kUsed = 128 };
 
   uint64_t keys[kSlots];
-  uint64_t head;  // byte i: state of slot i; the last byte: keys that passed this bucket
+  uint64_t head;  // byte i: state of slot i; last byte: number of keys that passed
 
   // ---- Masks of slots: bit 8 i + 7 for slot i.
   static constexpr uint64_t kEach = 0x0001010101010101;
@@ -31,7 +32,7 @@ struct alignas(64) MemBucket {
   uint64_t Empty() const { return ~head & kAll; }
   uint64_t Clean() const { return head & ~(head << 1) & kAll; }
   uint64_t SpareRows() const { return Empty() & (head << 2); }
-  // Slots of at most this level: adding the rest carries into bit 4 of all the others.
+  // The slots whose level is at most `level`: the addition carries into bit 4 of all other slots.
   uint64_t AtMost(unsigned level) const {
     const uint64_t sums = (head & kEach * kLevel) + kEach * (kLevel - level);
     return ~(sums << 3) & kAll;
@@ -46,9 +47,10 @@ struct alignas(64) MemBucket {
   void set_state(unsigned slot, unsigned state) {
     head = (head & ~(uint64_t{0xff} << (8 * slot))) | (uint64_t{state} << (8 * slot));
   }
-  void Age() { head -= (~AtMost(0) & kAll) >> 7; }  // each level that is not 0 by one
+  void Age() { head -= (~AtMost(0) & kAll) >> 7; }  // lowers each level above 0 by one
 
-  // ---- Keys that passed. 255 stays: only keys that are not uniform get there, and they pay.
+  // ---- The number of keys that passed. It stays at 255 once it is 255, which happens only if keys
+  // are not uniform.
   bool passed() const { return (head >> 56) != 0; }
   void AddPassed() {
     if ((head >> 56) != 255) head += uint64_t{1} << 56;
@@ -59,14 +61,15 @@ struct alignas(64) MemBucket {
 };
 static_assert(sizeof(MemBucket) == 64, "a line");
 
-// Which of `buckets` is the home of a key: keys are uniform over [low, high], and homes ascend with
-// them. Keys outside are legal, and crowd the first or the last bucket.
+// Tells which of `buckets` is the home of a key. Keys are uniform over [low, high], and homes
+// ascend with keys. Keys outside this range are legal but crowd the first or the last bucket.
 class MemKeySpace {
  public:
   MemKeySpace() = default;
   MemKeySpace(uint64_t low, uint64_t high, size_t buckets)
       : low_(low), last_(high - low), buckets_(buckets) {
-    // Scaled so that the range takes more than half of 2^64: a multiplication then divides by it.
+    // The range is scaled to more than half of 2^64, so that a multiplication can replace the
+    // division by it.
     shift_ = last_ == 0 ? 63 : static_cast<unsigned>(__builtin_clzll(last_));
     const Wide width = ((static_cast<Wide>(last_) + 1) << shift_);  // in (2^63, 2^64]
     factor_ = static_cast<uint64_t>((static_cast<Wide>(buckets) << 64) / width);

@@ -7,12 +7,13 @@ namespace pbx {
 namespace {
 
 constexpr size_t kMaxRanges = 64;
-constexpr size_t kMinRangeRows = 32768;  // a range's share of the keys is then even to 2 %
+// With this many rows, the shares of ranges differ by 2 % at most.
+constexpr size_t kMinRangeRows = 32768;
 constexpr size_t kMinParallelKeys = 16384;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// How many rows are cut into how many ranges, and where everything lies in one block of memory.
+// The number of ranges and rows, and where each array lies in the block of memory.
 struct Shape {
   Shape(size_t wanted_rows, size_t row_bytes)
       : ranges(std::clamp<size_t>(wanted_rows / kMinRangeRows, 1, kMaxRanges)),
@@ -24,7 +25,7 @@ struct Shape {
         rows_at(RoundUp(regions_at + ranges * range_regions * sizeof(MemArena::Region), 64)),
         end(rows_at + ranges * range_rows * row_bytes) {}
 
-  // In whole pages, and the ranges themselves.
+  // Whole pages, and the MemRange objects.
   size_t bytes() const { return RoundUp(end, Buffer::kSmallPage) + ranges * MemRange::kBytes; }
 
   size_t ranges, range_rows, range_buckets, range_regions;
@@ -36,12 +37,12 @@ struct Shape {
 Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budget_bytes,
                                                KeyRange keys) {
   if (budget_bytes < kMinBudgetBytes) {
-    return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu, at least %llu are needed",
+    return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu, expected at least %llu",
                  static_cast<unsigned long long>(budget_bytes),
                  static_cast<unsigned long long>(kMinBudgetBytes));
   }
   if (keys.low > keys.high) {
-    return Error(Code::kInvalidArgument, "MEM tier: its first key is %llu, above its last, %llu",
+    return Error(Code::kInvalidArgument, "MEM tier: the first key, %llu, is above the last, %llu",
                  static_cast<unsigned long long>(keys.low),
                  static_cast<unsigned long long>(keys.high));
   }
@@ -51,7 +52,8 @@ Result<std::unique_ptr<MemTier>> MemTier::Open(uint32_t row_bytes, uint64_t budg
     rows -= std::min(rows, above / (row_bytes + 32) + 1);
   }
   if (rows == 0) {
-    return Error(Code::kInvalidArgument, "mem.budget_bytes: %llu holds no row of %u bytes",
+    return Error(Code::kInvalidArgument,
+                 "mem.budget_bytes: %llu is too little for a row of %u bytes",
                  static_cast<unsigned long long>(budget_bytes), row_bytes);
   }
   const Shape shape(rows, row_bytes);
@@ -129,8 +131,8 @@ Status MemTier::Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found,
   return Status::Ok();
 }
 
-// Before anything is written. Ranges that have too few rows of their own borrow, in an order that
-// depends on nothing but the batch.
+// Called before anything is written. A range with too few rows borrows from others, in an order
+// that depends only on the batch.
 Status MemTier::CheckRoom(const uint64_t* keys, size_t n) {
   std::vector<size_t> needed(ranges_.size());
   bool enough = true;
@@ -149,13 +151,13 @@ Status MemTier::CheckRoom(const uint64_t* keys, size_t n) {
   }
   if (dirty > max_rows_) {
     return Error(Code::kOutOfSpace,
-                 "mem.budget_bytes: %zu rows that are on no disk, and %llu bytes hold %zu; raise "
+                 "mem.budget_bytes: %zu rows are not on disk, and %llu bytes hold %zu; raise "
                  "it, or give the table an SSD folder",
                  dirty, static_cast<unsigned long long>(budget_), max_rows_);
   }
   if (crowded != 0) {
     return Error(Code::kOutOfSpace,
-                 "mem.budget_bytes: %zu rows that are on no disk fall into one of %zu ranges of "
+                 "mem.budget_bytes: %zu rows that are not on disk fall into one of %zu ranges of "
                  "keys, and %llu bytes hold %zu there; raise it, or give the table an SSD folder",
                  crowded, ranges_.size(), static_cast<unsigned long long>(budget_),
                  ranges_[0].slots());
@@ -235,7 +237,7 @@ size_t MemTier::dirty_rows() const {
   return rows;
 }
 
-// The pages of the index, and those of rows that were ever used.
+// The pages of the index and of rows that were used at some time.
 size_t MemTier::bytes() const {
   const size_t size = RoundUp(memory_.size(), Buffer::kSmallPage);
   const size_t page = size < Buffer::kHugePage ? Buffer::kSmallPage : Buffer::kHugePage;

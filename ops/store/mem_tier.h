@@ -1,15 +1,16 @@
-// MEM tier: the rows that are near but not in a pass table, within a budget of bytes.
+// MEM tier: a cache in memory, within a budget of bytes, for rows that are not in a pass table.
 //
-// A row is clean (the SSD tier has the same bytes) or dirty (it has not). Clean rows may be evicted
-// to make room; dirty rows never are.
+// A row is clean if the SSD tier has the same bytes, otherwise dirty. Clean rows may be evicted to
+// make space; dirty rows never are.
 //
 // Keys are uniform over the range that the tier is opened for, so the home of a key follows from
-// where it lies in that range: the index is in hash order, and a sorted batch walks through it
-// forwards. It is cut into up to 64 ranges of keys, each with its own rows (mem_range.h): threads
-// take whole ranges. Index and rows are one block of memory, reserved when the tier is opened and
-// taken from the system as it is used. Overhead: 13.7 bytes a slot (a key, a state, a row number)
-// at a load of at most 0.77, 17.9 bytes a row with what eviction needs. A load of 0.83 saves 1.4
-// bytes a row and costs a third of the speed of erasing and of finding that a key is absent.
+// its place in that range: the index is in hash order, and a sorted batch goes through it forwards.
+// It is cut into up to 64 ranges of keys, each with its own rows (mem_range.h), and threads take
+// whole ranges. Index and rows are one block of memory that is reserved when the tier is opened;
+// the system provides pages as they are used. A slot (key, state, row number) takes 13.7 bytes, and
+// the load is at most 0.77, so the overhead is 17.9 bytes per row, including eviction. A load of
+// 0.83 would save 1.4 bytes per row, but erasing keys and looking up absent keys would be a third
+// slower.
 #pragma once
 
 #include <atomic>
@@ -29,49 +30,50 @@ struct MemCounters {
   uint64_t keys_asked = 0;
   uint64_t hits = 0;
   uint64_t evicted = 0;
-  uint64_t not_admitted = 0;  // clean rows for which there was no room, or that were too rare
+  uint64_t not_admitted = 0;  // clean rows for which there was no space
 };
 
-// The keys from low to high, both included.
+// The keys in [low, high].
 struct KeyRange {
   uint64_t low = 0;
   uint64_t high = UINT64_MAX;
 };
 
-// Where a pool may be given, batches are shared out among its threads; results are the same.
+// With a pool, batches are divided among its threads. Results are the same.
 class MemTier : public Tier {
  public:
   static constexpr uint64_t kMinBudgetBytes = 1 << 20;
 
-  // row_bytes >= 4. budget_bytes >= kMinBudgetBytes, and room for at least one row. keys: those
-  // that are expected; others are legal, and slow where they are many.
+  // row_bytes >= 4. budget_bytes >= kMinBudgetBytes and enough for one row. keys: the expected
+  // keys; others are legal, but slow if they are many.
   static Result<std::unique_ptr<MemTier>> Open(uint32_t row_bytes, uint64_t budget_bytes,
                                                KeyRange keys = KeyRange());
 
   Status Read(const uint64_t* keys, size_t n, char* rows, uint8_t* found) override;
-  // Which keys are here, without their rows. found: (n), overwritten.
+  // Tells which keys are here, without reading rows. found: (n), overwritten.
   void Find(const uint64_t* keys, size_t n, uint8_t* found) const;
-  // As Read, and removes the rows that it found: staging moves rows into the pass table.
+  // Like Read, but also removes the rows found: staging moves rows into the pass table.
   Status Take(const uint64_t* keys, size_t n, char* rows, uint8_t* found,
               ThreadPool* pool = nullptr);
 
-  // Rows that are nowhere else. OutOfSpace, with the bytes, when they and the dirty rows that are
-  // here pass the budget, or when so many are dirty in one of the ranges that it has no slots for
-  // them (1.3 times its share: keys that are not uniform). Nothing is written then.
+  // Writes dirty rows, which no other tier has. OutOfSpace, naming the bytes, if they and the dirty
+  // rows here exceed the budget, or if one range has too few slots for its dirty rows (1.3 times
+  // its share, when keys are not uniform). Then nothing is written.
   Status Write(const uint64_t* keys, const char* rows, size_t n) override;
-  // The same with rows by pointer, and with clean set for rows that the SSD tier has too: those are
-  // taken in as far as there is room, which is never an error.
+  // The same with rows by pointer. If `clean`, the SSD tier has the rows too: they are inserted as
+  // far as there is space, and a lack of space is no error.
   Status Insert(const uint64_t* keys, const char* const* row_pointers, size_t n, bool clean,
                 ThreadPool* pool = nullptr);
 
-  // Shows every row to keep, which may change it, and removes those for which it returns false.
-  // Returns how many went. For a table that has no SSD tier: elsewhere the copies would differ.
+  // Calls keep for every row, which it may change, and removes the rows for which it returns false.
+  // Returns the number of removed rows. Only for tables without an SSD tier, because an SSD tier's
+  // copies of the rows would not change.
   size_t Sweep(const std::function<bool(char* row)>& keep);
 
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
   size_t rows() const override;
   size_t dirty_rows() const;
-  // What the index and the rows take, in whole pages; never above the budget.
+  // Memory of the index and the rows, in whole pages. Never above the budget.
   size_t bytes() const override;
   MemCounters counters() const;
 
@@ -79,7 +81,7 @@ class MemTier : public Tier {
   explicit MemTier(uint64_t budget_bytes) : budget_(budget_bytes) {}
 
   Status Put(const uint64_t* keys, MemRows rows, size_t n, bool dirty, ThreadPool* pool);
-  Status CheckRoom(const uint64_t* keys, size_t n);  // for n dirty rows, and makes it
+  Status CheckRoom(const uint64_t* keys, size_t n);  // makes space for n dirty rows
   template <typename Work>
   void ForRanges(const uint64_t* keys, size_t n, ThreadPool* pool, const Work& work) const;
   template <bool kRemove>
@@ -87,11 +89,11 @@ class MemTier : public Tier {
 
   uint64_t budget_;
   size_t max_rows_ = 0;
-  size_t range_buckets_ = 0;  // of each range
+  size_t range_buckets_ = 0;  // buckets per range
   Buffer memory_;
   MemArena arena_;
   mutable std::vector<MemRange> ranges_;
-  std::atomic<uint64_t> keys_asked_{0}, hits_{0};  // Reads may run side by side
+  std::atomic<uint64_t> keys_asked_{0}, hits_{0};  // Reads may run at the same time
 };
 
 }  // namespace pbx

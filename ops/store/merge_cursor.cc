@@ -25,7 +25,7 @@ Status MergeCursor::Next() {
       SegmentCursor& older = cursors_[heap_.top()];
       const size_t index = heap_.top();
       heap_.pop();
-      // One that was not read yet may stand above its bound.
+      // The first key of an unread cursor may be above its bound.
       if (!older.loaded()) PBX_RETURN_IF_ERROR(older.Next());
       if (!older.done() && older.key() == last) {
         ++copies_;
@@ -39,10 +39,11 @@ Status MergeCursor::Next() {
   return Settle();
 }
 
-// Makes at_ the cursor with the smallest key, and of one key the newest.
+// Makes at_ the cursor with the smallest key; of cursors with the same key, the newest.
 Status MergeCursor::Settle() {
   for (;;) {
-    // Runs of rows from one segment, most of them from the oldest, go past the heap.
+    // Long runs of rows come from one segment, usually the oldest. Such a run does not use the
+    // heap.
     if (!heap_.empty() && (!any_ || Later{&cursors_}(at_, heap_.top()))) {
       if (any_) heap_.push(at_);
       at_ = heap_.top();
@@ -52,8 +53,8 @@ Status MergeCursor::Settle() {
     done_ = !any_;
     if (done_) return Status::Ok();
     if (cursors_[at_].loaded()) break;
-    // A cursor stays unread until the merge gets there, so that range segments do not all hold a
-    // buffer at once. Its first key may lie above its bound: look again.
+    // A cursor is read only when the merge reaches it, so that range segments do not all hold a
+    // buffer at once. Its first key may be above its bound, so the loop compares again.
     PBX_RETURN_IF_ERROR(cursors_[at_].Next());
     any_ = !cursors_[at_].done();
   }

@@ -1,5 +1,5 @@
-// MergeCursor: the rows of several segments with keys in [low, high], each key once with its newest
-// row, in ascending order.
+// MergeCursor: goes through the rows of several segments with keys in [low, high], in ascending
+// order, each key once with its newest row.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,23 @@ namespace pbx {
 
 class MergeCursor {
  public:
-  // segments: any order; they outlive the cursor.
+  // segments: in any order. They must outlive the cursor.
   explicit MergeCursor(std::vector<const SegmentReader*> segments, uint64_t low = 0,
                        uint64_t high = UINT64_MAX);
   MergeCursor(const MergeCursor&) = delete;
   MergeCursor& operator=(const MergeCursor&) = delete;
 
-  // Steps to the newest row of the next key, over its older copies. Before the first Next there is
-  // no row. At the end done() is true and the row is gone.
+  // Steps to the newest row of the next key and skips its older copies. There is no row before the
+  // first Next, and none once done() is true.
   Status Next();
   bool done() const { return done_; }
   uint64_t key() const { return cursors_[at_].key(); }
   const char* row() const { return cursors_[at_].row(); }
-  uint64_t copies() const { return copies_; }  // rows stepped over so far, this one included
+  uint64_t copies() const { return copies_; }  // rows so far, including skipped ones and this one
 
  private:
-  // Smallest key on top; of one key the newest, which is the cursor with the highest index.
+  // The smallest key is on top. Among cursors with the same key, the newest (the one with the
+  // highest index) is on top.
   struct Later {
     const std::vector<SegmentCursor>* cursors;
     bool operator()(size_t a, size_t b) const {
@@ -40,10 +41,11 @@ class MergeCursor {
 
   Status Settle();
 
-  std::vector<SegmentCursor> cursors_;                            // oldest first
-  std::priority_queue<size_t, std::vector<size_t>, Later> heap_;  // all but at_ and those at an end
+  std::vector<SegmentCursor> cursors_;  // oldest first
+  // All cursors except at_ and those that are done.
+  std::priority_queue<size_t, std::vector<size_t>, Later> heap_;
   size_t at_ = 0;
-  bool any_ = false;  // at_ stands on a row
+  bool any_ = false;  // at_ is a cursor with a row
   bool done_ = false;
   uint64_t copies_ = 0;
 };

@@ -15,8 +15,8 @@ namespace {
 constexpr char kMagic[8] = {'P', 'B', 'X', 'P', 'A', 'R', 'I', 'T'};
 // body_bytes:u64 body_crc:u32 index_bytes:u32 members:u32 version:u32 crc:u32 magic
 constexpr size_t kTailBytes = 36;
-constexpr size_t kCrcOffset = 24;   // in the tail; the CRC covers the index and the tail up to here
-constexpr size_t kEntryBytes = 16;  // of a member in the index, without its name
+constexpr size_t kCrcOffset = 24;   // in the tail; the CRC covers the index and the tail before it
+constexpr size_t kEntryBytes = 16;  // per member in the index, without its name
 constexpr size_t kStrip = 1u << 20;
 
 template <typename T>
@@ -48,12 +48,12 @@ std::string EncodeIndex(const ParityIndex& index) {
   return out;
 }
 
-// A file that is read front to back beside others of other lengths.
+// A file that is read from front to back together with files of other lengths.
 struct Input {
   std::unique_ptr<RandomAccessFile> file;
   uint32_t crc = 0;
 
-  // Reads what the file has of [offset, offset + n) into strip and adds it to the CRC.
+  // Reads the part of [offset, offset + n) that the file has into strip, and adds it to the CRC.
   Result<size_t> Next(uint64_t offset, size_t n, char* strip) {
     const size_t here =
         offset < file->size() ? std::min<uint64_t>(n, file->size() - offset) : size_t{0};
@@ -66,11 +66,11 @@ struct Input {
 Result<ParityIndex> ReadIndex(const RandomAccessFile& file) {
   const char* path = file.path().c_str();
   const auto damaged = [&](const char* what) {
-    return Error(Code::kCorruption, "%s: %s: not a complete parity file; it is not used", path,
-                 what);
+    return Error(Code::kCorruption, "%s: %s: damaged or incomplete parity file; it is not used",
+                 path, what);
   };
   char tail[kTailBytes];
-  if (file.size() < kTailBytes) return damaged("shorter than its tail");
+  if (file.size() < kTailBytes) return damaged("it is shorter than its tail");
   PBX_RETURN_IF_ERROR(file.Read(file.size() - kTailBytes, kTailBytes, tail));
   ParityIndex index;
   uint32_t index_bytes, members, version, crc;
@@ -80,18 +80,19 @@ Result<ParityIndex> ReadIndex(const RandomAccessFile& file) {
   at = Get(at, &members);
   at = Get(at, &version);
   at = Get(at, &crc);
-  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0) return damaged("no magic at its end");
-  if (index_bytes > file.size() - kTailBytes) return damaged("the index does not fit");
+  if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0)
+    return damaged("it does not end with its magic");
+  if (index_bytes > file.size() - kTailBytes) return damaged("its index does not fit");
   std::vector<char> bytes(index_bytes + kTailBytes);
   PBX_RETURN_IF_ERROR(file.Read(file.size() - bytes.size(), bytes.size(), bytes.data()));
   if (Crc32c(bytes.data(), index_bytes + kCrcOffset) != crc)
-    return damaged("checksum of the index");
+    return damaged("its index has a wrong checksum");
   if (version > ParityIndex::kVersion) {
     return Error(Code::kInvalidArgument,
                  "%s: written by a later version (%u, this one reads up to %u)", path, version,
                  ParityIndex::kVersion);
   }
-  if (index.body_bytes != file.size() - bytes.size()) return damaged("size of the body");
+  if (index.body_bytes != file.size() - bytes.size()) return damaged("its body has a wrong size");
   at = bytes.data();
   const char* const end = bytes.data() + index_bytes;
   for (uint32_t i = 0; i < members; ++i) {
@@ -182,10 +183,11 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
   const auto wanted = std::find_if(index.members.begin(), index.members.end(),
                                    [&](const ParityMember& member) { return member.file == lost; });
   if (wanted == index.members.end()) {
-    return Error(Code::kInvalidArgument, "%s: %s is no member of the group", path.c_str(),
+    return Error(Code::kInvalidArgument, "%s: %s is not a member of the group", path.c_str(),
                  lost.c_str());
   }
-  // Every input, the parity first; what is wrong with one is gathered, so that all are named.
+  // Checks every input, the parity first, and collects all faults, so that the error names all of
+  // them.
   std::string wrong;
   const auto add_wrong = [&wrong](const std::string& name, const std::string& what) {
     wrong += (wrong.empty() ? "" : "; ") + name + " " + what;
@@ -207,7 +209,7 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
     }
   }
   const auto failed = [&] {
-    return Error(Code::kCorruption, "%s cannot be made again from its parity %s: %s", lost.c_str(),
+    return Error(Code::kCorruption, "%s cannot be rebuilt from its parity %s: %s", lost.c_str(),
                  path.c_str(), wrong.c_str());
   };
   if (!wrong.empty()) return failed();
@@ -240,7 +242,7 @@ Status RebuildMember(const std::string& path, const std::string& folder, const s
   if (!wrong.empty()) return failed();
   if (crc != wanted->crc) {
     return Error(Code::kCorruption,
-                 "%s: made from its parity it has CRC32C %#010x, expected %#010x", lost.c_str(),
+                 "%s: rebuilt from its parity it has CRC32C %#010x, expected %#010x", lost.c_str(),
                  crc, wanted->crc);
   }
   return writer != nullptr ? writer->Commit() : Status::Ok();

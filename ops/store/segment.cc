@@ -89,9 +89,9 @@ Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
                     shape.min_key <= shape.max_key;
   if (!sane || shape.file_bytes() != file_bytes) {
     return Error(Code::kCorruption,
-                 "segment %s: its footer tells of %" PRIu64
-                 " rows of %u bytes in blocks of %u bytes, a filter of %u bits and %u windows, "
-                 "which makes no file of %" PRIu64 " bytes",
+                 "segment %s: its footer names %" PRIu64
+                 " rows of %u bytes in blocks of %u bytes, and a filter of %u bits and %u windows, "
+                 "which does not fit a file of %" PRIu64 " bytes",
                  name.c_str(), shape.rows, shape.row_bytes, shape.block_bytes, shape.filter.bits,
                  shape.filter.windows, file_bytes);
   }

@@ -9,7 +9,7 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kCursorBytes = Buffer::kHugePage;  // direct I/O likes huge pages
+constexpr size_t kCursorBytes = Buffer::kHugePage;  // direct I/O is faster into huge pages
 constexpr size_t kMinCursorBytes = 256u << 10;
 
 uint64_t Load64(const char* at) {
@@ -22,7 +22,7 @@ uint32_t Load32(const char* at) {
   std::memcpy(&value, at, 4);
   return value;
 }
-// Position of the first key in [begin, count) that is not below `key`.
+// The index of the first key in [begin, count) that is not below `key`.
 size_t LowerBound(const char* block, size_t begin, size_t count, uint64_t key) {
   while (begin < count) {
     const size_t middle = begin + (count - begin) / 2;
@@ -75,13 +75,13 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   if (!tail.magic_ok || tail.footer_bytes < SegmentShape::kTailBytes ||
       tail.footer_bytes > std::min<uint64_t>(size, sizeof(bytes))) {
     return Error(Code::kCorruption,
-                 "segment %s: its last %zu bytes are no segment's tail: torn, damaged, or not a "
-                 "segment",
+                 "segment %s: its last %zu bytes are not the tail of a segment: the file is torn, "
+                 "damaged or not a segment",
                  path, SegmentShape::kTailBytes);
   }
   PBX_RETURN_IF_ERROR(file_->Read(size - tail.footer_bytes, tail.footer_bytes, bytes));
-  const uint32_t crc =
-      Crc32c(bytes, tail.footer_bytes - 12);  // the field itself and the magic follow
+  // The last 12 bytes are the CRC itself and the magic.
+  const uint32_t crc = Crc32c(bytes, tail.footer_bytes - 12);
   if (crc != tail.footer_crc || tail.version == 0) {
     return Error(Code::kCorruption, "segment %s: footer has CRC32C 0x%08x, expected 0x%08x", path,
                  crc, tail.footer_crc);
@@ -115,8 +115,8 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
 
 Status SegmentReader::LoadMeta() {
   const uint64_t offset = shape_.fence_offset();
-  // One aligned read of all that follows the blocks. The size was checked against the real size of
-  // the file, so a bad footer cannot ask for more memory than the file has bytes.
+  // One aligned read of everything after the blocks. The size was checked against the real size of
+  // the file, so a bad footer cannot claim more memory than the file has bytes.
   auto meta = Buffer::Allocate(shape_.file_bytes() - offset);
   if (!meta.ok()) return meta.status();
   PBX_RETURN_IF_ERROR(file_->Read(offset, meta.value().size(), meta.value().data()));
@@ -135,8 +135,8 @@ Status SegmentReader::LoadMeta() {
   return Status::Ok();
 }
 
-// Version 1: a fence of whole keys, and a Bloom filter that is checked but not used: every key
-// passes until the rows are merged into segments of today.
+// Format version 1: a fence of whole keys, and a Bloom filter that is checked but not used. Every
+// key passes until the rows are merged into segments of the current format version.
 Status SegmentReader::LoadVersion1Meta() {
   const auto load = [&](const char* what, uint64_t offset, std::vector<char>* out,
                         uint32_t expected) {
@@ -156,7 +156,7 @@ Status SegmentReader::LoadVersion1Meta() {
     const uint64_t key = Load64(keys.data() + 8 * i);
     const uint64_t below = i == 0 ? shape_.min_key : Load64(keys.data() + 8 * (i - 1)) + 1;
     if (key < below || key > shape_.max_key) {
-      return Error(Code::kCorruption, "segment %s: its fence is not in the order of keys",
+      return Error(Code::kCorruption, "segment %s: its fence does not ascend",
                    file_->path().c_str());
     }
     fence_[i] = shape_.Quantum(key);
@@ -172,21 +172,21 @@ Status SegmentReader::Load(const SegmentLayout* layout, const SegmentDescriptor*
     return Error(
         Code::kInvalidArgument,
         "segment %s: holds rows of another layout (%u bytes, fingerprint 0x%016" PRIx64
-        "), expected %u bytes, 0x%016" PRIx64 ": use the table settings it was written with",
+        "), expected %u bytes, 0x%016" PRIx64 ": use the table settings with which it was written",
         path, shape_.row_bytes, shape_.layout_fingerprint, layout->row_bytes, layout->fingerprint);
   }
   fence_.resize(shape_.blocks());
   PBX_RETURN_IF_ERROR(shape_.version == 1 ? LoadVersion1Meta() : LoadMeta());
   if (!std::is_sorted(fence_.begin(), fence_.end()) || fence_.front() != 0 ||
       fence_.back() > shape_.Quantum(shape_.max_key)) {
-    return Error(Code::kCorruption, "segment %s: its fence is not in the order of keys", path);
+    return Error(Code::kCorruption, "segment %s: its fence does not ascend", path);
   }
   return Status::Ok();
 }
 
 size_t SegmentReader::BlockOf(uint64_t key, size_t hint) const {
-  // Steps that double, then a binary search: near the hint, where a batch in order mostly lands,
-  // this looks at a few neighbours only.
+  // Steps that double in length, then a binary search. With the sorted keys of a batch, the block
+  // is usually near the hint, so few entries are read.
   const uint32_t quantum = shape_.Quantum(key);
   size_t low = hint;
   size_t step = 1;
@@ -256,7 +256,8 @@ const char* SegmentCursor::row() const {
 Status SegmentCursor::LoadBlocks() {
   const SegmentShape& shape = segment_->shape();
   if (buffer_.size() == 0) {
-    // Many cursors of a merge are on small segments: an eighth of one at a time is enough.
+    // A merge has many cursors on small segments; for these, reading an eighth of the segment at a
+    // time is enough.
     const size_t last = segment_->BlockOf(high_, block_);
     const size_t wanted =
         std::clamp((last + 1 - block_) * shape.block_bytes / 8, kMinCursorBytes, kCursorBytes);

@@ -1,6 +1,6 @@
 // SegmentReader: one open segment. Footer, fence and filter are checked when it opens and stay in
-// memory; a block is checked each time it is read, before a row of it is believed.
-// Thread safe: nothing changes after Open.
+// memory; a block is checked each time it is read, before its rows are used. Thread safe: immutable
+// after Open.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace pbx {
 
-// Which rows a reader expects.
+// The row layout that a reader expects.
 struct SegmentLayout {
   uint32_t row_bytes = 0;
   uint64_t fingerprint = 0;
@@ -26,13 +26,13 @@ class SegmentReader {
  public:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // Corruption: a damaged file, or one that is not the descriptor's. InvalidArgument: a sound file
-  // of another layout or of a later version. `descriptor` may be null (tools that look at a lone
-  // file).
+  // Corruption: the file is damaged or differs from the descriptor. InvalidArgument: the file is
+  // intact but has another layout or a later format version. `descriptor` may be null, for tools
+  // that read a single file.
   static Result<std::unique_ptr<SegmentReader>> Open(const std::string& path,
                                                      const SegmentLayout& layout,
                                                      const SegmentDescriptor* descriptor);
-  // The same whatever the layout of its rows, for tools.
+  // The same for rows of any layout, for tools.
   static Result<std::unique_ptr<SegmentReader>> OpenAnyLayout(const std::string& path,
                                                               const SegmentDescriptor* descriptor);
 
@@ -40,26 +40,26 @@ class SegmentReader {
   const RandomAccessFile& file() const { return *file_; }
   size_t memory_bytes() const { return sizeof(*this) + 4 * shape_.blocks() + filter_table_.size(); }
 
-  // ---- Which blocks a batch needs. Keys lie within [min_key, max_key].
+  // ---- Which blocks a batch needs. Keys lie in [min_key, max_key].
 
-  // Splits ask, (n) indices into keys, by the filter: FuseFilter::Select.
+  // FuseFilter::Select of the segment's filter.
   size_t Select(const uint64_t* keys, const uint32_t* ask, size_t n, uint32_t* passed,
                 uint32_t* rejected, size_t* n_rejected) const {
     return filter_.Select(keys, ask, n, passed, rejected, n_rejected);
   }
-  // The last block that can hold key. REQUIRES: `hint` not after that block.
+  // The last block that can hold key. REQUIRES: `hint` is not after that block.
   size_t BlockOf(uint64_t key, size_t hint) const;
-  // Whether the block before this one, BlockOf(key) or one before that, can hold key too: the fence
-  // cannot tell them apart.
+  // Whether the block before `block` can hold key too. This is possible because the fence keeps at
+  // most 32 bits of a key. block: BlockOf(key) or a block before it.
   bool MayBeBefore(uint64_t key, size_t block) const {
     return block > 0 && fence_[block] == shape_.Quantum(key);
   }
 
-  // ---- What is in a block. bytes: (block_bytes), as read.
+  // ---- The content of a block. bytes: (block_bytes), as read.
 
-  // Corruption that names block, offset and rows. Nothing in a block is believed before this.
+  // Corruption, naming block, offset and rows. Must be called before the content is used.
   Status CheckBlock(size_t block, const char* bytes) const;
-  // Index of key in the block, at `from` or after it; kNone when it is not there.
+  // The index of key in the block, at or after `from`. kNone: not found.
   size_t FindInBlock(size_t block, const char* bytes, uint64_t key, size_t from) const;
   static uint64_t KeyAt(const char* bytes, size_t i);
   const char* RowAt(const char* bytes, size_t i) const {
@@ -78,25 +78,25 @@ class SegmentReader {
 
   std::unique_ptr<RandomAccessFile> file_;
   SegmentShape shape_;
-  std::vector<uint32_t> fence_;     // (B) first key of each block, as SegmentShape::Quantum
-  std::vector<char> filter_table_;  // empty for version 1: its filter is not used
+  std::vector<uint32_t> fence_;     // (B) SegmentShape::Quantum of the first key of each block
+  std::vector<char> filter_table_;  // empty for format version 1, whose filter is not used
   FuseFilter filter_;
 };
 
-// SegmentCursor: the rows of a segment with keys in [low, high], in order, read in requests of up
-// to 2 MiB. It holds no buffer before its first Next and after its end.
+// SegmentCursor: goes through the rows of a segment with keys in [low, high], in order, and reads
+// up to 2 MiB at a time. It has no buffer before its first Next and after its end.
 class SegmentCursor {
  public:
   explicit SegmentCursor(const SegmentReader* segment, uint64_t low = 0,
                          uint64_t high = UINT64_MAX);
 
-  // The current key; before the first Next a bound: no key that is to come is below it.
+  // The current key. Before the first Next: a lower bound of the first key.
   uint64_t key() const { return key_; }
   const char* row() const;
-  // False: row() needs Next first.
+  // False: call Next before row().
   bool loaded() const { return buffer_.size() > 0; }
   bool done() const { return done_; }
-  // Steps to the next row; the first call to the first row. REQUIRES: not done().
+  // Steps to the next row; the first call steps to the first row. REQUIRES: not done().
   Status Next();
 
  private:
@@ -107,8 +107,8 @@ class SegmentCursor {
   const SegmentReader* segment_;
   uint64_t low_, high_;
   Buffer buffer_;
-  size_t first_block_ = 0;  // of buffer_
-  size_t blocks_ = 0;       // in buffer_
+  size_t first_block_ = 0;  // the first block in buffer_
+  size_t blocks_ = 0;       // number of blocks in buffer_
   size_t block_ = 0;
   size_t index_ = 0;  // of the row in its block
   uint64_t key_;

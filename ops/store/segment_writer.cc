@@ -10,7 +10,7 @@
 
 namespace pbx {
 namespace {
-// A huge page: direct I/O from small pages is half as fast.
+// A huge page: direct I/O from small pages has half the speed.
 constexpr size_t kWriteBytes = Buffer::kHugePage;
 }  // namespace
 
@@ -23,7 +23,7 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
   if (spec.row_bytes == 0 || spec.row_bytes > SegmentShape::kMaxRowBytes ||
       (spec.filter_bits != 8 && spec.filter_bits != 12)) {
     return Error(Code::kInvalidArgument,
-                 "a segment's row_bytes must be 1 to %u and its filter_bits 8 or 12, found %u and "
+                 "segment: expected row_bytes of 1 to %u and filter_bits of 8 or 12, found %u and "
                  "%u",
                  SegmentShape::kMaxRowBytes, spec.row_bytes, spec.filter_bits);
   }
@@ -52,12 +52,12 @@ uint64_t SegmentWriter::RowsWithin(uint64_t max_bytes, uint32_t row_bytes, uint3
     shape.filter = FuseShapeFor(rows, filter_bits);
     return shape.file_bytes();
   };
-  uint64_t low = 1, high = SegmentShape::kMaxRows;  // low fits, or is the least there is
+  uint64_t low = 1, high = SegmentShape::kMaxRows;  // low fits, or is 1
   while (high - low > 1) {
     const uint64_t middle = low + (high - low) / 2;
     (bytes_of(middle) <= max_bytes ? low : high) = middle;
   }
-  // A filter's windows grow in steps, so a few rows fewer can be larger.
+  // The windows of a filter grow in steps, so a file with fewer rows can be larger.
   while (low > 1 && bytes_of(low) > max_bytes) low -= low / 64 + 1;
   return low;
 }
@@ -90,7 +90,7 @@ void SegmentWriter::SealBlock() {
 
 Status SegmentWriter::Flush() {
   PBX_RETURN_IF_ERROR(file_->Append(buffer_.data(), sealed_));
-  // What a later block leaves unused must be zero.
+  // The unused bytes of later blocks must be zero.
   std::memset(buffer_.data(), 0, sealed_);
   sealed_ = 0;
   return Status::Ok();
@@ -98,7 +98,7 @@ Status SegmentWriter::Flush() {
 
 Result<SegmentDescriptor> SegmentWriter::Finish() {
   if (keys_.empty()) {
-    return Error(Code::kFailedPrecondition, "segment %s: Finish without a row",
+    return Error(Code::kFailedPrecondition, "segment %s: Finish without any row",
                  SegmentFileName(shape_.id).c_str());
   }
   if (in_block_ > 0) SealBlock();

@@ -1,6 +1,6 @@
-// SegmentWriter: writes one segment front to back (docs/formats/segment.md) past the page cache, in
-// memory of about one MiB plus 8 bytes a row, and 20 more while the filter is made. Nothing is
-// visible under the file's name before Finish. Not thread safe.
+// SegmentWriter: writes one segment from front to back (docs/formats/segment.md), bypassing the
+// page cache. It uses about 2 MiB of memory plus 8 bytes per row, and 20 more bytes per row while
+// the filter is built. The file does not exist under its name before Finish. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ class SegmentWriter {
   static Result<std::unique_ptr<SegmentWriter>> Create(const std::string& folder,
                                                        const SegmentSpec& spec);
 
-  // The most rows whose segment stays within max_bytes; at least 1.
+  // The most rows of a segment of at most max_bytes; at least 1.
   static uint64_t RowsWithin(uint64_t max_bytes, uint32_t row_bytes, uint32_t filter_bits);
 
-  // key above the one before; row: (row_bytes).
+  // REQUIRES: key is above the last one. row: (row_bytes).
   Status Append(uint64_t key, const char* row);
-  // Writes fence, filter and footer, syncs and renames. The caller syncs the folder. At least one
-  // row.
+  // Writes fence, filter and footer, syncs and renames. The caller syncs the folder.
+  // FailedPrecondition without rows.
   Result<SegmentDescriptor> Finish();
 
  private:
@@ -45,8 +45,8 @@ class SegmentWriter {
 
   std::unique_ptr<AtomicFileWriter> file_;
   SegmentShape shape_;
-  std::vector<uint64_t> keys_;  // all of them: fence and filter are made of them at the end
-  Buffer buffer_;               // whole blocks that are not written yet
+  std::vector<uint64_t> keys_;  // of all rows: Finish builds fence and filter from them
+  Buffer buffer_;               // blocks that are not written yet
   size_t sealed_ = 0;           // bytes of buffer_ in finished blocks
   uint64_t in_block_ = 0;       // rows in the block at buffer_[sealed_]
 };

@@ -23,20 +23,21 @@
 namespace pbx {
 namespace {
 
-// Filter widths. A key of the oldest rows passes up to fifteen younger filters on its way, so the
-// young ones are made stricter: together they read for at most 1 % of the absent keys.
+// Widths of fingerprints. A key of the oldest segment is first checked against the filters of up to
+// fifteen younger segments. So younger segments have stricter filters: together, they cause reads
+// for at most 1 % of the absent keys.
 constexpr uint32_t kBaseFilterBits = 8;
 constexpr uint32_t kYoungFilterBits = 12;
-constexpr int kMergeNice = 10;             // training goes first
-constexpr uint64_t kRowsPerGlance = 4096;  // rows a merge copies before it looks around
+constexpr int kMergeNice = 10;             // training has priority
+constexpr uint64_t kRowsPerGlance = 4096;  // rows between two checks of a merge
 
-// What the ranges of a merge have in common.
+// What all ranges of a merge share.
 struct MergePlan {
   std::vector<const SegmentReader*> readers;
-  Segments younger;  // than the inputs, over their keys
+  Segments younger;  // segments younger than the inputs that overlap their keys
   uint64_t sequence = 0;
   uint32_t filter_bits = 0;
-  bool bottom = false;  // no segment beside the inputs may hold an older copy
+  bool bottom = false;  // no other segment may hold an older copy
 };
 
 bool Newer(const std::shared_ptr<const SegmentReader>& a,
@@ -59,7 +60,7 @@ bool MayHoldKey(const Segments& segments, uint64_t key) {
   });
 }
 
-// The error of the lowest task, so that which error is told does not depend on who comes first.
+// Keeps the error of the lowest task, so that the reported error does not depend on timing.
 class FirstError {
  public:
   void Report(size_t task, Status status) {
@@ -73,7 +74,7 @@ class FirstError {
     const std::lock_guard<std::mutex> lock(mutex_);
     return !status_.ok();
   }
-  // After all tasks.
+  // Valid after all tasks.
   const Status& status() const { return status_; }
 
  private:
@@ -121,8 +122,8 @@ struct SsdTier::Impl {
                     MergeResult* result);
 
   const SsdOptions options;
-  ThreadPool writers;  // a commit must not queue behind a long read
-  ThreadPool mergers;  // half of a merge waits for the disk
+  ThreadPool writers;  // a commit must not wait for a long read
+  ThreadPool mergers;  // a merge waits for the disk half of the time
   BatchReader reader;
 
   std::mutex prepare;        // one Prepare at a time
@@ -150,7 +151,7 @@ Result<std::unique_ptr<SsdTier>> SsdTier::Open(const SsdOptions& options,
                  SegmentShape::kMaxRowBytes, options.row_bytes);
   }
   if (access(options.folder.c_str(), R_OK | X_OK) != 0) {
-    return Error(Code::kNotFound, "SSD tier: folder %s is absent or may not be read",
+    return Error(Code::kNotFound, "SSD tier: folder %s does not exist or cannot be read",
                  options.folder.c_str());
   }
   std::unique_ptr<SsdTier> tier(new SsdTier(std::make_unique<Impl>(options, pool)));
@@ -164,7 +165,8 @@ Status SsdTier::Replace(const std::vector<uint64_t>& removed,
   PBX_RETURN_IF_ERROR(EnsureOpenFiles(segments() + added.size()));
   std::vector<std::unique_ptr<SegmentReader>> opened(added.size());
   FirstError error;
-  // Opening reads fence and filter: minutes for a large store on one thread.
+  // Opening a segment reads its fence and filter. For a large store, this takes minutes on one
+  // thread.
   impl_->writers.ParallelFor(added.size(), [&](size_t i) {
     auto reader =
         SegmentReader::Open(impl_->options.folder + "/" + added[i].file, layout, &added[i]);
@@ -235,7 +237,7 @@ Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
               RangeBits(std::max(stored, uint64_t{bytes()}), options.max_segment_bytes));
   const uint64_t most =
       SegmentWriter::RowsWithin(options.max_segment_bytes, options.row_bytes, filter_bits);
-  std::vector<size_t> begins;  // of the files
+  std::vector<size_t> begins;  // first row of each file
   for (size_t begin = 0; begin < n;) {
     const uint64_t range = RangeOf(keys[begin], bits);
     const size_t end = static_cast<size_t>(
@@ -262,8 +264,7 @@ Result<std::vector<SegmentDescriptor>> SsdTier::Prepare(const uint64_t* keys,
           SegmentWriter::Create(options.folder, impl_->SpecOf(id + file, sequence, filter_bits));
       if (!writer.ok()) return writer.status();
       for (size_t i = begins[file]; i < begins[file + 1]; ++i) {
-        // Rows lie scattered over the table: without this the copy waits for memory at each of
-        // them.
+        // Rows are scattered over the table: without a prefetch each copy waits for memory.
         if (i + 16 < n) __builtin_prefetch(row_pointers[i + 16]);
         PBX_RETURN_IF_ERROR(writer.value()->Append(keys[i], row_pointers[i]));
       }
@@ -323,7 +324,8 @@ Status SsdTier::Impl::CheckClosed(const MergeRequest& request, const Segments& i
     }
     return Error(Code::kInvalidArgument,
                  "merge: segment %" PRIu64 " (sequence %" PRIu64
-                 ") lies between the inputs, which are of sequence %" PRIu64 " to %" PRIu64,
+                 ") must be an input too: it overlaps the inputs of sequence %" PRIu64
+                 " to %" PRIu64,
                  shape.id, shape.sequence, oldest, newest);
   }
   return Status::Ok();
@@ -332,7 +334,7 @@ Status SsdTier::Impl::CheckClosed(const MergeRequest& request, const Segments& i
 Result<MergeResult> SsdTier::Merge(const MergeRequest& request) {
   const std::shared_ptr<const Segments> all = impl_->Current();
   const std::set<uint64_t> chosen(request.inputs.begin(), request.inputs.end());
-  Segments inputs;  // newest first, as all is
+  Segments inputs;  // newest first, like `all`
   for (const auto& segment : *all) {
     if (chosen.count(segment->shape().id) != 0) inputs.push_back(segment);
   }
@@ -383,8 +385,8 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
     const uint64_t high = bits == 0 ? UINT64_MAX : low + (1ull << (64 - bits)) - 1;
     error.Report(i, MergeRange(request, plan, low, high, &parts[i]));
   };
-  // The pool serves one merge after the other, so small ones, of which several run side by side,
-  // stay on their callers' threads.
+  // The pool runs one merge after the other. Small merges run on the threads of their callers, so
+  // that several can run at the same time.
   if (ranges < static_cast<uint64_t>(mergers.threads())) {
     for (size_t i = 0; i < ranges; ++i) merge(i);
   } else {
@@ -402,7 +404,7 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
   return SyncFolder(options.folder);
 }
 
-// The rows with keys in [low, high], as one file, or as several that are within the limit.
+// Merges the rows with keys in [low, high] into one file, or into several within the size limit.
 Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& plan, uint64_t low,
                                  uint64_t high, MergeResult* result) {
   const uint64_t most =
@@ -431,7 +433,7 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
         copied = row.data();
       } else if (plan.bottom) {
         ++result->rows_dropped;
-        // An old copy may be dead where the row itself lives on.
+        // The key still has a row if a younger segment holds one.
         result->keys_gone += MayHoldKey(plan.younger, cursor.key()) ? 0 : 1;
         continue;
       }

@@ -11,7 +11,7 @@ namespace pbx {
 Result<AdmissionFilter> AdmissionFilter::Make(uint64_t bytes, uint32_t threshold) {
   if (bytes < kMinBytes || (bytes & (bytes - 1)) != 0) {
     return Error(Code::kInvalidArgument,
-                 "admission.filter_bytes: %llu, expected a power of two from %llu on",
+                 "admission.filter_bytes: %llu, expected a power of two of at least %llu",
                  static_cast<unsigned long long>(bytes),
                  static_cast<unsigned long long>(kMinBytes));
   }
@@ -45,7 +45,7 @@ uint32_t AdmissionFilter::Estimate(uint64_t key) const {
 }
 
 void AdmissionFilter::Add(const uint64_t* keys, const uint32_t* counts, size_t n) {
-  // Asked before anything is added.
+  // All keys are checked before any count is added.
   std::vector<uint8_t> known(n);
   for (size_t i = 0; i < n; ++i) known[i] = Admits(keys[i]) ? 1 : 0;
   for (size_t i = 0; i < n; ++i) {
@@ -54,7 +54,7 @@ void AdmissionFilter::Add(const uint64_t* keys, const uint32_t* counts, size_t n
     Places(keys[i], places);
     const uint32_t count = counts == nullptr ? 1 : counts[i];
     for (int c = 0; c < kCounters; ++c) {
-      // Two of a key's counters may be one: it counts once.
+      // A key whose places coincide adds to that counter once.
       if (std::find(places, places + c, places[c]) != places + c) continue;
       char& counter = counters_.data()[places[c]];
       const uint32_t sum = static_cast<uint8_t>(counter) + std::min(count, kMaxThreshold);
@@ -66,7 +66,7 @@ void AdmissionFilter::Add(const uint64_t* keys, const uint32_t* counts, size_t n
 Status AdmissionFilter::SetState(const char* state, size_t size) {
   if (size != bytes()) {
     return Error(Code::kInvalidArgument,
-                 "admission.filter_bytes is %llu, but the store's filter has %zu bytes: keep its "
+                 "admission.filter_bytes is %llu, but the store's filter has %zu bytes: set that "
                  "size",
                  static_cast<unsigned long long>(bytes()), size);
   }

@@ -11,7 +11,7 @@ namespace pbx {
 
 BatchTable::BatchTable(const BatchTableConfig& config)
     : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound), name_(config.name) {
-  // Rules without state: a row is what a pull reads and no more.
+  // Rules without state: a row holds only what a pull reads.
   accessor_.layout = RowLayout{config.embedx_dim, 0, 0, config.expand_dim, 0};
   accessor_.embed.kind = accessor_.embedx.kind = accessor_.expand.kind = RuleKind::kNaive;
 }
@@ -50,14 +50,14 @@ Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const flo
   for (size_t i = 0; i < count; ++i) {
     const size_t place = at != nullptr ? static_cast<size_t>(at[i]) : first + i;
     if (place >= rows) {
-      return Error(Code::kInvalidArgument,
-                   "batch of table '%s': row %lld is filled, it has %zu rows", name_.c_str(),
-                   at != nullptr ? static_cast<long long>(at[i]) : static_cast<long long>(place),
-                   rows);
+      return Error(
+          Code::kInvalidArgument,
+          "batch of table '%s': cannot fill row %lld, the batch has %zu rows", name_.c_str(),
+          at != nullptr ? static_cast<long long>(at[i]) : static_cast<long long>(place), rows);
     }
     const float* const from = values + i * width;
     float* const row = base + place * words;
-    SetFlag(row, kHasEmbedx);  // one that its owner has not created reads as zeros, as it came
+    SetFlag(row, kHasEmbedx);  // the embedx came as zeros if its owner has not created it
     row[RowLayout::kShow] = from[0];
     row[RowLayout::kClick] = from[1];
     row[RowLayout::kEmbed] = from[2];
@@ -96,7 +96,7 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   }
   OpenRows open;
   open.rows = open_.keys.size();
-  // Pushes write to `merged`, and the rows stay as they are.
+  // Pushes write to `merged` and do not change the rows.
   auto* const self = const_cast<Rows*>(&open_);
   open.block.rows = self->rows.data();
   open.block.keys = open_.keys.data();
@@ -124,8 +124,8 @@ Status BatchTable::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
     } else if (!open_.read_only) {
       return Error(Code::kInvalidArgument,
                    "feasign %" PRIu64
-                   " is not among those of the open batch: with several ranks a program may pull "
-                   "what its dataset feeds",
+                   " is not in the open batch: with several ranks a program can pull only the "
+                   "feasigns of the batch that its dataset feeds",
                    feasigns[i]);
     }
   }

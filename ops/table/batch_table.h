@@ -1,15 +1,15 @@
-// BatchTable: the rows of one batch, on the rank that trains it. Their owners are the tables of all
-// ranks: rows come from there before the batch, and what the batch's push has merged goes back
-// there after it, for each owner to apply.
+// BatchTable: the rows of one batch, on the rank that trains it. The rows belong to the tables of
+// all ranks. Before the batch they are copied from these owners. After the batch the merged
+// gradients go back to the owners, which apply them.
 //
 //   Prepare(keys) -> Fill ... -> Open -> Pull / Push of the operators -> merged() -> Prepare ...
 //
-// Row ids are places among the batch's own rows (CompactBatch of row/compact.h), so that a batch
-// takes the room of its unique rows and the kernels are those of a Table. The next batch may be
-// prepared and filled while one is open.
+// Row ids number the unique rows of the batch (CompactBatch in row/compact.h), so the batch takes
+// memory for these rows only, and the kernels of a Table work on it. The next batch may be prepared
+// and filled while one is open.
 //
-// Thread safety: Prepare and Fill belong to one thread; Open, merged and the operators to another;
-// Open is not called while the other thread is inside Prepare or Fill.
+// Thread safety: one thread calls Prepare and Fill, another one Open, merged and the operators.
+// Open must not run at the same time as Prepare or Fill.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace pbx {
 struct BatchTableConfig {
   std::string name = "default";
   int embedx_dim = 8;  // D
-  int expand_dim = 0;  // E; 0: rows have no such part
+  int expand_dim = 0;  // E; 0: rows have no expand part
   int threads = 1;
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;
@@ -37,26 +37,26 @@ class BatchTable : public RowAccess {
 
   const std::string& name() const override { return name_; }
   const RowLayout& layout() const override { return accessor_.layout; }
-  // Of a row as ranks exchange it, P + E: [show, click, embed_w, embedx..., expand...].
+  // P + E, the columns of a row as ranks exchange it: [show, click, embed_w, embedx..., expand...].
   size_t columns() const { return push_columns() + expand_columns(); }
 
-  // Makes room for the next batch: keys (n) ascending. Its rows read as zeros until they are
-  // filled. stamp: > 0, as in the batch's plan. read_only: of an evaluation.
+  // Makes room for the next batch. keys: (n) ascending. Its rows are zeros until they are filled.
+  // stamp: > 0, as in the batch's plan. read_only: the batch is for evaluation.
   Status Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only);
-  // values: (count, P + E) as RowAccess::Pull (PullExtended) gives them. at: (count) places among
-  // the prepared rows, or null: [first, first + count). InvalidArgument for places that are not
-  // there.
+  // values: (count, P + E) in the form that RowAccess::PullExtended gives (Pull if E is 0). at:
+  // (count) indexes of prepared rows; null: rows [first, first + count). InvalidArgument for
+  // indexes out of range.
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
-  // The prepared batch is the open one from here on; that before it is gone.
+  // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
 
-  // (n, P + E) columns as above that pushes have merged for each row of the open batch, scaled as
-  // gradients of a sum; zeros for rows that none has reached. Until the next call.
+  // (n, P + E), columns as above: for each row of the open batch the sums over its pushes, with
+  // gradients of the sum loss. Zeros for rows without a push. Valid until the next call.
   const float* merged();
   size_t rows() const { return open_.keys.size(); }
 
-  // Feasigns are looked for among the batch's own: those that are not there are an error in
-  // training, -1 in evaluation.
+  // Looks feasigns up in the batch. A feasign that is not in it is an error in training and -1 in
+  // evaluation.
   Status Translate(const uint64_t* feasigns, size_t n, int32_t* out) override;
 
  protected:
@@ -65,11 +65,11 @@ class BatchTable : public RowAccess {
 
  private:
   struct Rows {
-    int32_t stamp = 0;  // 0: there are none
+    int32_t stamp = 0;  // 0: no batch
     bool read_only = false;
     std::vector<uint64_t> keys;  // (n)
-    Buffer rows;                 // room for n rows or more
-    // Of an evaluation empty.
+    Buffer rows;                 // n rows or more
+    // Both are empty in an evaluation.
     std::vector<float> merged;         // (n, P)
     std::vector<float> merged_expand;  // (n, E)
   };
@@ -80,7 +80,7 @@ class BatchTable : public RowAccess {
   std::string name_;
   AccessorConfig accessor_;  // its rules are never applied
   Rows next_, open_;
-  std::vector<float> both_;  // of rows with an expand part, what merged() gives
+  std::vector<float> both_;  // result of merged() if rows have an expand part
 };
 
 }  // namespace pbx

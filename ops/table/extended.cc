@@ -1,5 +1,5 @@
-// pull_box_extended_sparse: rows with a second embedding, expand, beside embedx. Plain loops: it is
-// the fused pull of embedx that has to be fast.
+// pull_box_extended_sparse: rows with a second embedding, expand, beside embedx. These are plain
+// loops: only the fused pull of embedx has to be fast.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -12,10 +12,9 @@ namespace {
 
 constexpr size_t kRowsPerTask = 512;
 
-// Updates the expand of one row by its occurrences segments[begin, end), whose gradients are
-// grad + segment * stride; a row without one that is not 0 keeps its bits: none of its slots asks
-// for expand. sums: (E) where the gradient is added instead, for the row's owner; or null. False
-// where the sum is not finite.
+// Updates expand of one row by the gradients of its occurrences segments[begin, end), which are at
+// grad + segment * stride. If sums, (E), is not null, adds the gradient there instead, for the
+// owner of the row. False if the merged gradient is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
                 const float* grad, size_t stride, size_t expand_column, float scale, float* row,
                 float* sums) {
@@ -100,7 +99,7 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   if (!open.read_only) {
-    // Before the push of embedx: the one that creates both parts only initialises them.
+    // Before the push of embedx, so that the push that creates both parts only initialises them.
     std::vector<size_t> bad;
     std::mutex bad_mutex;
     pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {

@@ -14,9 +14,10 @@ namespace pbx {
 namespace {
 
 constexpr uint64_t kRowsPerGlance = 1 << 17;
-constexpr uint32_t kFilterBits = 8;  // of a base, as the SSD tier has it
+constexpr uint32_t kFilterBits = 8;  // of a base, as in the SSD tier
 
-// Rows in ascending order of key to range files, as a merge cuts them.
+// Writes rows, in ascending order of key, to range files. The files are cut in the same way as
+// those of a merge.
 class Run {
  public:
   Run(const Table& target, uint64_t expected_rows, uint64_t sequence, ImportResult* result)
@@ -65,7 +66,7 @@ class Run {
   ImportResult* result_;
 };
 
-// Rows with changed keys: gathered, sorted and written run by run.
+// Collects rows with changed keys, sorts them, and writes them in runs.
 class Sorter {
  public:
   Sorter(const Table& target, uint64_t bytes, ImportResult* result)
@@ -105,11 +106,11 @@ class Sorter {
 Status CheckEmpty(const Table& target) {
   if (!target.config().ssd_folder.empty() && target.pairs_upper_bound() == 0) return Status::Ok();
   return Error(Code::kFailedPrecondition,
-               "import: table '%s' holds %zu rows, expected an empty one with an SSD tier",
+               "import: table '%s' holds %zu rows, expected an empty table with an SSD tier",
                target.config().name.c_str(), target.pairs_upper_bound());
 }
 
-// A row as target stores it. row may be rounded in its place.
+// Packs a row as target stores it. May round *row.
 void Pack(const Table& target, uint64_t key, float* row, char* packed) {
   target.codec().Round(target.config().accessor.seed, key, 0, row);
   target.codec().Pack(row, packed);
@@ -147,7 +148,7 @@ Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table&
     Pack(target, key, row.data(), packed.data());
     return sorts ? sorter.Append(key, packed.data()) : run.Append(key, packed.data());
   };
-  // A key that changes may come from anywhere.
+  // If keys change, a row with any source key may get a key in this range.
   const uint64_t low = sorts ? 0 : options.low, high = sorts ? UINT64_MAX : options.high;
   for (Table* source : sources) PBX_RETURN_IF_ERROR(source->Visit(low, high, take));
   PBX_RETURN_IF_ERROR(sorter.Flush());
@@ -176,7 +177,7 @@ Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
       if (result.rows != 0 && key <= last) {
         return Error(Code::kInvalidArgument,
                      "import: table '%s': key %016" PRIx64 " after %016" PRIx64
-                     ", expected them to ascend",
+                     ", expected ascending keys",
                      target.config().name.c_str(), key, last);
       }
       last = key;

@@ -1,4 +1,4 @@
-// The three builds of the kernels. For kernels.cc alone; everyone else asks ActiveKernels().
+// The three builds of the kernels. For kernels.cc only; other code calls ActiveKernels().
 #pragma once
 
 #include "table/kernels.h"

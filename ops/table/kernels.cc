@@ -41,7 +41,8 @@ Status SelectKernels(const char* name) {
   for (const Kernels* kernels : {&kPlainKernels, &kAvx2Kernels, &kAvx512Kernels}) {
     if (std::strcmp(name, kernels->name) != 0) continue;
     if (!Supported(*kernels)) {
-      return Error(Code::kInvalidArgument, "vector path '%s': this processor lacks it", name);
+      return Error(Code::kInvalidArgument, "vector path '%s': this processor does not support it",
+                   name);
     }
     active.store(kernels, std::memory_order_release);
     return Status::Ok();

@@ -1,17 +1,17 @@
 // Body of kernels_<path>.cc: included once per vector path, inside an anonymous namespace, after
-// the target pragma. All headers it uses are included before the pragma, so that no shared inline
-// function is compiled for a processor that may not be there.
+// the target pragma. The headers that it uses are included before the pragma, so that no shared
+// inline function is compiled with instructions that the processor may not have.
 //
-// Each kernel is made for some widths of embedx, where the compiler keeps a row in registers, and
-// once for every other (kDim = 0).
+// Each kernel is a template over the width of embedx. For some widths it is compiled with kDim as
+// that width, so that the compiler keeps a row in registers. kDim = 0 stands for all other widths.
 
 constexpr int kMaxDim = 253;
-constexpr size_t kTile = 16;           // rows whose scalars are computed together by a push
-constexpr size_t kPullTile = 64;       // segments by a pull: 16 are a fifth slower
-constexpr size_t kAheadRows = 64;      // rows prefetched before they are used: 32 is a third slower
-constexpr size_t kAheadSegments = 64;  // gradients of occurrences: 24 is a fifth slower
+constexpr size_t kTile = 16;           // rows whose scalars a push computes together
+constexpr size_t kPullTile = 64;       // segments of a pull done together: 16 is a fifth slower
+constexpr size_t kAheadRows = 64;      // distance of prefetching rows: 32 is a third slower
+constexpr size_t kAheadSegments = 64;  // the same for gradients: 24 is a fifth slower
 
-// kDim floats as vectors of the compiler's, which become registers of whatever width there is.
+// kDim floats as compiler vectors, which become registers of the width that the path has.
 template <int kDim>
 struct Vectors {
   static constexpr int kWidth = kDim % 16 == 0 ? 16 : (kDim % 8 == 0 ? 8 : 4);
@@ -34,23 +34,23 @@ struct Vectors {
   PBX_INLINE void Scale(float by) {
     for (int i = 0; i < kCount; ++i) v[i] *= by;
   }
-  // Zero where mask is 0; all bits stay where it is -1.
+  // mask 0: becomes zero; mask -1: unchanged.
   PBX_INLINE void Keep(int32_t mask) {
     typedef int32_t Ints __attribute__((vector_size(kWidth * 4)));
     for (int i = 0; i < kCount; ++i) v[i] = (Vector)((Ints)v[i] & mask);
   }
-  // from - by * this, clipped: the step of a rule that has one for all weights.
-  PBX_INLINE void StepFrom(float by, float low, float high, float* from) const {
+  // rule::TakeStep for weights w with this gradient. With a loop of rule::TakeStep over memory, a
+  // push with AVX-512 is a tenth slower.
+  PBX_INLINE void Step(const RuleConfig& config, float step, float* w) const {
     for (int i = 0; i < kCount; ++i) {
       Vector x;
-      __builtin_memcpy(&x, from + i * kWidth, sizeof(x));
-      x -= by * v[i];
-      x = x < low ? Vector{} + low : x;
-      x = x > high ? Vector{} + high : x;
-      __builtin_memcpy(from + i * kWidth, &x, sizeof(x));
+      __builtin_memcpy(&x, w + i * kWidth, sizeof(x));
+      rule::TakeStep(config, step, v[i], &x);
+      __builtin_memcpy(w + i * kWidth, &x, sizeof(x));
     }
   }
-  // rule::SumOfSquares, in registers.
+  // rule::SumOfSquares, in registers. With a call of rule::SumOfSquares on kDim floats, a push of D
+  // = 32 with AVX-512 is 3 to 4 % slower.
   PBX_INLINE float SumOfSquares() const {
     typedef float Lanes __attribute__((vector_size(32)));
     typedef float Half __attribute__((vector_size(16)));
@@ -72,7 +72,7 @@ struct Vectors {
   }
 };
 
-// The same for a width that is only known at run time.
+// The same for a width that is known only at run time.
 template <>
 struct Vectors<0> {
   float v[kMaxDim];
@@ -96,12 +96,8 @@ struct Vectors<0> {
   PBX_INLINE void Load(const float* from) {
     for (int i = 0; i < dim; ++i) v[i] = from[i];
   }
-  PBX_INLINE void StepFrom(float by, float low, float high, float* from) const {
-    for (int i = 0; i < dim; ++i) {
-      float x = from[i] - by * v[i];
-      x = x < low ? low : x;
-      from[i] = x > high ? high : x;
-    }
+  PBX_INLINE void Step(const RuleConfig& config, float step, float* w) const {
+    for (int i = 0; i < dim; ++i) rule::TakeStep(config, step, v[i], &w[i]);
   }
   PBX_INLINE float SumOfSquares() const { return rule::SumOfSquares(v, dim); }
 };
@@ -115,7 +111,8 @@ PBX_INLINE float* RowOf(const RowBlock& block, int32_t id) {
   return reinterpret_cast<float*>(block.rows + static_cast<size_t>(id) * block.row_bytes);
 }
 
-// Bytes [first, last] of a row of kDim, with the lines between. Nothing faults on an id of -1.
+// Prefetches the cache lines of bytes [first, last] of a row. An id of -1 does no harm: a prefetch
+// cannot fault.
 template <int kDim>
 PBX_INLINE void PrefetchRow(const RowBlock& block, int32_t id, size_t first, size_t last) {
   const char* row = block.rows + static_cast<int64_t>(id) * block.row_bytes;
@@ -129,7 +126,8 @@ PBX_INLINE void PrefetchRow(const RowBlock& block, int32_t id, size_t first, siz
 }
 
 bool CheckIds(const int32_t* ids, size_t n, size_t rows) {
-  const uint32_t limit = static_cast<uint32_t>(rows);  // ids from -1 on, moved up by one
+  // Compared with id + 1, so that an id of -1 becomes 0.
+  const uint32_t limit = static_cast<uint32_t>(rows);
   uint32_t bad = 0;
   for (size_t i = 0; i < n; ++i) bad |= static_cast<uint32_t>(ids[i]) + 1u > limit ? 1u : 0u;
   return bad == 0;
@@ -157,29 +155,29 @@ void PullOf(const RowBlock& block, const int32_t* ids, size_t n, float* out) {
     out[0] = row[RowLayout::kShow];
     out[1] = row[RowLayout::kClick];
     out[2] = row[RowLayout::kEmbed];
-    // Before embedx exists its words are zeros in the row: no branch is needed.
+    // Before embedx exists its words in the row are zeros, so no branch is needed.
     const float* embedx = row + embedx_at;
     for (int c = 0; c < dim; ++c) out[3 + c] = embedx[c];
   }
 }
 
-// What a row of zeros stands for: padding, and feasigns that an evaluation does not find.
+// The row of zeros, used for padding and for feasigns that an evaluation does not find.
 alignas(64) constexpr float kNoRow[RowLayout::kEmbed + 2 + 2 * kMaxDim + 2] = {};
 
-// What PullPooled works on.
+// The input of PullPooled.
 struct Pooling {
   const RowBlock& block;
   const int32_t* ids;
   const int32_t* offsets;
-  int64_t last;  // of the ids, exclusive
+  int64_t last;  // end of the ids
   int dim;
   int embedx_at;
-  size_t last_byte;  // of a row that is read
+  size_t last_byte;  // the last byte of a row that is read
   size_t width;      // of a segment of the output
 };
 
-// Where the segments of a tile lie in the output: anywhere, or one after another, which spares a
-// tenth of a pull.
+// Where the segments of a tile lie in the output: one after another or, with kAnywhere, anywhere. A
+// pull is a tenth faster if they lie one after another.
 template <bool kAnywhere>
 struct Places {
   float* at[kPullTile];
@@ -193,11 +191,11 @@ struct Places<false> {
   PBX_INLINE float* At(size_t t, size_t width) const { return first + t * width; }
 };
 
-// show and click of each segment of a tile, and then what CVM makes of them: log(show + 1) and
-// log(click + 1) - log(show + 1). Side by side, as in rows and in the output: a pull of one
-// id a segment took 1.05 times as long with an array of each.
+// show and click of each segment of a tile, and later their CVM values: log(show + 1) and log(click
+// + 1) - log(show + 1). They are interleaved as in rows and in the output. With two separate
+// arrays, a pull with one id per segment took 1.05 times as long.
 struct Counts {
-  static constexpr size_t kPairs = 8;  // in a vector
+  static constexpr size_t kPairs = 8;  // per vector
   alignas(64) float of[kPullTile][2] = {};
 
   PBX_INLINE void Logs(size_t count) {
@@ -208,13 +206,14 @@ struct Counts {
       for (size_t i = 0; i < 2 * kPairs; ++i) pairs[i] = Log(pairs[i] + 1.0f);
       Floats logs;
       __builtin_memcpy(&logs, pairs, sizeof(logs));
-      logs -= (Floats)((Pairs)logs << 32);  // 0 from the first of a pair, the first from the second
+      logs -= (Floats)((Pairs)logs << 32);  // first of a pair: -= 0; second: -= first
       __builtin_memcpy(pairs, &logs, sizeof(logs));
     }
   }
 };
 
-// Whether the tile's segments have one id each, and each id a row, as most slots of most models do.
+// Whether each segment of the tile has one id and the id has a row, as in most slots of most
+// models.
 PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
   int others = 0;
   for (size_t t = 0; t < kPullTile; ++t) others |= (offsets[t + 1] - offsets[t]) ^ 1;
@@ -242,8 +241,8 @@ PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnyw
     const float* row = RowOf(block, ids[t]);
     float* const target = places.At(t, width);
     if (kCvm) __builtin_memcpy(counts->of[t], row + RowLayout::kShow, sizeof(counts->of[t]));
-    // 0 is added as in a sum, which makes 0 of -0: else bits would follow which segments share a
-    // tile.
+    // Adding 0, as SumTile does, turns -0 into 0. Otherwise the bits would depend on which segments
+    // share a tile.
     target[kWeights] = 0.0f + row[RowLayout::kEmbed];
     embedx.Zero();
     embedx.Add(row + pooling.embedx_at);
@@ -260,9 +259,10 @@ PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t w
   }
 }
 
-// Segment by segment, though the processor guesses some of their ends wrong. Id by id, each writing
-// the sums of its segment, takes 0.7 of the time where all is in the cache, and 1.16 of it where
-// rows and output are not: three times as many stores wait for their lines.
+// Goes segment by segment, although the processor mispredicts where some of them end. The
+// alternative is to go id by id and store the sums of the segment so far at each id. It takes 0.7
+// of the time if everything is in the cache, but 1.16 of the time if rows and output are not,
+// because three times as many stores wait for cache lines.
 template <int kDim, bool kCvm, bool kAnywhere>
 PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
                         const Places<kAnywhere>& places) {
@@ -295,8 +295,8 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
   if (kCvm) WriteCvm(count, places, width, &counts);
 }
 
-// segment / segments_per_instance, by the reciprocal of the divisor: exact for 32 bits. 0 stands
-// for a divisor of 1.
+// The factor that replaces the division segment / segments_per_instance; exact for 32 bits. 0
+// stands for a divisor of 1.
 PBX_INLINE uint64_t ReciprocalOf(size_t segments_per_instance) {
   return segments_per_instance == 1 ? 0 : UINT64_MAX / segments_per_instance + 1;
 }
@@ -317,7 +317,7 @@ struct SharedTargets {
     return output.out + at * width + InstanceOf(at, reciprocal) * output.extra;
   }
 
-  // Writes the pooled lists of a tile to their other segments, while they are in the cache.
+  // Copies the pooled lists of a tile to their other segments while they are in the cache.
   template <int kDim>
   PBX_INLINE void Spread(const int32_t* first, size_t count, const Places<true>& places,
                          size_t weights_at, int dim) const {
@@ -337,7 +337,7 @@ struct SharedTargets {
   }
 };
 
-// kAnywhere: where segments share lists, or something lies between instances.
+// kAnywhere: segments share lists, or the output has other floats between instances.
 template <int kDim, bool kCvm, bool kAnywhere>
 void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, const PooledOutput& output) {
@@ -352,12 +352,13 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
   const bool sharing = output.first != nullptr;
   size_t slot = begin % slots;
   float* next = output.out + begin * width + begin / slots * output.extra;
-  // The logs of a tile are computed when the next one has been copied: what was stored float by
-  // float can be loaded as a vector only once those stores are done, and they wait for their rows.
+  // The logs of a tile are computed after the next tile was copied. They load vectors from values
+  // that were stored float by float. Such a load waits until the stores are done, and the stores
+  // wait for rows.
   Counts counts[2];
   Places<kAnywhere> both[2];
   size_t odd = 0;
-  bool waiting = false;  // the other of both for its logs
+  bool waiting = false;  // the tile in the other of `both` has no logs yet
   for (size_t tile = begin; tile < end; tile += kPullTile) {
     const size_t count = end - tile < kPullTile ? end - tile : kPullTile;
     Places<kAnywhere>& places = both[odd];
@@ -401,7 +402,7 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
   (use_cvm ? with_cvm : without)(block, ids, offsets, begin, end, output);
 }
 
-// The merged push of a tile of rows, and what AdaGrad reads of these rows.
+// The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
 template <int kDim>
 struct Merged {
   static constexpr int kRoom = kDim != 0 ? kDim : kMaxDim;
@@ -416,16 +417,16 @@ struct Merged {
   bool skip[kTile];
 };
 
-// The gradient of embed_w, with that of embedx behind it.
+// Points to the gradient of embed_w; the gradient of embedx follows it.
 PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segment,
                                    uint64_t instance) {
   return gradient.grad + segment * gradient.stride + instance * gradient.extra +
          gradient.weights_at;
 }
 
-// Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). Occurrence by
-// occurrence, and not row by row: a row's sum is written each time, and the last stays. later: rows
-// to prefetch, as many as the tile's.
+// Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). It goes
+// occurrence by occurrence, not row by row: each occurrence stores the sum of its row so far, and
+// the last store remains. later: rows to prefetch, as many as the tile has.
 template <int kDim>
 PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* segments,
                       int64_t begin, int64_t end, int64_t last, int dim,
@@ -445,7 +446,7 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
       const float* next = GradientOf(gradient, segment, InstanceOf(segment, reciprocal));
       for (int at = 0; at < 1 + dim; at += 16) __builtin_prefetch(next + at);
     }
-    const int32_t keep = ~(segments[i] >> 31);  // 0 where a row begins, else all ones
+    const int32_t keep = ~(segments[i] >> 31);  // 0 at the first occurrence of a row, otherwise -1
     t += static_cast<size_t>(1 + keep);
     PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
     const uint64_t segment = static_cast<uint32_t>(segments[i] & INT32_MAX);
@@ -469,26 +470,21 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
   }
 }
 
-// NaN and infinities times 0 are NaN.
-PBX_INLINE bool Finite(float x) { return x * 0.0f == 0.0f; }
-
-// For the rare row whose sums are not finite: false where it is left as it is.
+// For the rare row whose sums are not finite. False: the row stays unchanged.
 template <int kDim>
 bool Mend(const GradientView& gradient, size_t row, int dim, size_t t, Merged<kDim>* merged) {
   float* const embedx = merged->embedx[t];
-  bool bad = !Finite(merged->show[t]) || !Finite(merged->click[t]) || !Finite(merged->weight[t]);
-  for (int c = 0; c < dim; ++c) bad |= !Finite(embedx[c]);
-  if (!bad) return true;  // only a square has overflowed
+  bool bad = !rule::Finite(merged->show[t]) || !rule::Finite(merged->click[t]) ||
+             !rule::Finite(merged->weight[t]);
+  for (int c = 0; c < dim; ++c) bad |= !rule::Finite(embedx[c]);
+  if (!bad) return true;  // only a square overflowed
   if (gradient.report != nullptr) gradient.report(gradient.context, row);
   if (gradient.on_bad == BadGrad::kSkip) return false;
-  const auto mended = [&](float x) {
-    return Finite(x) ? x : (x > 0 ? gradient.bound : (x < 0 ? -gradient.bound : 0.0f));
-  };
-  merged->weight[t] = mended(merged->weight[t]);
-  for (int c = 0; c < dim; ++c) embedx[c] = mended(embedx[c]);
+  merged->weight[t] = rule::Mended(merged->weight[t], gradient.bound);
+  for (int c = 0; c < dim; ++c) embedx[c] = rule::Mended(embedx[c], gradient.bound);
   merged->squares[t] = rule::SumOfSquares(embedx, dim);
-  if (!Finite(merged->show[t])) merged->show[t] = 0.0f;
-  if (!Finite(merged->click[t])) merged->click[t] = 0.0f;
+  if (!rule::Finite(merged->show[t])) merged->show[t] = 0.0f;
+  if (!rule::Finite(merged->click[t])) merged->click[t] = 0.0f;
   return true;
 }
 
@@ -509,8 +505,9 @@ PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
   }
 }
 
-// AdaGrad on both parts, as is the default: the rows' scalars are computed side by side, which is
-// worth a third of the push. The same operations as accessor::PushWeights, in the same order.
+// AdaGrad on both parts, the default. The scalars of a tile's rows are computed in one loop, which
+// vectorises, by the functions that accessor::PushWeights calls for one row. Calling PushWeights
+// for each row makes a push with AVX-512 1.1 (D = 8) to 1.3 (D = 16) times as slow.
 template <int kDim>
 PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config,
                              const int32_t* rows, int dim, const Merged<kDim>& merged,
@@ -519,19 +516,19 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
   alignas(64) float show[kTile], click[kTile], delta[kTile], w[kTile], g2sum[kTile], x_g2sum[kTile],
       step[kTile], score[kTile];
   for (size_t t = 0; t < kTile; ++t) {
-    const float counted = merged.row_counted[t];
-    show[t] = merged.row_show[t] + counted * merged.show[t];
-    click[t] = merged.row_click[t] + counted * merged.click[t];
-    delta[t] =
-        merged.row_delta[t] + counted * accessor::Score(config, merged.show[t], merged.click[t]);
+    const accessor::Counts counts =
+        accessor::AddPush(config, {merged.row_show[t], merged.row_click[t], merged.row_delta[t]},
+                          merged.row_counted[t], merged.show[t], merged.click[t]);
+    show[t] = counts.show;
+    click[t] = counts.click;
+    delta[t] = counts.delta_score;
     score[t] = accessor::Score(config, show[t], click[t]);
     const float scale = accessor::ScaleOf(config, merged.show[t]);
     const float rate = merged.row_rate[t];
-    const float w_step = rule::AdaGradStep(config.embed.learning_rate * rate,
-                                           config.embed.initial_g2sum, merged.row_g2sum[t], scale);
-    w[t] = rule::Clip(config.embed, merged.row_weight[t] - w_step * merged.weight[t]);
-    g2sum[t] =
-        rule::AdaGradGrown(merged.row_g2sum[t], merged.weight[t] * merged.weight[t], scale, 1);
+    w[t] = merged.row_weight[t];
+    g2sum[t] = merged.row_g2sum[t];
+    rule::AdaGradUpdate(accessor::RuleFor(config.embed, rate), 1, &merged.weight[t], scale, &w[t],
+                        &g2sum[t]);
     step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate, config.embedx.initial_g2sum,
                                 merged.row_x_g2sum[t], scale);
     x_g2sum[t] = rule::AdaGradGrown(merged.row_x_g2sum[t], merged.squares[t], scale, dim);
@@ -550,7 +547,7 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
     row[kState] = g2sum[t];
     if (HasEmbedx(row)) {
       gradient.Load(merged.embedx[t]);
-      gradient.StepFrom(step[t], config.embedx.min_bound, config.embedx.max_bound, row + kEmbedx);
+      gradient.Step(config.embedx, step[t], row + kEmbedx);
       row[kEmbedx + dim] = x_g2sum[t];
     } else if (score[t] >= config.embedx_threshold) {
       accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
@@ -572,7 +569,7 @@ PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, 
   }
 }
 
-// Adds the merged push of each row to its place among those that are sent to the rows' owners.
+// Adds the merged push of each row to the sums that are sent to the rows' owners.
 template <int kDim>
 PBX_INLINE void AddMerged(const int32_t* rows, int dim, const Merged<kDim>& merged, float* sums) {
   for (size_t t = 0; t < merged.count; ++t) {
@@ -585,7 +582,7 @@ PBX_INLINE void AddMerged(const int32_t* rows, int dim, const Merged<kDim>& merg
   }
 }
 
-// Which rows of the tile are left as they are, because their sums are not finite.
+// Marks the rows of the tile that stay unchanged because their sums are not finite.
 template <int kDim>
 PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, int dim,
                             Merged<kDim>* merged) {
@@ -597,13 +594,14 @@ PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, i
   if (worst == 0.0f) return;
   for (size_t t = 0; t < merged->count; ++t) {
     const float any = merged->squares[t] + merged->weight[t] + merged->show[t] + merged->click[t];
-    if (Finite(any)) continue;
+    if (rule::Finite(any)) continue;
     merged->skip[t] = !Mend<kDim>(gradient, static_cast<size_t>(rows[t]), dim, t, merged);
   }
 }
 
-// A tile's gradients are merged while the tile before it is applied: what was stored float by float
-// can be loaded as a vector only once those stores are done, and they wait for gradients and rows.
+// A tile is applied after the gradients of the next tile were merged. The rules load vectors from
+// values that were stored float by float. Such a load waits until the stores are done, and the
+// stores wait for gradients and rows.
 template <int kDim>
 void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
@@ -631,8 +629,8 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     Merged<kDim>& merged = both[odd];
     merged.tile = tile;
     merged.count = end - tile < kTile ? end - tile : kTile;
-    // Rows are asked for one by one between the work on others: all of a tile at once would fill
-    // the processor's queue of misses and stop it.
+    // Rows are prefetched one by one, between the work on other rows. Prefetching a whole tile at
+    // once would fill the processor's queue of cache misses and stall it.
     const int32_t* const later =
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
     Merge<kDim>(block, later, segments, starts[tile], starts[tile + merged.count], last, dim,

@@ -1,5 +1,5 @@
-// Which tables this process has open, by name: how an operator in a program finds its table. A name
-// and not a pointer, so that a saved program works in the next process.
+// The open tables of this process by name. Operators of a program find their table by its name, not
+// by a pointer, so that a saved program works in another process.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace pbx {
 
-// InvalidArgument when a live table has the name already.
+// InvalidArgument if an open table has the name already.
 Status RegisterTable(const std::shared_ptr<RowAccess>& table);
 void UnregisterTable(const std::string& name);
 
-// The table of that name; with an empty name the only one there is. FailedPrecondition that lists
-// what is open when there is no such table, or more than one to choose from.
+// The table with that name; an empty name means the only open table. FailedPrecondition, listing
+// the open tables, if there is no such table or more than one to choose from.
 Result<std::shared_ptr<RowAccess>> FindTable(const std::string& name);
 
 }  // namespace pbx

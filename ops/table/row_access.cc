@@ -11,11 +11,11 @@
 
 namespace pbx {
 namespace {
-// Below this much work a second thread costs more than it brings.
+// With fewer segments per task, a second thread costs more than it saves.
 constexpr size_t kSegmentsPerTask = 1024;
 constexpr size_t kRowsPerTask = 512;
 
-// Adds the time until it goes out of scope.
+// Adds the time that passes until the object is destroyed.
 class Timed {
  public:
   explicit Timed(std::atomic<uint64_t>* sum)
@@ -33,7 +33,7 @@ class Timed {
   std::chrono::steady_clock::time_point start_;
 };
 
-// The rows that a push reports as bad, from whichever thread.
+// Collects the rows that a push reports as bad. Thread safe.
 struct BadRows {
   std::mutex mutex;
   std::vector<size_t> rows;
@@ -89,7 +89,7 @@ Status RowAccess::CheckIds(const OpenRows& open, const int32_t* ids, size_t n) c
   size_t at = 0;
   while (ids[at] >= -1 && (ids[at] < 0 || static_cast<size_t>(ids[at]) < rows)) ++at;
   return Error(Code::kInvalidArgument,
-               "row ids: found %d at %zu, expected -1 to %lld (rows of pass %d)", ids[at], at,
+               "row ids: found %d at index %zu, expected -1 to %lld (rows of pass %d)", ids[at], at,
                static_cast<long long>(rows) - 1, open.stamp);
 }
 
@@ -119,7 +119,7 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
 }
 
 Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {
-  Result<OpenRows> opened = Open("a look for embedx");
+  Result<OpenRows> opened = Open("have_embedx");
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
@@ -143,7 +143,7 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, lists, nnz));
   const Kernels& kernels = ActiveKernels();
   PooledOutput output{out, slots, dense_width};
-  // Kept by the thread: fresh pages for every batch would cost as much as the chains.
+  // Kept per thread: new pages for every batch would cost as much as building the chains.
   thread_local CellChains chains;
   if (shared.list_of != nullptr) {
     PBX_RETURN_IF_ERROR(ChainCells(shared, segments, &chains));
@@ -166,10 +166,10 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
                            size_t segments, GradientView gradient) {
   const Timed timed(&push_ns_);
   if (open.read_only) {
-    return Error(Code::kFailedPrecondition,
-                 "push: pass %d is an evaluation, its rows do not change", open.stamp);
+    return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation and changes no rows",
+                 open.stamp);
   }
-  // First the stamp: a plan of another pass would only seem to be malformed.
+  // The stamp is checked first: a plan of another pass would be reported as malformed.
   if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
   Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, segments);
   if (!viewed.ok()) return viewed.status();
@@ -189,7 +189,7 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   return bad.rows.empty() ? Status::Ok() : CountBad(open, &bad.rows);
 }
 
-// Rare: a push met rows whose gradients are not finite.
+// Counts rows whose gradients are not finite, which is rare.
 Status RowAccess::CountBad(const OpenRows& open, std::vector<size_t>* rows) {
   std::sort(rows->begin(), rows->end());  // threads report in any order
   const auto slot_of = [&](size_t row) {
@@ -204,17 +204,17 @@ Status RowAccess::CountBad(const OpenRows& open, std::vector<size_t>* rows) {
   return Error(Code::kNotFinite,
                "push: the gradient (or show, click) of %zu rows is NaN or infinite; the first: "
                "feasign %" PRIu64
-               ", slot %u. Those rows are as they were, the batch's others have moved: give the "
-               "pass up, or set table.on_bad_grad to skip or clip",
+               ", slot %u. These rows are unchanged, the other rows of the batch are updated: "
+               "abandon the pass, or set table.on_bad_grad to skip or clip",
                rows->size(), FeasignOf(open.block.keys[first]), slot_of(first));
 }
 
-// The plan of ids that are segments of their own.
+// The plan of ids, with each id as its own segment.
 Status RowAccess::PlanOf(const OpenRows& open, const int32_t* ids, size_t n,
                          std::vector<int32_t>* plan) {
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   if (n > INT32_MAX - 1) {
-    return Error(Code::kInvalidArgument, "push: %zu ids in one call, at most %d are possible", n,
+    return Error(Code::kInvalidArgument, "push: %zu ids in one call, expected at most %d", n,
                  INT32_MAX - 1);
   }
   const Timed timed(&plan_ns_);

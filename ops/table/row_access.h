@@ -1,7 +1,7 @@
-// RowAccess: pull and push over rows that are open, whoever holds them. What the operators call.
+// RowAccess: pull and push over open rows. The operators call it.
 //
-// A Table gives the rows of its open pass; a BatchTable those of one batch, which other ranks own.
-// All checks are made here, then one kernel call runs over ranges of work.
+// The rows are those of the open pass of a Table, or of one batch in a BatchTable, whose rows other
+// ranks own. All checks are made here; then a kernel runs over ranges of work.
 //
 // Letters: D = embedx_dim, E = expand_dim, P = 3 + D columns [show, click, embed_w, embedx...].
 #pragma once
@@ -21,31 +21,32 @@
 
 namespace pbx {
 
-// What a push does with a row whose merged gradient, show or click is not finite: it leaves the row
-// as it is and fails, or only counts it, or clips what is not finite (BadGrad::kClip).
+// What a push does with a row whose merged gradient, show or click is not finite. kError leaves the
+// row unchanged and fails. kSkip leaves it unchanged and counts it. kClip replaces the values that
+// are not finite (BadGrad::kClip).
 enum class OnBadGrad { kError, kSkip, kClip };
 
-// Rows that are open, and as long as `hold` lives.
+// Open rows. They stay valid as long as `hold` lives.
 struct OpenRows {
   RowBlock block;
   size_t rows = 0;
-  int32_t stamp = 0;               // names them; a batch's plan carries it
+  int32_t stamp = 0;               // identifies the rows; a batch's plan holds it
   uint32_t day = 0;                // written into rows that a push changes
-  bool read_only = false;          // of an evaluation: a push is an error
+  bool read_only = false;          // in an evaluation: a push is an error
   float* merged = nullptr;         // see GradientView
-  float* merged_expand = nullptr;  // (rows, E) likewise of the expand part
+  float* merged_expand = nullptr;  // (rows, E), the same for expand
   std::shared_ptr<const void> hold;
 };
 
-// Sums since it was made.
+// Sums since the RowAccess was created.
 struct AccessCounters {
-  uint64_t rows_pulled = 0;  // ids looked at, repeats and padding included
-  uint64_t rows_pushed = 0;  // unique rows updated, once a batch each
-  uint64_t ids_pushed = 0;   // occurrences merged into them
-  // Of the calls, checks and waits included; of rows on a GPU how long it was at them, and known
-  // when the pass has ended.
+  uint64_t rows_pulled = 0;  // ids, including repeats and padding
+  uint64_t rows_pushed = 0;  // unique rows updated, summed over batches
+  uint64_t ids_pushed = 0;   // occurrences merged into these rows
+  // Time of the calls, including checks and waits. For rows on a GPU: the time of its kernels,
+  // known when the pass has ended.
   uint64_t pull_ns = 0, push_ns = 0, plan_ns = 0;
-  std::map<uint16_t, uint64_t> bad_grads;  // rows met with a bad gradient, by slot
+  std::map<uint16_t, uint64_t> bad_grads;  // rows with a bad gradient, by slot
 };
 
 class DeviceRows;
@@ -59,46 +60,47 @@ class RowAccess {
   virtual const std::string& name() const = 0;
   virtual const RowLayout& layout() const = 0;
 
-  // out: (n) row ids of feasigns, -1 where there is no row. FailedPrecondition when no pass is
-  // open. A feasign that is not among the pass's keys has no row: an error in training (names the
-  // feasign, "was not in the keys of this pass"), -1 in evaluation. 0 is padding, -1 always.
+  // out: (n) row ids of feasigns, -1: no row. FailedPrecondition if no pass is open. A feasign that
+  // is not among the keys of the pass is InvalidArgument in training and -1 in evaluation. Feasign
+  // 0 is padding, always -1.
   virtual Status Translate(const uint64_t* feasigns, size_t n, int32_t* out) = 0;
 
-  // FailedPrecondition when stamp is not that of the open rows (its row ids mean other rows), or
-  // none are open.
+  // FailedPrecondition if no rows are open, or stamp is not that of the open rows: ids with another
+  // stamp mean other rows.
   Status CheckStamp(int32_t stamp) const;
 
   // ids: (n), each in [-1, rows). out: (n, P).
   Status Pull(const int32_t* ids, size_t n, float* out);
-  // out: (n) 1 for each row that has an embedx, 0 where Pull gives zeros for want of one, or of a
-  // row: then a push leaves no trace of its embedx gradient.
+  // out: (n) 1 if the id has a row with embedx, otherwise 0. For an id with 0, Pull gives zeros for
+  // embedx, and a push drops the embedx gradient.
   Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const;
-  // grad: (n, P) with show and click in columns 0, 1; scale: batch size. plan: of ids, each a
-  // segment of its own (row/plan.h).
+  // grad: (n, P) with show and click in columns 0, 1; scale: batch size. plan: made with each id as
+  // its own segment (row/plan.h).
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
   Status PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                      float scale);
 
-  // FailedPrecondition, naming what was tried, where rows have no expand part.
+  // FailedPrecondition, naming `what`, if rows have no expand part.
   Status CheckExtended(const char* what) const;
-  // The same with the expand part behind: (n, P + E). FailedPrecondition for a table whose rows
-  // have none. A row whose expand gets a gradient of nothing but zeros keeps it as it is.
+  // The same with the expand part after the other columns: (n, P + E). FailedPrecondition if rows
+  // have none. A push leaves the expand part of a row unchanged if its whole gradient is 0.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
-  // plan: as of PushPlanned.
+  // plan: as in PushPlanned.
   Status PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                              float scale);
 
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
-  // slots * width + dense_width), width = P with use_cvm, else P - 2. dense: (instances,
-  // dense_width), copied behind the slots, so that no program has to copy the slots to join them.
-  // shared: where instances share lists, each is pooled once; offsets: (shared.lists + 1) then.
+  // slots * width + dense_width), width = P with use_cvm, otherwise P - 2. dense: (instances,
+  // dense_width), copied after the slots, which saves programs a concatenation. shared: if
+  // instances share lists, each list is pooled once, and offsets has shared.lists + 1 entries.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
                     size_t dense_width = 0, const SharedCells& shared = {});
-  // Its backward. plan: (plan_size) as in row/plan.h, or plan_size 0: made here. show_click:
-  // (instances, 2). grad: (instances, slots * width + dense_width). Applies the rules, scaled by
-  // `instances`. A plan is of the occurrences in all instances, so that shared lists change no sum.
+  // The backward of PullPooled. plan: (plan_size) as in row/plan.h; if plan_size is 0, the plan is
+  // made here. show_click: (instances, 2). grad: (instances, slots * width + dense_width). Applies
+  // the rules to the gradient times `instances`. The plan names the occurrences in all instances,
+  // so sharing lists changes no sum.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
                     size_t plan_size, const float* grad, size_t dense_width = 0,
@@ -106,20 +108,21 @@ class RowAccess {
 
   AccessCounters access_counters() const;
 
-  // Where the open rows are, if they are on a device: then nothing here reads or changes them.
+  // The open rows, if they are on a device; otherwise null. The functions above do not work on rows
+  // on a device.
   virtual DeviceRows* device() const { return nullptr; }
 
  protected:
   RowAccess(int threads, OnBadGrad on_bad_grad, float bad_grad_bound);
 
-  // The open rows. FailedPrecondition, naming what was tried, where there are none.
+  // The open rows. FailedPrecondition, naming `what`, if none are open.
   virtual Result<OpenRows> Open(const char* what) const = 0;
-  virtual int32_t stamp() const = 0;  // of the open rows, 0 when there are none
+  virtual int32_t stamp() const = 0;  // of the open rows, 0: none
 
-  // Adds what was counted elsewhere.
+  // Adds counts from another place.
   void AddCounters(const AccessCounters& more);
 
-  std::unique_ptr<ThreadPool> pool_;  // pull, push: the training thread's
+  std::unique_ptr<ThreadPool> pool_;  // for pull and push, called by the training thread
 
  private:
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
@@ -130,7 +133,7 @@ class RowAccess {
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
 
   OnBadGrad on_bad_grad_;
-  float bad_grad_bound_;  // kClip: what an infinity becomes
+  float bad_grad_bound_;  // of kClip
   std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0};
   std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
   mutable std::mutex bad_mutex_;

@@ -8,7 +8,7 @@ namespace pbx {
 namespace {
 
 std::mutex mutex;
-// Weak: a side table that Python has let go must not stay in memory.
+// Weak pointers: a side table that Python has released must not stay in memory.
 std::map<std::pair<bool, std::string>, std::weak_ptr<SideTable>>& Open() {
   static std::map<std::pair<bool, std::string>, std::weak_ptr<SideTable>> open;
   return open;
@@ -24,7 +24,7 @@ Status RegisterSideTable(const std::shared_ptr<SideTable>& table) {
   std::weak_ptr<SideTable>& entry = Open()[{config.keyed, config.name}];
   if (!entry.expired()) {
     return Error(Code::kFailedPrecondition,
-                 "%s '%s' is open in a pass already: end_pass is missing, or another has the name",
+                 "%s '%s' is open in a pass already: end_pass is missing, or two have this name",
                  KindOf(config.keyed), config.name.c_str());
   }
   entry = table;

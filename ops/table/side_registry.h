@@ -1,4 +1,4 @@
-// Which side tables a pass has open, by kind and name: how an operator in a program finds its own.
+// The side tables that a pass has open, by kind and name. Operators of a program find theirs here.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,15 @@
 
 namespace pbx {
 
-// The two kinds differ in config().keyed: replica caches have no keys, input tables have.
+// The kinds differ in config().keyed: input tables have keys, replica caches have none.
 
-// FailedPrecondition when a live side table of its kind has the name already.
+// FailedPrecondition if an open side table of its kind has the name already.
 Status RegisterSideTable(const std::shared_ptr<SideTable>& table);
-// Only if it is this one that has the name.
+// Does nothing if another side table has the name.
 void UnregisterSideTable(const std::shared_ptr<SideTable>& table);
 
-// The side table of that kind and name; with an empty name the only one of the kind.
-// FailedPrecondition that lists what is open when there is none, or more than one to choose from.
+// The side table of that kind and name; an empty name means the only one of the kind.
+// FailedPrecondition, listing the open ones, if there is none or more than one to choose from.
 Result<std::shared_ptr<SideTable>> FindSideTable(bool keyed, const std::string& name);
 
 }  // namespace pbx

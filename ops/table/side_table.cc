@@ -8,12 +8,13 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kAhead = 32;              // rows that are prefetched
-constexpr size_t kChunkFloats = 64 << 10;  // least work of a thread
+constexpr size_t kAhead = 32;              // distance of prefetching rows
+constexpr size_t kChunkFloats = 64 << 10;  // least work per thread
 constexpr size_t kChunkKeys = 4096;
 constexpr char kZeroKey[] = "-";
 
-// The row's first and last line; the processor's own prefetcher follows a longer row.
+// Prefetches the first and last cache line of a row; for a longer row the processor's own
+// prefetcher does the rest.
 inline void Prefetch(const float* row, size_t dim) {
   __builtin_prefetch(row);
   __builtin_prefetch(row + dim - 1);
@@ -44,13 +45,13 @@ Result<std::shared_ptr<SideTable>> SideTable::Make(const SideTableConfig& config
   if (config.keyed) PBX_RETURN_IF_ERROR(table->IndexKeys(parts));
   Result<Buffer> buffer = Buffer::Allocate(table->rows_ * row_bytes);
   if (!buffer.ok()) return buffer.status();
-  table->values_ = std::move(buffer.value());  // zeroed, and row 0 of a keyed table stays so
+  table->values_ = std::move(buffer.value());  // zeroed; row 0 of a keyed table stays zero
   char* at = table->values_.data() + (config.keyed ? row_bytes : 0);
   for (SideRows& part : parts) {
     const size_t bytes = part.values.size() * sizeof(float);
     if (bytes != 0) std::memcpy(at, part.values.data(), bytes);
     at += bytes;
-    part = SideRows();  // or all rows would be in memory twice
+    part = SideRows();  // otherwise all rows would be in memory twice
   }
   return table;
 }
@@ -96,7 +97,7 @@ Status SideTable::IndexKeys(const std::vector<SideRows>& parts) {
     for (size_t i = 0; i < part.key_ends.size(); ++i) {
       const std::string_view key = part.key(i);
       if (add(key)) continue;
-      size_t before = index_[Place(key)] - 1;  // its row; 0 is the row of zeros
+      size_t before = index_[Place(key)] - 1;  // row of the same key; 0 is the row of zeros
       std::string first = "row 0 of every input table";
       for (const SideRows& other : parts) {
         if (before == 0) break;
@@ -107,8 +108,8 @@ Status SideTable::IndexKeys(const std::vector<SideRows>& parts) {
         before -= other.key_ends.size();
       }
       return Error(Code::kInvalidArgument,
-                   "%s: key '%.200s' occurs twice, expected once: %s has it", part.Where(i).c_str(),
-                   std::string(key).c_str(), first.c_str());
+                   "%s: key '%.200s' occurs twice, expected once: %s has it too",
+                   part.Where(i).c_str(), std::string(key).c_str(), first.c_str());
     }
   }
   return Status::Ok();
@@ -143,8 +144,8 @@ Status SideTable::Gather(const int64_t* ids, size_t n, Stray stray, float* out) 
   const size_t at = first_stray;
   if (at == n || (stray == Stray::kIsRow0 && rows_ != 0)) return Status::Ok();
   return Error(Code::kInvalidArgument,
-               "side table '%s': id %lld at position %zu, expected a row in [0, %zu) of the pass "
-               "that is open; is it from another pass or table?",
+               "side table '%s': id %lld at position %zu, expected a row in [0, %zu) of the open "
+               "pass; is it from another pass or table?",
                config_.name.c_str(), static_cast<long long>(ids[at]), at, rows_);
 }
 

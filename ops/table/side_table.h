@@ -23,17 +23,17 @@ struct SideTableConfig {
   std::string name;    // for messages
   size_t dim = 1;      // D
   bool keyed = false;  // rows have string keys, and row 0 is zeros under the key "-"
-  int threads = 1;     // of Gather and RowsOf
+  int threads = 1;     // used by Gather and RowsOf
 };
 
-// Does not change once made; all of it is thread safe.
+// Immutable and thread safe.
 class SideTable {
  public:
   static constexpr size_t kMaxRows = (1u << 31) - 1;
 
-  // The rows of the parts, in order; each part is freed once it is copied. InvalidArgument for a
-  // part whose values or keys do not fit D and `keyed`, a key that occurs twice (PaddleBox keeps
-  // the first and says nothing) or is "-", more than kMaxRows rows; OutOfSpace.
+  // The rows of the parts, in order. Each part is freed after it was copied. InvalidArgument if the
+  // values or keys of a part do not fit D and `keyed`, if a key is "-" or occurs twice (PaddleBox
+  // silently keeps the first), and for more than kMaxRows rows. OutOfSpace.
   static Result<std::shared_ptr<SideTable>> Make(const SideTableConfig& config,
                                                  std::vector<SideRows> parts);
 
@@ -41,26 +41,25 @@ class SideTable {
   size_t rows() const { return rows_; }
   const float* values() const { return reinterpret_cast<const float*>(values_.data()); }  // (N, D)
 
-  // What becomes of an id outside [0, N).
+  // How Gather treats an id outside [0, N).
   enum class Stray {
-    kIsError,  // InvalidArgument naming the first one
-    kIsRow0,   // reads row 0, and is counted
+    kIsError,  // InvalidArgument, naming the first
+    kIsRow0,   // reads row 0 and counts it
   };
-  // ids: (n). out: (n, D), of no use after an error.
+  // ids: (n). out: (n, D), undefined after an error.
   Status Gather(const int64_t* ids, size_t n, Stray stray, float* out) const;
 
-  // out[i]: row of keys[i], 0 where there is none. Returns how many there were none of.
-  // REQUIRES: keyed.
+  // out[i]: row of keys[i], 0: not found. Returns the number of keys not found. REQUIRES: keyed.
   size_t RowsOf(const std::vector<std::string_view>& keys, int64_t* out) const;
 
-  uint64_t strays() const { return strays_; }  // ids that were read as row 0, since it was made
+  uint64_t strays() const { return strays_; }  // ids read as row 0 so far
 
  private:
   explicit SideTable(const SideTableConfig& config) : config_(config), pool_(config.threads) {}
 
   Status CheckParts(const std::vector<SideRows>& parts) const;
   Status IndexKeys(const std::vector<SideRows>& parts);
-  size_t Place(std::string_view key) const;  // its slot in index_, or the free one it would take
+  size_t Place(std::string_view key) const;  // its slot in index_, or the free slot for it
 
   SideTableConfig config_;
   mutable ThreadPool pool_;

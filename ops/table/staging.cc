@@ -1,4 +1,4 @@
-// Staging: bringing the rows of a pass up from the tiers, and giving them back.
+// Staging: moves the rows of a pass from the tiers into its table, and back.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -38,18 +38,19 @@ Status Table::CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const 
     return Error(Code::kOutOfSpace,
                  "hbm.budget_bytes: a pass of %zu rows needs %" PRIu64
                  " bytes (three pass tables of "
-                 "%" PRIu64 " bytes a row), the budget is %" PRIu64,
+                 "%" PRIu64 " bytes per row), the budget is %" PRIu64,
                  n, 3 * n * PassTable::BytesPerRow(row_bytes()),
                  PassTable::BytesPerRow(row_bytes()), config_.hbm_budget_bytes);
   }
   for (size_t i = 0; i < n; ++i) {
     if (keys[i] <= (i == 0 ? 0 : keys[i - 1])) {
       return Error(Code::kInvalidArgument,
-                   "pass keys: entry %zu is not above the one before it (or is padding)", i);
+                   "pass keys: key %zu is not above the key before it, or is padding", i);
     }
   }
   if (purpose == Purpose::kTrain && config_.read_only) {
-    return Error(Code::kFailedPrecondition, "table '%s' is read-only: it takes no training pass",
+    return Error(Code::kFailedPrecondition,
+                 "table '%s' is read-only: it takes only passes for evaluation",
                  config_.name.c_str());
   }
   return Status::Ok();
@@ -62,7 +63,8 @@ void Table::CreateRow(PassTable* pass, size_t id) const {
   SetWord(row, RowLayout::kLifeSeq, static_cast<uint32_t>(events_.size()));
 }
 
-// Applies the life events that the rows of `found` have missed; one that is dead is not found.
+// Applies the life events that the found rows have not seen. A row that an event deletes becomes
+// not found.
 void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
   if (events_.empty()) return;
   staging_pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
@@ -70,7 +72,7 @@ void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
     for (size_t i = begin; i < end; ++i) {
       if (found[i] == 0) continue;
       if (pass->origin[i] == Origin::kNew) {
-        found[i] = 0;  // awaited from a pass that ended without it: made anew, with the newest seq
+        found[i] = 0;  // the pass that held the row did not create it, so it is a new row
         continue;
       }
       if (life::Apply(config_.accessor, events_.data(), events_.size(),
@@ -99,7 +101,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   pass->origin.assign(n, Origin::kNew);
   if (slots != nullptr) pass->slots.assign(slots, slots + n);
   char* rows = n == 0 ? nullptr : pass->table->row(0);
-  // Where the tiers hold packed rows they are read beside the table first.
+  // If the tiers hold packed rows, they are first read into a buffer.
   Buffer packed;
   if (!codec_.identity()) {
     auto memory = Buffer::Allocate(n * stored_row_bytes());
@@ -111,7 +113,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   std::vector<uint8_t> found(n, 0);
   {
     std::unique_lock<std::mutex> lock(residency_);
-    // Rows that are on their way into a table cannot be looked at.
+    // Rows that one Stage is reading cannot be read by another Stage.
     if (!train) staged_.wait(lock, [&] { return staging_ == nullptr; });
     if (abandoned_) {
       return Error(Code::kFailedPrecondition,
@@ -132,7 +134,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
       ForEachCommon(wanted.data(), n, held.data(), held.size(), [&](size_t i, size_t) {
         pass->awaited.push_back(static_cast<uint32_t>(i));
         found[i] = 1;
-        // Made all the same: the pass that holds it may end without having created it.
+        // The row is created here too, because the pass that holds it may end without creating it.
         CreateRow(pass.get(), i);
       });
     }
@@ -144,7 +146,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
                               : mem_->Read(keys, n, stored, found.data()));
     MarkOrigin(found, Origin::kMem, &pass->origin);
     pass->stamp = next_stamp_++;
-    // From here on the rows belong to this pass, also while the SSD is read without the lock.
+    // From here on the rows belong to this pass, also while SSD is read without the lock.
     if (train) staging_ = pass;
   }
 
@@ -154,7 +156,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   const std::lock_guard<std::mutex> lock(residency_);
   if (train) staging_ = nullptr;
   staged_.notify_all();
-  // Rows that were taken from MEM are on SSD too, or there was nothing to read.
+  // After an error no row is lost: rows taken from MEM are also on SSD.
   PBX_RETURN_IF_ERROR(read);
   if (abandoned_) {
     return Error(Code::kFailedPrecondition,
@@ -177,7 +179,7 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
 }
 
-// Adds the keys that the filter admits to those that are kept. What is found has a row already.
+// Adds the keys that the filter admits to `kept`, which holds the keys that have a row.
 void Table::Admit(const PassTable& pass, std::vector<uint8_t>* kept) const {
   const std::vector<uint64_t>& keys = pass.table->keys();
   const std::lock_guard<std::mutex> lock(admission_mutex_);
@@ -186,8 +188,7 @@ void Table::Admit(const PassTable& pass, std::vector<uint8_t>* kept) const {
   }
 }
 
-// Leaves the pass table with the rows that are kept, and says which id each key has now, -1 where
-// it has none.
+// Removes the rows that are not kept from the pass table. Sets the id of each key, -1: no row.
 Status Table::KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged) {
   const std::vector<uint64_t>& keys = pass->table->keys();
   std::vector<uint64_t> present;
@@ -240,7 +241,7 @@ Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
   return staged;
 }
 
-// Only what exists gets a row: absent feasigns read as zeros through id -1.
+// Only existing rows get an id. Absent feasigns have id -1 and read as zeros.
 Result<StagedPass> Table::FinishEvaluation(const std::shared_ptr<PassTable>& pass,
                                            const std::vector<uint8_t>& found) {
   StagedPass staged;
@@ -268,7 +269,7 @@ Status Table::DropStaged(int32_t stamp) {
   return Status::Ok();
 }
 
-// Gives a pass's existing rows back to MEM, but for those that another pass table holds.
+// Returns the existing rows of a pass to MEM, except those that another pass table holds.
 Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders) {
   const std::vector<uint64_t>& keys = pass.table->keys();
   std::vector<uint8_t> held(keys.size(), 0);
@@ -290,7 +291,7 @@ Status Table::ReturnToMem(const PassTable& pass, const std::vector<const PassTab
   return mem_->Insert(back.data(), rows.data(), back.size(), ssd_ != nullptr, mem_pool_.get());
 }
 
-// Packs rows where the tiers hold packed ones: the pointers then lead into what is returned.
+// If the tiers hold packed rows: packs the rows into the returned buffer, and points `rows` there.
 Result<Buffer> Table::PackRows(std::vector<const char*>* rows) {
   if (codec_.identity()) return Buffer();
   auto packed = Buffer::Allocate(rows->size() * stored_row_bytes());

@@ -19,7 +19,7 @@ Table::Table(TableConfig config)
       config_(std::move(config)),
       staging_pool_(std::make_unique<ThreadPool>(config_.threads)),
       mem_pool_(std::make_unique<ThreadPool>(config_.threads)) {
-  config_.events.clear();  // AppendEvents takes them
+  config_.events.clear();  // AppendEvents adds them
 }
 
 Table::~Table() = default;
@@ -38,14 +38,14 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
   }
   std::unique_ptr<Table> table(new Table(config));
   table->device_ = std::move(device);
-  // The states' sizes follow from the rules: nobody else sets them.
+  // The sizes of the states follow from the rules; they are set only here.
   RowLayout& layout = table->config_.accessor.layout;
   layout.embed_state = rule::StateSize(config.accessor.embed.kind, 1);
   layout.embedx_state = rule::StateSize(config.accessor.embedx.kind, dim);
   layout.expand_state =
       layout.expand_dim == 0 ? 0 : rule::StateSize(config.accessor.expand.kind, layout.expand_dim);
   if (!config.slot_rates.empty()) {
-    table->config_.slot_rates.resize(1u << 16, 1.0f);  // whatever slot a row names
+    table->config_.slot_rates.resize(1u << 16, 1.0f);  // a row may name any slot
     table->config_.accessor.slot_rates = table->config_.slot_rates.data();
   }
   table->codec_ = RowCodec(layout, config.precision);
@@ -84,7 +84,7 @@ uint64_t Table::max_pass_rows() const {
 Status Table::CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n) {
   if (admission_ == nullptr) {
     return Error(Code::kFailedPrecondition,
-                 "count_keys: table '%s' admits every feasign at once (admission.min_count is 1)",
+                 "count_keys: table '%s' admits every feasign (admission.min_count is 1)",
                  config_.name.c_str());
   }
   const std::lock_guard<std::mutex> lock(admission_mutex_);
@@ -153,7 +153,7 @@ Status Table::End(uint64_t pass_number) {
     training_ = nullptr;
   }
   if (ended->purpose == Purpose::kEvaluate) return Status::Ok();
-  // Pushes mark the rows themselves: an array beside them would cost a miss of the cache a row.
+  // Pushes set a flag in the row: a separate array would cost a cache miss per row.
   ended->touched.resize(ended->rows());
   pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -162,8 +162,8 @@ Status Table::End(uint64_t pass_number) {
       ended->touched[i] = (word & touched) != 0 ? 1 : 0;
       if (ended->touched[i] == 0) continue;
       SetWord(row, 0, word & ~touched);
-      // Once, and before anyone copies the rows: whatever tier a row comes back through, its bits
-      // are these. A device has rounded its own.
+      // Rounded once, before any copy is made, so that a row has the same bits whichever tier it
+      // comes back from. A device has rounded its rows already.
       if (codec_.identity() || device_ != nullptr) continue;
       codec_.Round(config_.accessor.seed, ended->table->keys()[i], pass_number, row);
     }
@@ -175,12 +175,12 @@ Status Table::End(uint64_t pass_number) {
   pool_->ParallelRanges(next.awaited.size(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       const uint32_t id = next.awaited[i];
-      // Every awaited key is in the ended pass: that is why it was awaited.
+      // The ended pass has every awaited key: `awaited` was made from its keys.
       const size_t from = static_cast<size_t>(ended->table->index().Find(next.table->keys()[id]));
       if (ended->Exists(from)) {
         std::memcpy(next.table->row(id), ended->table->row(from), row_bytes());
       } else {
-        next.origin[id] = ended->origin[from];  // new, or dead: made anew already
+        next.origin[id] = ended->origin[from];  // kNew or kDead: Stage has created the row
       }
     }
   });
@@ -197,7 +197,7 @@ Status Table::Abandon() {
   if (device_ != nullptr) device_->Abandon();
   if (training_->purpose == Purpose::kTrain) {
     abandoned_ = true;
-    staged_train_ = nullptr;  // it awaits rows that will not come
+    staged_train_ = nullptr;  // it awaits rows of the abandoned pass
   }
   training_ = nullptr;
   return Status::Ok();
@@ -215,7 +215,7 @@ Result<WrittenPass> Table::WriteFrozen() {
   WrittenPass written;
   std::vector<uint64_t> keys;
   std::vector<const char*> rows;
-  std::vector<uint64_t> revived;  // deleted, and pushed again
+  std::vector<uint64_t> revived;  // keys of rows that were deleted and pushed again
   for (size_t i = 0; i < pass->rows(); ++i) {
     if (pass->touched[i] == 0) continue;
     if (pass->origin[i] == Origin::kDead) revived.push_back(pass->table->keys()[i]);
@@ -225,7 +225,7 @@ Result<WrittenPass> Table::WriteFrozen() {
   }
   written.rows = keys.size();
   if (ssd_ != nullptr && !revived.empty()) {
-    // A merge may have dropped the dead row since this pass was staged: its key is new again.
+    // A merge may have dropped the dead row since this pass was staged. Then its key is new.
     std::vector<uint8_t> held(revived.size());
     ssd_->MayHold(revived.data(), revived.size(), held.data());
     written.new_rows += static_cast<uint64_t>(std::count(held.begin(), held.end(), 0));
@@ -253,10 +253,10 @@ Status Table::Publish(const std::vector<SegmentDescriptor>& segments) {
                    "commit: pass %d is not written yet; write_frozen is missing", frozen_->stamp);
     }
   }
-  // Before the rows leave the pass table, so that there is no moment at which they are nowhere.
+  // Published before the rows leave the pass table, so that they can always be read somewhere.
   if (!segments.empty()) {
     if (ssd_ == nullptr) {
-      return Error(Code::kInvalidArgument, "table '%s' has no SSD folder to take %zu segments",
+      return Error(Code::kInvalidArgument, "table '%s' has no SSD folder for %zu segments",
                    config_.name.c_str(), segments.size());
     }
     PBX_RETURN_IF_ERROR(ssd_->Publish(segments));
@@ -275,7 +275,7 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
   staged_.wait(lock, [&] { return staging_ == nullptr; });
   if (training_ != nullptr && training_->purpose == Purpose::kTrain) {
     return Error(Code::kFailedPrecondition,
-                 "table '%s': pass %d trains; a day ends, and rows are shrunk, after its end_pass",
+                 "table '%s': pass %d trains; end a day or shrink the table after its end_pass",
                  config_.name.c_str(), training_->stamp);
   }
   for (size_t i = 0; i < events.size(); ++i) {
@@ -302,7 +302,7 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
     for (size_t i = 0; i < found.size(); ++i) {
       if (found[i] != 0) continue;
       if (pass->purpose == Purpose::kEvaluate) {
-        std::memset(pass->table->row(i), 0, row_bytes());  // reads as an absent row does
+        std::memset(pass->table->row(i), 0, row_bytes());  // an absent row reads as zeros
       } else {
         CreateRow(pass.get(), i);
       }
@@ -397,8 +397,8 @@ Result<OpenRows> Table::Open(const char* what) const {
   if (!pass.ok()) return pass.status();
   if (device_ != nullptr) {
     return Error(Code::kFailedPrecondition,
-                 "%s: the rows of table '%s' are on the GPU while a pass is open (hbm.place): they "
-                 "are reached by operators with tensors there",
+                 "%s: the rows of table '%s' are on the GPU while a pass is open (hbm.place): use "
+                 "operators with tensors on the GPU",
                  what, config_.name.c_str());
   }
   const PassTable& table = *pass.value();
@@ -428,8 +428,8 @@ Status Table::Translate(const uint64_t* feasigns, size_t n, int32_t* out) {
     if (std::binary_search(pass.refused.begin(), pass.refused.end(), keys[i])) continue;
     return Error(Code::kInvalidArgument,
                  "feasign %" PRIu64
-                 " is not among the keys of pass %d: a training pass has rows for "
-                 "the feasigns that were staged with it",
+                 " is not among the keys of pass %d: a training pass has rows only "
+                 "for the feasigns that were staged with it",
                  feasigns[i], pass.stamp);
   }
   return Status::Ok();
@@ -445,7 +445,7 @@ Status Table::Idle(const char* what) const {
                  "commit to go back to",
                  what, config_.name.c_str());
   }
-  // A pass that is staged has taken rows out of MEM, but the SSD tier has all that are committed.
+  // A staged pass has taken rows out of MEM, but the SSD tier still has all committed rows.
   const bool staged = staging_ != nullptr || staged_train_ != nullptr;
   if (training_ == nullptr && frozen_ == nullptr && (ssd_ != nullptr || !staged)) {
     return Status::Ok();

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from paddlebox.config.earlier import REMOVED, key_of
 from paddlebox.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
@@ -91,9 +92,9 @@ def dotted(location: Location) -> str:
 
 
 def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Drop errors about missing keys that are just misspelled.
+    """Drop the errors about required keys that are only misspelled.
 
-    The error about the unknown key already names them.
+    The error about the misspelled key already names the required one.
     """
     absent = {e["loc"] for e in errors if e["type"] == "missing"}
     meant: set[Location] = set()
@@ -114,11 +115,13 @@ def _describe(
     path = dotted(location)
     kind = error["type"]
     step = ""
-    if kind == "extra_forbidden":
+    if kind == "extra_forbidden" and key_of(location) in REMOVED:
+        text, step = "is no longer a key", f": {REMOVED[key_of(location)].instead}"
+    elif kind == "extra_forbidden":
         text, step = "unknown key", _nearest(model, location, chosen)
     elif kind in ("missing", "union_tag_not_found"):
         path = path if kind == "missing" else dotted((*location, "type"))
-        text = "is required, and not given"
+        text = "is required, but not given"
     elif kind == "union_tag_invalid":
         path = dotted((*location, "type"))
         tags = re.findall(r"'([^']*)'", error["ctx"]["expected_tags"])
@@ -150,7 +153,7 @@ def _expected(error: ErrorDetails) -> str:
         words, name = _BOUNDS[kind]
         return f"expected {words} {context[name]}"
     if kind == "string_pattern_mismatch":
-        return "expected letters, digits, '_', '.' and '-', not '.' or '-' in front"
+        return "expected letters, digits, '_', '.' and '-', with no '.' or '-' at the beginning"
     return error["msg"]
 
 
@@ -221,7 +224,7 @@ def _nearest(model: type[BaseModel], location: Location, sections: _Sections) ->
     name = str(location[-1])
     able = [tag_of(other) for other in sections[1:] if name in other.model_fields]
     if able:
-        return f" of {tag_of(sections[0])}; it is one of {', '.join(able)}"
+        return f" of {tag_of(sections[0])}; it is a key of {', '.join(able)}"
     near = difflib.get_close_matches(name, siblings, n=1)
     if near:
         return f"; did you mean {dotted((*location[:-1], near[0]))}?"

@@ -17,23 +17,17 @@ class GuardAction(StrEnum):
 
 
 class GuardConfig(Section):
-    """Checks that a pass must meet to be committed."""
+    """Conditions under which a trained pass is committed."""
 
     non_finite: Choice[GuardAction] = Field(
         default=GuardAction.STOP,
-        description="NaN or infinity in the dense state: stop (keep the last commit), warn, or off",
+        description="if the dense state has NaN or infinity: stop (keep the last commit), warn or "
+        "off",
     )
-    max_auc_drop: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="largest allowed drop of AUC from the previous pass; 0: off",
-    )
-    max_copc_drift: float = Field(
-        default=0.0, ge=0, description="largest allowed distance of a pass's COPC from 1; 0: off"
-    )
-    action: Literal["stop", "warn"] = Field(
-        default="stop", description="what to do if a metric is beyond its bound"
+    quality: Literal["warn", "stop"] = Field(
+        default="warn",
+        description="if a pass fires the alert auc_drop or copc: warn (only alert, and commit) or "
+        "stop (keep the last commit)",
     )
 
 
@@ -60,7 +54,7 @@ class CheckpointConfig(Section):
     guard: GuardConfig = Field(default_factory=GuardConfig)
     partial_recovery: bool = Field(
         default=False,
-        description="with ranks.sparse_sync async: if a rank dies, only its rows go back to its "
-        "last commit and lose what they learned since; the other ranks keep theirs, and the pass "
-        "continues (docs/ranks.md)",
+        description="with ranks.staleness: if a rank dies, only the rows of this rank go back to "
+        "the last commit and lose the training since; the other ranks keep their rows, and the "
+        "pass continues (docs/ranks.md)",
     )

@@ -22,6 +22,11 @@ class Format(StrEnum):
     PARQUET = "parquet"
     ARROW = "arrow"
 
+    @property
+    def is_columnar(self) -> bool:
+        """Whether files hold typed columns, not lines of text."""
+        return self in (Format.PARQUET, Format.ARROW)
+
 
 class KeySpace(StrEnum):
     SHARED = "shared"
@@ -85,20 +90,12 @@ class DataConfig(StreamConfig):
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
-        description="sparse slots whose lists are held and pulled only once if successive "
-        "instances repeat them: off, auto (if it saves memory) or slot names",
-    )
-    retries: int = Field(
-        default=3, ge=0, le=100, description="retries of a failed request to hdfs://, s3://, gs://"
+        description="sparse slots in which successive instances repeat the same list, which is "
+        "then held and pulled only once: off, auto (if it saves memory) or slot names",
     )
     pipe_command: str = Field(
         default="",
         description="shell command that filters each text file; needs security.allow_commands",
-    )
-    pipe_timeout_s: float = Field(
-        default=600.0,
-        gt=0,
-        description="seconds without progress after which a pipe_command has failed",
     )
     parser: str = Field(
         default="",
@@ -116,14 +113,8 @@ class DataConfig(StreamConfig):
         default=0,
         ge=0,
         le=1024,
-        description="threads that read and parse files; 0: tuned during the run, at most 8",
-    )
-    pack_threads: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="threads that pack batches; 0: tuned during the run, at most half the cores "
-        "and 4",
+        description="threads that read and parse files; 1: also only one thread that packs "
+        "batches; 0: tuned during the run, at most 8",
     )
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
@@ -143,8 +134,8 @@ class DataConfig(StreamConfig):
         for name in ("files_per_pass", "date", "files_per_day"):
             if self.path_template and getattr(self, name):
                 raise ValueError(
-                    f"{name} works with train_files only: leave it out, path_template defines "
-                    "passes and dates"
+                    f"{name} works with train_files only: leave it out, because path_template "
+                    "defines passes and dates"
                 )
         return self
 

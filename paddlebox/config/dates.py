@@ -29,7 +29,7 @@ def day_of(date: str) -> int:
         day = (datetime.datetime.strptime(date, "%Y%m%d").date() - _EPOCH).days
     except ValueError:
         raise ValueError(
-            f"expected YYYYMMDD, found {date!r}: give a day that exists, as 20240131"
+            f"expected YYYYMMDD, found {date!r}: give a day that exists, such as 20240131"
         ) from None
     if day < 1:
         raise ValueError(f"expected a date after 19700101, found {date!r}")

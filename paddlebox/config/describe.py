@@ -54,21 +54,26 @@ def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterat
 
     The text of a key that only some of the sections have begins with their types.
     """
-    owners: dict[Key, list[str]] = {}
+    owners: dict[Key, dict[str, list[str]]] = {}  # key without default -> default -> types
     for section in sections:
         for key in describe(section, prefix):
             if key.path != f"{prefix}type":
-                owners.setdefault(key, []).append(tag_of(section))
+                defaults = owners.setdefault(key._replace(default=""), {})
+                defaults.setdefault(key.default, []).append(tag_of(section))
     types = ", ".join(f"`{tag_of(section)}`" for section in sections)
     meaning = sections[0].model_fields["type"].description or ""
     yield Key(f"{prefix}type", types, "required", meaning)
-    for key, tags in owners.items():
+    for key, defaults in owners.items():
+        found = {tag for types in defaults.values() for tag in types}
+        tags = [tag_of(section) for section in sections if tag_of(section) in found]
         others = [tag_of(section) for section in sections if tag_of(section) not in tags]
         if len(others) < len(tags):
             scope = f"not {', '.join(others)}: " if others else ""
         else:
             scope = f"{', '.join(tags)}: "
-        yield key._replace(meaning=scope + key.meaning)
+        texts = [f"{default} ({', '.join(types)})" for default, types in defaults.items()]
+        default = ", ".join(texts) if len(texts) > 1 else next(iter(defaults))
+        yield key._replace(default=default, meaning=scope + key.meaning)
 
 
 def markdown() -> str:

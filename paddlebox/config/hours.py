@@ -74,14 +74,14 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise ValueError(
-            f"expected a time zone of the tz database, as UTC or Asia/Shanghai, found {name!r}"
+            f"expected a time zone of the tz database, such as UTC or Asia/Shanghai, found {name!r}"
         ) from error
 
 
 def moment(text: str, zone: tzinfo) -> datetime:
     """The beginning of the day YYYYMMDD, or of the hour YYYYMMDDHH.
 
-    Of two hours with the same name it is the first.
+    If two hours have the same name, it is the beginning of the first.
 
     Raises:
         ValueError: the text has another form or is not a date.

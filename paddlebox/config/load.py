@@ -8,6 +8,7 @@ from typing import Any
 
 from paddlebox.config.check import validate
 from paddlebox.config.describe import describe
+from paddlebox.config.earlier import present_key, rename
 from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.schema import Config
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
@@ -34,24 +35,24 @@ def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> 
     """`load_config` for values that have been read already.
 
     Args:
-        values: the values; overrides modify them. Pass `completed(values)` for a config that a
-            run has stored.
-        overrides: as of `load_config`.
+        values: the content of the file; it is modified in place. For a config that a run has
+            stored, pass `completed(values)`.
+        overrides: as for `load_config`.
         source: name of the file, for messages.
 
     Raises:
-        ConfigError: as of `load_config`.
+        ConfigError: as for `load_config`.
     """
-    overridden: set[str] = set()
-    for override in overrides:
-        overridden.add(_apply(values, override))
+    rename(values, source)
+    overridden = {_apply(values, override) for override in overrides}
+    rename(values, source)  # in sections that an override replaces
     refuse_passwords(values, source)  # first, so that no other error quotes a password
     return validate(Config, values, source, overridden)
 
 
 def _apply(values: dict[str, Any], override: str) -> str:
     key, equals, text = override.partition("=")
-    key = key.strip()
+    key = present_key(key.strip())
     parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError(f"-o {override!r}: expected key.path=value, as in data.batch_size=1024")

@@ -46,7 +46,7 @@ class MetricConfig(Section):
     group: str = Field(default="", description="wuauc: column whose equal values form a group")
     mask: dict[str, ListOf[float]] = Field(
         default_factory=dict,
-        description="column: its accepted values; other instances do not count",
+        description="column: accepted values; instances with another value do not count",
     )
     phase: Literal["both", "join", "update"] = Field(
         default="both", description="with phases: the phase in which it is measured"
@@ -70,11 +70,11 @@ class MetricConfig(Section):
                     f"found {text!r}"
                 )
         if self.name in USUAL_METRICS:
-            raise ValueError(f"metric name {self.name!r} is one of the usual metrics'")
+            raise ValueError(f"metric name {self.name!r}: a usual metric already has this name")
         return self
 
     @property
     def columns(self) -> set[str]:
-        """The columns that it needs besides the model's probability and the label."""
+        """The columns that the metric needs besides the model's probability and the label."""
         named = {self.label, self.prediction, self.group, *self.mask}
         return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,6 +17,49 @@ _TYPE = "a model of the zoo: docs/models.md"
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 _Deviation = Annotated[float, Field(gt=0)]
 DenseScale = Annotated[tuple[float, _Deviation], BeforeValidator(list_to_tuple)]
+
+
+# Keys that several models have, each with a default of its own.
+
+
+def layers(default: int) -> Any:
+    return Field(
+        default=default,
+        ge=1,
+        le=64,
+        description="number of layers of the part that combines the features: cross, attention or "
+        "transformer layers, levels of experts (ple), parallel blocks (masknet)",
+    )
+
+
+def heads(default: int) -> Any:
+    return Field(
+        default=default, ge=1, le=1 << 10, description="heads of the attention or of the fusion"
+    )
+
+
+def head_dim(default: int) -> Any:
+    return Field(default=default, description="width of a head")
+
+
+def output_dim(default: int) -> Any:
+    return Field(
+        default=default,
+        description="width of the vector that comes from the page's other instances "
+        "(rank_attention), from a block (masknet), from the previous task (aitm), from a tower "
+        "(dssm)",
+    )
+
+
+def experts(default: int) -> Any:
+    return Field(
+        default=default,
+        ge=1,
+        le=64,
+        description="number of experts, whose outputs gates mix: networks with `hidden` layers "
+        "that all tasks share, at each level (mmoe, ple); low-rank matrices of a cross layer "
+        "(dcn_v2)",
+    )
 
 
 class ModelType(StrEnum):
@@ -130,11 +173,7 @@ class DnnConfig(NetworkConfig):
 
 class RankAttentionConfig(NetworkConfig):
     type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
-    attended_dim: Width = Field(
-        default=32,
-        description="width of the vector that an instance gets from the other instances of its "
-        "page",
-    )
+    output_dim: Width = output_dim(32)
     enable_input_bp: bool = Field(
         default=False, description="also train the rows of the other instances of the page"
     )
@@ -153,7 +192,7 @@ class DeepFmConfig(NetworkConfig):
 
 
 class CrossConfig(NetworkConfig):
-    cross_layers: int = Field(default=3, ge=1, le=64, description="layers of the cross network")
+    layers: int = layers(3)
 
 
 class DcnConfig(CrossConfig):
@@ -165,16 +204,12 @@ class DcnV2Config(CrossConfig):
     low_rank: int = Field(
         default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full rank"
     )
-    cross_experts: int = Field(
-        default=1, ge=1, le=64, description="low-rank matrices of a cross layer, mixed by a gate"
-    )
+    experts: int = experts(1)
 
     @model_validator(mode="after")
     def _experts_are_of_low_rank(self) -> DcnV2Config:
-        if self.cross_experts > 1 and not self.low_rank:
-            raise ValueError(
-                f"cross_experts is {self.cross_experts}, which needs a low_rank above 0"
-            )
+        if self.experts > 1 and not self.low_rank:
+            raise ValueError(f"experts is {self.experts}, which needs a low_rank above 0")
         return self
 
 
@@ -189,54 +224,43 @@ class XDeepFmConfig(NetworkConfig):
 
 class AutoIntConfig(NetworkConfig):
     type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
-    attention_layers: int = Field(default=2, ge=1, le=64, description="layers of self-attention")
-    attention_heads: int = Field(default=2, ge=1, le=64, description="heads of each layer")
-    attention_dim: Width = Field(default=16, description="width of a head")
+    layers: int = layers(2)
+    heads: int = heads(2)
+    head_dim: Width = head_dim(16)
 
 
 class FibinetConfig(NetworkConfig):
     type: Literal[ModelType.FIBINET] = Field(description=_TYPE)
-    senet_reduction: Width = Field(
-        default=3,
-        description="number of slots for each unit of the hidden layer that weighs the slots",
-    )
     bilinear: Choice[Bilinear] = Field(
-        default=Bilinear.ALL, description="one matrix for all slots, or one for each"
+        default=Bilinear.ALL, description="one matrix for all slots, or one for each slot"
     )
 
 
 class DlrmConfig(NetworkConfig):
     type: Literal[ModelType.DLRM] = Field(description=_TYPE)
     bottom: ListOf[Width] = Field(
-        default=(64,), description="hidden layers over the dense features, before embedx_dim"
+        default=(64,),
+        description="widths of the layers over the dense features; one of width embedx_dim follows",
     )
 
 
 class GateNetConfig(NetworkConfig):
     type: Literal[ModelType.GATENET] = Field(description=_TYPE)
     gate: Choice[Gate] = Field(
-        default=Gate.VECTOR, description="one gate for a slot's vector, or one for each of its bits"
+        default=Gate.VECTOR,
+        description="one gate for a slot's vector, or one for each element of it",
     )
-    hidden_gates: bool = Field(default=True, description="also put gates after the hidden layers")
 
 
 class MaskNetConfig(NetworkConfig):
     type: Literal[ModelType.MASKNET] = Field(description=_TYPE)
-    mask_blocks: int = Field(default=3, ge=1, le=64, description="parallel blocks")
-    mask_dim: Width = Field(default=64, description="output width of a block")
-    mask_reduction: float = Field(
-        default=1.0,
-        gt=0,
-        le=16,
-        description="hidden width of a mask, as a multiple of its input width",
-    )
+    layers: int = layers(3)
+    output_dim: Width = output_dim(64)
 
 
 class FinalMlpConfig(NetworkConfig):
     type: Literal[ModelType.FINALMLP] = Field(description=_TYPE)
-    fusion_heads: int = Field(
-        default=4, ge=1, le=1 << 10, description="heads of the bilinear fusion of the two streams"
-    )
+    heads: int = heads(4)
     gate_hidden: int = Field(
         default=64,
         ge=0,
@@ -248,10 +272,9 @@ class FinalMlpConfig(NetworkConfig):
     def _heads_divide_the_streams(self) -> FinalMlpConfig:
         if not self.hidden:
             raise ValueError("hidden is empty, but a stream needs a hidden layer")
-        if self.hidden[-1] % self.fusion_heads:
+        if self.hidden[-1] % self.heads:
             raise ValueError(
-                f"fusion_heads {self.fusion_heads} does not divide {self.hidden[-1]}, the last "
-                "width of hidden"
+                f"heads {self.heads} does not divide {self.hidden[-1]}, the last width of hidden"
             )
         return self
 

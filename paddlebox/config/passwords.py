@@ -25,9 +25,9 @@ def refuse_passwords(fields: Any, where: str) -> None:
     if found:
         raise ConfigError(
             f"{where}: {', '.join(found)}: found a URI with a password in it, expected one "
-            "without: values are written into the log, the run dir, its versions and saves. Take "
-            "it out; credentials of S3, GCS and HDFS are read from the environment or from their "
-            "own files"
+            "without: values are written into the log, the run dir, its versions and saves. Remove "
+            "the password; credentials of S3, GCS and HDFS are read from the environment or from "
+            "their own files"
         )
 
 

@@ -16,16 +16,6 @@ class Wire(StrEnum):
     INT8 = "int8"
 
 
-class DenseSync(StrEnum):
-    ALL_REDUCE = "all_reduce"
-    AVERAGE = "average"
-
-
-class SparseSync(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
-
-
 class RanksConfig(Section):
     """Exchange between ranks. It has no effect on one rank."""
 
@@ -35,13 +25,10 @@ class RanksConfig(Section):
         "scale for each row; counts are always float32",
     )
     gradients: Choice[Wire] = Field(
-        default=Wire.FLOAT32, description="format in which the gradients of rows are sent"
-    )
-    error_feedback: bool = Field(
-        default=True,
-        description="with gradients of fewer than 32 bits: add the rounding error to the row's "
-        "next gradient, and send the remainder when the pass ends; takes 4 (2 + D) bytes for "
-        "each row of the rank's pass",
+        default=Wire.FLOAT32,
+        description="format in which the gradients of rows are sent; with fewer than 32 bits, the "
+        "rounding error is added to the row's next gradient, which takes 4 (2 + D) bytes for each "
+        "row of the rank's pass",
     )
     two_level: bool = Field(
         default=False,
@@ -51,51 +38,32 @@ class RanksConfig(Section):
     per_node: int = Field(
         default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
     )
-    dense: Choice[DenseSync] = Field(
-        default=DenseSync.ALL_REDUCE,
-        description="all_reduce: gradients are summed in each step; average: each rank steps by "
-        "itself, and parameters are averaged every sync_weight_step steps and at the end of a "
-        "pass",
-    )
     sync_weight_step: int = Field(
-        default=16, ge=1, description="average: number of steps between two averages"
+        default=0,
+        ge=0,
+        description="0: the ranks sum their dense gradients in each step; N: each rank updates its "
+        "own parameters, which are averaged every N steps and at the end of a pass",
     )
     dense_top_k: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="all_reduce: share of the dense gradient that a step sends, its largest "
-        "values; the rest is kept for later steps; 0: send all",
-    )
-    sparse_sync: Choice[SparseSync] = Field(
-        default=SparseSync.SYNC,
-        description="sync: the rows of a step include the gradients of all earlier steps; async: "
-        "they may lack those of the last `staleness` steps, so that no step waits for them",
+        description="share of the dense gradient's values that a step sends, the largest ones; the "
+        "others are kept for later steps; 0: send all",
     )
     staleness: int = Field(
-        default=1, ge=1, le=64, description="async: number of steps whose gradients a row may lack"
+        default=0,
+        ge=0,
+        le=64,
+        description="0: the rows of a step include the gradients of all earlier steps; N: the rows "
+        "lack the gradients of the last N steps, so that no step waits for gradients",
     )
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> RanksConfig:
-        if self.dense_top_k and self.dense is not DenseSync.ALL_REDUCE:
+        if self.dense_top_k and self.sync_weight_step:
             raise ValueError(
-                f"dense_top_k is {self.dense_top_k}, but dense is {self.dense.value}: gradients "
-                "are not sent then; leave one of them out"
+                f"dense_top_k is {self.dense_top_k}, but sync_weight_step is "
+                f"{self.sync_weight_step}: dense gradients are then not sent; leave one key out"
             )
-        fields = type(self).model_fields
-        for name, needed in (
-            ("sync_weight_step", self.dense is DenseSync.AVERAGE),
-            ("staleness", self.sparse_sync is SparseSync.ASYNC),
-        ):
-            if not needed and getattr(self, name) != fields[name].default:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, which neither dense: {self.dense.value} nor "
-                    f"sparse_sync: {self.sparse_sync.value} reads; leave it out"
-                )
         return self
-
-    @property
-    def ahead(self) -> int:
-        """Steps whose gradients the rows of a step may lack."""
-        return self.staleness if self.sparse_sync is SparseSync.ASYNC else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from paddlebox.config.section import Choice, ListOf, Section, Text
 
@@ -32,28 +32,18 @@ class SaveConfig(Section):
 class PublishConfig(Section):
     """An export file that the run keeps up to date with its saves (docs/serving.md)."""
 
-    file: str = Field(default="", description="export file that follows save.out; empty: none")
-    every: Literal["pass", "date"] = Field(
-        default="pass",
-        description="apply each save at once, or all of them with each base; at the end all are "
-        "applied",
+    file: str = Field(
+        default="", description="export file to which each save is applied; empty: none"
     )
     precision: Literal["float32", "float16", "int8"] = Field(
         default="float32", description="format of embedx, when the file is created"
     )
     gate_files: ListOf[Text] = Field(
-        default=(), description="labelled files; a save that fails the gate on them is not shown"
+        default=(),
+        description="labelled files; a save is not served if on these files its AUC is below "
+        "min_auc, or if its AUC or COPC, compared with the served version, breaks a bound of "
+        "`alerts`",
     )
-    min_auc: float = Field(default=0.0, ge=0, le=1, description="gate: smallest AUC; 0: any")
-    max_copc_drift: float = Field(
-        default=0.0,
-        ge=0,
-        description="gate: largest relative difference of COPC from the version that is shown; "
-        "0: any",
+    min_auc: float = Field(
+        default=0.0, ge=0, le=1, description="smallest AUC on gate_files; 0: no limit"
     )
-
-    @model_validator(mode="after")
-    def _gate_is_whole(self) -> PublishConfig:
-        if bool(self.gate_files) != bool(self.min_auc or self.max_copc_drift):
-            raise ValueError("expected gate_files with min_auc or max_copc_drift, or none of them")
-        return self

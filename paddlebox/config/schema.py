@@ -18,7 +18,7 @@ from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.data import DataConfig, FeederConfig
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.phases import Phase, PhaseConfig
-from paddlebox.config.ranks import RanksConfig, SparseSync
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.save import PublishConfig, SaveConfig
 from paddlebox.config.section import ListOf, Section
 from paddlebox.config.table import TableConfig
@@ -104,8 +104,8 @@ class Config(Section):
         for name in ("model", "optimizer"):
             if name in given and given[name] != update.get(name):
                 raise ValueError(
-                    f"{name} is given together with phases, which have one each: leave it "
-                    f"out, or set phases.update.{name}"
+                    f"{name} is given together with phases, but each phase has its own {name}: "
+                    f"leave it out, or set phases.update.{name}"
                 )
         return {
             **{name: update[name] for name in ("model", "optimizer") if name in update},
@@ -122,8 +122,8 @@ class Config(Section):
             )
         if self.phases and not self.data.logkey:
             raise ValueError(
-                "phases: join trains on page views, the instances of one search id: their lines "
-                "need log keys: set data.logkey: true"
+                "phases: join trains on page views, and a page view is the instances of one search "
+                "id, which is read from log keys: set data.logkey: true"
             )
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
@@ -134,11 +134,10 @@ class Config(Section):
     def _partial_recovery_is_asynchronous(self) -> Config:
         if not self.checkpoint.partial_recovery:
             return self
-        if self.ranks.sparse_sync is not SparseSync.ASYNC:
+        if not self.ranks.staleness:
             raise ValueError(
                 "checkpoint.partial_recovery mixes rows of different moments, which is not allowed "
-                f"with ranks.sparse_sync: {self.ranks.sparse_sync.value}: set it to async, or "
-                "leave partial_recovery out"
+                "with ranks.staleness: 0: set ranks.staleness: 1, or leave partial_recovery out"
             )
         if self.checkpoint.every != "pass":
             raise ValueError(
@@ -151,16 +150,28 @@ class Config(Section):
     def _published_is_saved(self) -> Config:
         if self.publish.file and not self.save.out:
             raise ValueError(
-                "publish.file: expected save.out, because it follows the saves there, found none: "
-                "set save.out, or take publish.file out"
+                "publish.file: expected save.out, because the saves there are applied to the file, "
+                "found none: set save.out, or take publish.file out"
             )
         if self.alerts.max_serving_lag_s and not self.publish.file:
             raise ValueError("alerts.max_serving_lag_s is set, but publish.file is not")
         if self.alerts.command and not self.security.allow_commands:
             raise ValueError(
                 "alerts.command runs code, which is off: set security.allow_commands: true if you "
-                "trust whoever wrote it"
+                "trust its author"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _judges_have_bounds(self) -> Config:
+        bounds = "alerts.max_auc_drop, min_copc or max_copc"
+        if self.checkpoint.guard.quality == "stop" and not self.alerts.given:
+            raise ValueError(f"checkpoint.guard.quality: stop needs {bounds}: set one of them")
+        judged = self.alerts.given or self.publish.min_auc
+        if self.publish.gate_files and not judged:
+            raise ValueError(f"publish.gate_files needs publish.min_auc, {bounds}: set one of them")
+        if self.publish.min_auc and not self.publish.gate_files:
+            raise ValueError("publish.min_auc needs publish.gate_files")
         return self
 
     @model_validator(mode="after")
@@ -172,7 +183,7 @@ class Config(Section):
         if wanted and not self.security.allow_commands:
             raise ValueError(
                 f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "
-                "you trust whoever wrote it"
+                "you trust its author"
             )
         return self
 
@@ -217,7 +228,7 @@ class Config(Section):
             raise ValueError(
                 f"trainer.epochs is {self.trainer.epochs} and data."
                 f"{'path_template' if self.data.path_template else 'files_per_day'} {dated}: with "
-                "days the files are trained once; take one of them out"
+                "days the files are trained once; take one of these keys out"
             )
         return self
 

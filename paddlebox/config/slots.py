@@ -87,15 +87,15 @@ class Csv(Section):
         marks = {"delimiter": self.delimiter, "list_separator": self.list_separator}
         for name, mark in marks.items():
             if len(mark) != 1 or mark in '\n\r"\0' or not mark.isascii():
-                step = 'a tab is "\\t", in double quotes' if "\\t" in mark else 'write one, as ";"'
+                step = 'a tab is "\\t", in double quotes' if "\\t" in mark else 'such as ";"'
                 raise ValueError(
                     f"{name}: expected one character, no quote or line break, found {mark!r}: "
                     f"{step}"
                 )
         if self.delimiter == self.list_separator:
             raise ValueError(
-                f"expected two marks, found {self.delimiter!r} as delimiter and as list_separator: "
-                'set another list_separator, as ";"'
+                f"found {self.delimiter!r} as delimiter and as list_separator, expected two "
+                'different characters: set another list_separator, such as ";"'
             )
         return self
 
@@ -177,8 +177,8 @@ class Slot(Section):
         boundaries = self.bucket.boundaries if self.bucket is not None else ()
         if any(low >= high for low, high in pairwise(boundaries)):
             raise ValueError(
-                f"slot {self.name!r}: bucket.boundaries: expected them to ascend, found "
-                f"{list(boundaries)}: sort them, each once"
+                f"slot {self.name!r}: bucket.boundaries: expected ascending numbers, found "
+                f"{list(boundaries)}: sort them, and give each only once"
             )
         if self.cross is not None and len(self.cross) != 2:
             raise ValueError(
@@ -193,11 +193,11 @@ class Slot(Section):
         if value is None:
             return
         if self.type is SlotType.LABEL or self.bucket is not None:
-            raise ValueError(f"slot {self.name!r} has a default, but is never without a value")
+            raise ValueError(f"slot {self.name!r} has a default, but its value is never missing")
         if self.type is SlotType.DENSE:
             fits, expected = not isinstance(value, str), "a number"
         elif self.hash:
-            fits, expected = isinstance(value, str) and value != "", "a string, as hash says"
+            fits, expected = isinstance(value, str) and value != "", "a string, because of hash"
         else:
             fits = isinstance(value, int) and 0 < value < 1 << 64
             expected = "a feasign in [1, 2^64 - 1] (a slot of strings needs hash: true)"
@@ -223,7 +223,7 @@ class Slots(Section):
         if not self.labels:
             raise ValueError(
                 "slots: expected a slot of type label, found none: add the column of 0 and 1 to "
-                "predict, as {name: click, type: label}"
+                "predict, such as {name: click, type: label}"
             )
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
@@ -270,9 +270,9 @@ class Slots(Section):
             if slot.hash != other.hash:
                 without = slot if other.hash else other
                 raise ValueError(
-                    f"{first} ids of strings are hashed and those of integers are not, and only "
-                    f"one of {slot.name!r} and {other.name!r} has `hash: true`: give it to "
-                    f"{without.name!r} too, or take it out of the other"
+                    f"{first} only one of {slot.name!r} and {other.name!r} has `hash: true`, so "
+                    f"that their ids differ: give `hash: true` to {without.name!r} too, or take it "
+                    "out of the other slot"
                 )
             if slot.table != other.table:
                 raise ValueError(
@@ -339,7 +339,7 @@ class Slots(Section):
         ]
 
     def of_serving(self) -> Slots:
-        """The slots for serving: without all labels but the first."""
+        """The slots for serving: without the labels after the first."""
         more = self.labels[1:]
         return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in more)})
 
@@ -361,7 +361,7 @@ class Slots(Section):
             if self.sparse[names.index(name)].max_length is None:
                 raise ConfigError(
                     f"sequence {name!r}: expected a slot with max_length, found none: the model "
-                    f"reads its ids one by one; give slot {name!r} a max_length, as 20, in "
+                    f"reads its ids one by one; give slot {name!r} a max_length, such as 20, in "
                     "slots.yaml"
                 )
         return tuple((s.max_length or 1) if s.name in sequences else 1 for s in self.sparse)
@@ -384,9 +384,9 @@ class Slots(Section):
         for number, name in enumerate(names):
             if len(names) > 1 and number not in chosen:
                 raise ConfigError(
-                    f"table {name!r} has no sparse slot: give one `table: {name}`"
+                    f"table {name!r} has no sparse slot: give a sparse slot `table: {name}`"
                     if number
-                    else f"table {name!r}, the default one, has no sparse slot: all have a `table`"
+                    else f"the default table {name!r} has no sparse slot: each slot has a `table`"
                 )
         return chosen
 
@@ -396,7 +396,7 @@ class Slots(Section):
         Raises:
             ConfigError: a slot, `csv` or `tags` does not fit.
         """
-        named = data_format in (Format.CSV, Format.PARQUET, Format.ARROW)
+        named = data_format is Format.CSV or data_format.is_columnar
         absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
         if data_format is not Format.CSV and self.csv != Csv():
             raise ConfigError(f"csv is given, but data.format is {data_format.value}")
@@ -420,7 +420,7 @@ class Slots(Section):
             if slot.type is SlotType.DENSE and slot.default is not None and not absent:
                 raise ConfigError(
                     f"slot {slot.name!r} has a default, but in {data_format.value} no dense value "
-                    "is ever absent: take it out, or correct data.format"
+                    "is ever absent: take the default out, or correct data.format"
                 )
             if data_format is not Format.CRITEO_TSV:
                 if slot.column is not None and not named:

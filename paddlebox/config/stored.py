@@ -14,50 +14,49 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from paddlebox.config.check import validate
+from paddlebox.config.earlier import translate
 from paddlebox.config.models import ModelType
 from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
 from paddlebox.config.table import TableConfig
 
-# Keys and sections that affect results at most through the order of float sums in dense layers.
+# Keys and sections that do not affect results, except for the order of float sums in dense layers.
 FREE = (
     "name", "table.share", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
     "data.slots",  # only the path is free: the contents of the file are compared
-    "data.test_files", "data.dedup_slots", "data.retries", "data.pipe_timeout_s",
-    "data.threads", "data.pack_threads",
-    "trainer.dense_threads", "trainer.grace_s", "trainer.log_every_batches",
-    "trainer.evaluate_after_pass", "trainer.evaluate_before_pass", "trainer.trace",
-    "trainer.visualdl", "metrics", "save", "alerts", "publish",
+    "data.test_files", "data.dedup_slots", "data.threads",
+    "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
+    "trainer.evaluate_before_pass", "trainer.trace", "trainer.visualdl",
+    "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
 PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
     "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
-    "data.ready_marker", "data.missing_hour", "data.late_s", "data.poll_s",
-    "data.max_missing_hours",
+    "data.ready_marker", "data.missing_hour", "data.late_s",
 )  # fmt: skip
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.
 TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout",
     "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
-    "table.on_bad_grad", "table.bad_grad_bound", "table.slot_learning_rates", "table.life",
+    "table.on_bad_grad", "table.slot_learning_rates", "table.life",
     *(
         f"table.{part}.{name}"
-        for part in ("embed", "embedx", "expand")
+        for part in ("embed", "embedx")
         for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
 )  # fmt: skip
-# A config that does not name them has none; the stored ones are not taken over, because `model` and
-# the slots depend on them.
+# If a config does not name these sections, it has none: the stored ones are not taken over, because
+# `model` and the slots depend on them.
 _WHOLE = ("phases", "extra_tables")
 # All other keys give rows or dense parameters their meaning. Keys of `extra_tables` count as those
 # of `table`.
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model` and `optimizer`
 
-# Values of keys that earlier releases did not have, as those releases behaved.
+# Keys that earlier releases did not have, with the values that behave like those releases.
 _BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {
     ("optimizer", "averaging"): 0.0,
     ("model", "dense_scale"): "none",
@@ -70,11 +69,16 @@ S = TypeVar("S", bound=Section)
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config plus keys that its release did not have, set to how that release behaved.
+    """A stored config with the keys of this release.
 
-    Keys that are absent from the result have today's defaults.
+    Keys that the storing release did not have get the values that give its behaviour. Keys that are
+    absent from the result have today's defaults.
+
+    Raises:
+        ConfigError: results depend on a value that this release does not have.
     """
     fields = copy.deepcopy(dict(stored))
+    translate(fields)
     phases = fields.get("phases") or {}
     for (section, key), value in _BEFORE_THE_KEY.items():
         for place in (fields, *phases.values()):
@@ -91,6 +95,7 @@ def read_stored(stored: Mapping[str, Any]) -> Config:
 
     Raises:
         pydantic.ValidationError: this release cannot read it.
+        ConfigError: as for `completed`.
     """
     return Config.model_validate(completed(stored), strict=False)
 

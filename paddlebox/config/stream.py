@@ -22,7 +22,7 @@ class StreamConfig(Section):
 
     path_template: str = Field(
         default="",
-        description="instead of train_files: name of the log of an hour, a file, folder, glob or "
+        description="instead of train_files: path of the log of an hour, a file, folder, glob or "
         "URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
     )
     from_hour: DigitText = Field(
@@ -40,17 +40,13 @@ class StreamConfig(Section):
     )
     missing_hour: Choice[MissingHour] = Field(
         default=MissingHour.WAIT,
-        description="if an hour is still missing late_s after its end: wait for it, skip it, or "
-        "stop",
+        description="if an hour is still missing late_s after its end: wait for it, skip it (at "
+        "most 24 in a row), or stop",
     )
     late_s: float = Field(
         default=3600.0,
         ge=0,
-        description="seconds after its end in which the log of an hour may arrive",
-    )
-    poll_s: float = Field(default=10.0, gt=0, description="seconds between two checks for an hour")
-    max_missing_hours: int = Field(
-        default=24, ge=1, description="skip: more missing hours in a row than this stop the run"
+        description="seconds after the end of an hour in which its log may still arrive",
     )
 
     @model_validator(mode="after")

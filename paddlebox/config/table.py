@@ -21,6 +21,16 @@ class Rule(StrEnum):
     SHARED_ADAM = "shared_adam"
     FTRL = "ftrl"
 
+    @property
+    def divides_by_shows(self) -> bool:
+        """Whether `table.show_scale` has an effect on the rule."""
+        return self in (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2, Rule.FTRL)
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether a gradient of 0 changes a row."""
+        return self in (Rule.ADAM, Rule.SHARED_ADAM)
+
 
 class OnBadGrad(StrEnum):
     ERROR = "error"
@@ -42,7 +52,7 @@ _RULE_FIELDS = {
     Rule.NAIVE: set[str](),
     Rule.ADAM: {"beta1", "beta2", "epsilon"},
     Rule.SHARED_ADAM: {"beta1", "beta2", "epsilon"},
-    Rule.FTRL: {"beta", "l1", "l2"},
+    Rule.FTRL: {"l1", "l2"},
 }
 _ADAGRADS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2)
 _ADAM_LEARNING_RATE = 0.001
@@ -72,11 +82,10 @@ class RuleConfig(Section):
     epsilon: float = Field(
         default=1e-8, gt=0, description="adam, shared_adam, adagrad_v2: added to the divisor"
     )
-    beta: float = Field(default=1.0, ge=0, description="ftrl: added to the square root of n")
     l1: float = Field(
         default=0.0,
         ge=0,
-        description="ftrl: L1 penalty; a weight is 0 while abs(z) is not above it",
+        description="ftrl: L1 penalty; a weight is 0 while abs(z) is not above l1",
     )
     l2: float = Field(default=0.0, ge=0, description="ftrl: L2 penalty")
     min_bound: float = Field(default=-10.0, description="lower bound of weights")
@@ -142,7 +151,7 @@ class AdmissionConfig(Section):
         default=1,
         ge=1,
         le=255,
-        description="occurrences that a feasign needs to get a row; 1: it gets one at once",
+        description="occurrences that a feasign needs to get a row; 1: it gets a row at once",
     )
     filter_bytes: Bytes = Field(
         default=64 * MIB,
@@ -172,7 +181,7 @@ class LifeConfig(Section):
     delete_threshold: float = Field(
         default=0.8,
         ge=0,
-        description="a day's end deletes rows with a lower score, after the decay",
+        description="a day's end deletes rows whose score after the decay is below this",
     )
     delete_after_unseen_days: int = Field(
         default=30,
@@ -192,7 +201,7 @@ class LifeConfig(Section):
         default=16,
         ge=0,
         lt=2**32,
-        description="base and delta saves hold rows that were seen in this many days",
+        description="base and delta saves hold rows that were seen within this many days",
     )
 
 
@@ -218,10 +227,7 @@ class TableConfig(Section):
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
         description="if a row's gradient, show or click is NaN or infinite: raise an error, skip "
-        "the row, or clip (NaN to 0, infinities to ±bad_grad_bound)",
-    )
-    bad_grad_bound: float = Field(
-        default=10.0, gt=0, description="clip: the value that replaces an infinite gradient"
+        "the row, or clip (NaN to 0, infinities to ±10)",
     )
     embed: EmbedRuleConfig = Field(default_factory=EmbedRuleConfig)
     embedx: RuleConfig = Field(default_factory=RuleConfig)
@@ -229,12 +235,12 @@ class TableConfig(Section):
         default=0,
         ge=0,
         le=253,
-        description="E, the width of the second embedding, for pull_box_extended_sparse; 0: none",
+        description="E, the width of the second embedding, for pull_box_extended_sparse; it uses "
+        "the update rule of embedx; 0: none",
     )
-    expand: RuleConfig = Field(default_factory=RuleConfig)
     slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="slot name: factor for the learning rates of its rows",
+        description="slot name: factor for the learning rates of the slot's rows",
     )
     life: LifeConfig = Field(default_factory=LifeConfig)
     share: float = Field(

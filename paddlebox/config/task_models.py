@@ -8,13 +8,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.models import ModelType, NetworkConfig, Width
+from paddlebox.config.models import (
+    ModelType,
+    NetworkConfig,
+    Width,
+    experts,
+    head_dim,
+    heads,
+    layers,
+    output_dim,
+)
 from paddlebox.config.section import Choice, ListOf, Text
 
 _TYPE = "a model of the zoo: docs/models.md"
 
 _Weight = Annotated[float, Field(ge=0)]
-_Count = Annotated[int, Field(ge=1, le=64)]
 
 
 class TaskConfig(NetworkConfig):
@@ -35,20 +43,16 @@ class SharedBottomConfig(TaskConfig):
 
 class MmoeConfig(TaskConfig):
     type: Literal[ModelType.MMOE] = Field(description=_TYPE)
-    mixed_experts: _Count = Field(
-        default=4, description="expert networks of `hidden` layers, mixed by the tasks' gates"
-    )
+    experts: int = experts(4)
 
 
 class PleConfig(TaskConfig):
     type: Literal[ModelType.PLE] = Field(description=_TYPE)
-    shared_experts: _Count = Field(
-        default=2, description="experts that all tasks share, at each level"
+    experts: int = experts(2)
+    task_experts: int = Field(
+        default=2, ge=1, le=64, description="experts that only one task uses, per task and level"
     )
-    task_experts: _Count = Field(default=2, description="experts of each task, at each level")
-    levels: Annotated[int, Field(ge=1, le=8)] = Field(
-        default=1, description="extraction levels; each expert has `hidden` layers"
-    )
+    layers: int = layers(1)
 
 
 class EsmmConfig(TaskConfig):
@@ -57,15 +61,7 @@ class EsmmConfig(TaskConfig):
 
 class AitmConfig(TaskConfig):
     type: Literal[ModelType.AITM] = Field(description=_TYPE)
-    transfer_dim: Width = Field(
-        default=32, description="width of the vector that a task passes to the next task"
-    )
-    calibration: float = Field(
-        default=0.6,
-        ge=0,
-        description="weight of the loss for a task that is predicted to be likelier than the "
-        "previous task",
-    )
+    output_dim: Width = output_dim(32)
 
     @model_validator(mode="after")
     def _has_a_tower(self) -> AitmConfig:
@@ -86,7 +82,7 @@ class SequenceConfig(NetworkConfig):
     history: dict[Text, Text] = Field(
         min_length=1,
         description="sparse slot of the user's history (with a max_length): slot of the item "
-        "with which it is compared; several pairs, such as items and their categories, are "
+        "that is compared with it; several pairs, such as items and their categories, are "
         "joined position by position",
     )
 
@@ -118,17 +114,16 @@ class DienConfig(SequenceConfig):
     auxiliary: float = Field(
         default=1.0,
         ge=0,
-        description="weight of the auxiliary loss, which compares the next item with another one",
+        description="weight of the auxiliary loss, which compares the next item of the history "
+        "with another one",
     )
 
 
 class BstConfig(SequenceConfig):
     type: Literal[ModelType.BST] = Field(description=_TYPE)
-    blocks: Annotated[int, Field(ge=1, le=16)] = Field(
-        default=1, description="transformer layers over history and item"
-    )
-    heads: _Count = Field(default=2, description="heads of the attention")
-    head_dim: Width = Field(default=8, description="width of a head")
+    layers: int = layers(1)
+    heads: int = heads(2)
+    head_dim: Width = head_dim(8)
 
 
 class Matching(StrEnum):
@@ -140,10 +135,7 @@ class DssmConfig(NetworkConfig):
     type: Literal[ModelType.DSSM] = Field(description=_TYPE)
     user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
     item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
-    output_dim: Width = Field(default=32, description="width of the two vectors")
-    smoothing: float = Field(
-        default=10.0, gt=0, le=40, description="factor for the cosine of the two vectors"
-    )
+    output_dim: Width = output_dim(32)
     loss: Choice[Matching] = Field(
         default=Matching.CLICK,
         description="click: learn the label of each pair; in_batch: find a clicked item among "

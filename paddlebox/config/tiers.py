@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from paddlebox.config.section import Choice, Section
 from paddlebox.config.units import GIB, KIB, MIB, Bytes
@@ -23,8 +23,8 @@ class HbmConfig(Section):
     )
     place: Choice[HbmPlace] = Field(
         default=HbmPlace.HOST,
-        description="where the program runs and the rows of the open pass are: on the CPU in "
-        "host memory, or on a GPU (gpu: needs Paddle with CUDA, one GPU for each rank; "
+        description="where the program runs and the rows of the open pass are: host: on the CPU, "
+        "in host memory; gpu: on a GPU (needs Paddle with CUDA, one GPU for each rank; "
         "docs/gpu.md)",
     )
 
@@ -43,31 +43,15 @@ class SsdConfig(Section):
     max_segment_bytes: Bytes = Field(
         default=256 * MIB, ge=64 * KIB, description="largest size of a segment file"
     )
-    compaction: bool = Field(default=True, description="merge segments in the background")
     space_target: float = Field(
         default=1.28,
         gt=1,
-        description="merge if more bytes than this are stored for each byte of live rows",
-    )
-    space_ceiling: float = Field(
-        default=2.0, gt=1, description="above this ratio training waits for merges"
+        description="merge segments in the background if more bytes than this are stored for each "
+        "byte of live rows; training waits for merges above this ratio plus 0.72",
     )
     disk_budget_bytes: Bytes = Field(
-        default=0, ge=0, description="limit for the store's files; 0: only the space on the disk"
+        default=0, ge=0, description="limit for the store's files; 0: the space on the disk"
     )
-    drive_bytes_per_day: Bytes = Field(
-        default=0,
-        ge=0,
-        description="bytes written per day for which the drive is rated; 0: unknown",
-    )
-
-    @model_validator(mode="after")
-    def _ceiling_above_target(self) -> SsdConfig:
-        if self.space_ceiling <= self.space_target:
-            raise ValueError(
-                f"space_ceiling {self.space_ceiling} is not above space_target {self.space_target}"
-            )
-        return self
 
 
 class StoreConfig(Section):

@@ -66,7 +66,6 @@ class TrainerConfig(Section):
         default=False,
         description="evaluate a pass before training on it: `before` in metrics.jsonl",
     )
-    log_every_batches: int = Field(default=100, ge=1, description="batches between log updates")
     evaluate_after_pass: bool = Field(
         default=False, description="evaluate data.test_files after each pass"
     )

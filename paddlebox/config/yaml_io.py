@@ -81,7 +81,7 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
     """The problem in words; for common mistakes, without terms of YAML's grammar."""
     problem = str(error.problem or error.context)
     if "'\\t' that cannot start" in problem:
-        return "found a tab, expected spaces: YAML is indented with spaces, replace the tab by them"
+        return "found a tab, expected spaces: replace the tab by spaces, which indent YAML"
     if problem == "mapping values are not allowed here":
         return (
             "found a colon where no key can be; expected `key: value`, with a space after the "
@@ -106,8 +106,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         seen = ""
         if isinstance(error, FileNotFoundError):
             seen = (
-                f"; expected a YAML file, seen from {Path.cwd()}: correct the path, which is "
-                "relative to the folder in which the command is started, or start it elsewhere"
+                f"; expected a YAML file, looked for in {Path.cwd()}: correct the path, which is "
+                "relative to the current folder, or start the command in another folder"
             )
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}{seen}") from error
     except UnicodeDecodeError as error:

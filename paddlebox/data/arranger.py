@@ -1,4 +1,4 @@
-"""Arranger: other orders of the instances of a pass, and other values of its slots."""
+"""Arranger: changes the order of the instances of a pass, and the values of its slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from concurrent.futures import wait
 from typing import Any
 
 from paddlebox import _native
-from paddlebox.config.hints import did_you_mean
 from paddlebox.data.instance_options import SHUFFLES
 from paddlebox.data.loader import split
 from paddlebox.data.options import DatasetOptions, LoadOptions
@@ -22,7 +21,7 @@ from paddlebox.store.table_set import TableSet
 class Arranger:
     """Shuffles passes, makes and undoes page views, exchanges the values of slots.
 
-    The methods are those of `Dataset`, which says what they do and raise.
+    `Dataset` has the same methods, and documents them.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Arranger:
     # ---- page views
 
     def page_views(self) -> int:
-        """Of the pass that is open, or else loaded."""
+        """The number of page views of the open pass, or of the loaded one if none is open."""
         chosen = self._stager.current or self._stager.next
         return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
 
@@ -62,7 +61,7 @@ class Arranger:
     def shuffle_slots(self, slots: Sequence[str]) -> None:
         if not self._options.pool_size:
             raise PassError("slots_shuffle: set_fea_eval is missing")
-        numbers = self._slot_numbers(slots)
+        numbers = self._options.sparse_numbers("slots_shuffle", slots)
         chosen = self._arrangeable("slots_shuffle")
         if chosen.train and chosen.trained:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
@@ -72,24 +71,15 @@ class Arranger:
         chosen.loaded.instances.replace_slots(numbers, self._options.pool_size, seed % (1 << 64))
         chosen.trained.clear()
 
-    def _slot_numbers(self, slots: Sequence[str]) -> list[int]:
-        names = self._options.sparse_names()
-        unknown = [slot for slot in slots if slot not in names]
-        if unknown:
-            raise ValueError(
-                f"slots_shuffle: {', '.join(unknown)}: expected sparse slots, of {', '.join(names)}"
-                + did_you_mean(unknown, names)
-            )
-        return [names.index(slot) for slot in slots]
-
     def _arrangeable(self, call: str) -> Pass:
-        """The open pass, or else the loaded one, once nothing reads the order of its instances."""
+        """The open pass, or the loaded one if none is open. Waits until it is staged, because
+        staging reads the order of its instances."""
         chosen = self._stager.current or (None if self._loader.busy else self._stager.next)
         if chosen is None:
             missing = "wait_preload_done" if self._loader.busy else "load_into_memory"
             raise PassError(f"{call}: no pass is loaded or open: {missing} is missing")
         if chosen.feeding:
-            raise PassError(f"{call}: the batches of the open pass are being gone through")
+            raise PassError(f"{call}: a loop reads the batches of the open pass: end it first")
         if chosen.staged is not None:
             wait([chosen.staged])
         return chosen
@@ -112,7 +102,8 @@ class Arranger:
             self._shuffle_loaded(self._stager.next)
 
     def check_world(self, fleet: Any) -> None:
-        """Raises ConfigError with several ranks, whose instances no shuffle exchanges."""
+        """Raises: ConfigError if there are several ranks, because they do not exchange
+        instances."""
         world = fleet.worker_num() if fleet is not None else _world_size()
         if world != 1:
             raise ConfigError(
@@ -123,7 +114,7 @@ class Arranger:
     def _shuffle_loaded(self, chosen: Pass) -> None:
         if chosen.views is not None:
             raise PassError(
-                "local_shuffle: the pass is in page views; shuffle before they are made"
+                "local_shuffle: the pass is in page views; shuffle before preprocess_instance"
             )
         options, loaded = self._options.initialised(), chosen.loaded
         with self._stager.rearranging(chosen):

@@ -1,4 +1,4 @@
-"""Malformed lines: how many there are, the first few, and what mends them."""
+"""Counts malformed lines, quotes the first few, and suggests how to correct them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from paddlebox.errors import DataError
 log = logging.getLogger(__name__)
 
 _QUOTED_BAD_LINES = 5
-# What a reason says, and what mends it where all lines are so.
+# Text in the reason for a malformed line -> what to do if all lines have that reason.
 _ADVICE = {
     "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
     "hash: true in slots.yaml",
-    "'' is not a finite number": "default: VALUE in slots.yaml is what an empty cell becomes",
+    "'' is not a finite number": "default: VALUE in slots.yaml gives empty cells a value",
     "is not a label in [0, 1]": "write labels as 0, 1 or a number between them",
     "is not a count of values": "multislot has `n v1 … vn` for each slot: correct data.format or "
     "slots.yaml if these files are written otherwise",
 }
 _ADVICE_OF_CSV = {
-    "is not a finite number": 'csv: {null: ["nan"]} in slots.yaml makes an empty cell of a text, '
-    "and default: VALUE of the slot is what an empty cell becomes",
+    "is not a finite number": 'csv: {null: ["nan"]} in slots.yaml reads that text as an empty '
+    "cell, and default: VALUE of the slot gives empty cells a value",
 }
 _ADVICE_OF_ANY = (
-    "correct or remove these lines; a larger data.max_bad_line_ratio leaves more of them out"
+    "correct or remove these lines, or set a larger data.max_bad_line_ratio to skip more of them"
 )
 _LINES_BEFORE_EARLY_STOP = 10_000
 
 
 class BadLines:
-    """Counts malformed lines, quotes the first few, and says when there are too many."""
+    """Counts malformed lines, quotes the first few, and reports when there are too many."""
 
     def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
         self.ratio = ratio
-        self._csv = csv  # of data.format: csv
+        self._csv = csv  # None: data.format is not csv
         self._columns = columns
         self._hints: list[str] = []
         self.lines = 0
@@ -46,7 +46,8 @@ class BadLines:
         self._lines_of_file = 0
 
     def begin(self, path: str) -> Callable[[int], str]:
-        """Before a chunk of a file is added. Returns what names a line of the chunk."""
+        """Call it before a chunk of a file is added. Returns a function from the number of a line
+        in the chunk to its "file:line"."""
         if path != self._file:
             self._file, self._lines_of_file = path, 0
         before = self._lines_of_file
@@ -68,7 +69,7 @@ class BadLines:
             self.check()
 
     def check(self) -> None:
-        """Raises DataError when the share of bad lines is above the ratio."""
+        """Raises: DataError if the share of bad lines is above the ratio."""
         if self.bad > self.ratio * self.lines:
             raise DataError(
                 f"{self.bad} of {self.lines} lines are malformed, expected a share of at most "
@@ -76,7 +77,11 @@ class BadLines:
             )
 
     def text(self, otherwise: str = "") -> str:
-        """The lines that are quoted, and what may mend them; otherwise: where nothing is known."""
+        """The quoted lines, and advice on how to correct them.
+
+        Args:
+            otherwise: the advice if nothing better is known.
+        """
         known = _ADVICE | (_ADVICE_OF_CSV if self._csv is not None else {})
         applies = [reason for reason in known if any(reason in q for q in self.quoted)]
         if "'' is not a finite number" in applies and "is not a finite number" in applies:
@@ -86,7 +91,7 @@ class BadLines:
         return "\n  ".join([*self.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
     def warn(self) -> None:
-        """Logs how many lines were left out, if any."""
+        """Log how many lines were left out, if any."""
         if self.bad:
             log.warning(
                 "%d of %d lines are malformed and left out. The first:\n  %s",

@@ -1,10 +1,10 @@
-"""Batches: the names, dtypes and shapes of what one step feeds; packer.py makes them.
+"""The inputs of a step: their names, dtypes and shapes. packer.py makes them.
 
 Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
 
-Where sparse slots belong to several tables, `box_ids`, `box_offsets` and `box_plan` are of the
-slots of the first; those of table t are `box_ids_t` and so on. Of slots that are sequences, the
-packed inputs hold each id by itself (data/positions.py).
+If the sparse slots belong to several tables, `box_ids`, `box_offsets` and `box_plan` have the slots
+of the first table. The inputs of another table t are named `box_ids_t` and so on. The ids of a
+sequence are not pooled: a sequence of max_length L counts as L slots (data/positions.py).
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import numpy as np
 from paddlebox.config import Slots, SlotType
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.slots import Slot
-from paddlebox.store.one_rank import BESIDE
+from paddlebox.store.coordinator import BESIDE
 
-# The packed inputs: what the zoo's programs take. Names of their variables, with dtype and shape.
+# The packed inputs, which the models of the zoo read: name of the variable -> dtype and shape.
 PACKED = {
     "box_ids": ("int32", [-1]),  # (nnz) row ids
-    "box_offsets": ("int32", [-1]),  # (B * S + 1), or with dedup_slots as ops/row/lists.h says
+    "box_offsets": ("int32", [-1]),  # (B * S + 1); with dedup_slots see ops/row/lists.h
     "box_show_click": ("float32", [-1, 2]),  # (B, 2)
-    "box_plan": ("int32", [-1]),  # dedup plan
+    "box_plan": ("int32", [-1]),  # the dedup plan (ops/row/plan.h)
     "box_dense": ("float32", [-1, -1]),  # (B, W)
-    "box_label": ("float32", [-1, 1]),  # (B, 1); of T labels (B, T)
+    "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels
 }
 
-# Fed where they are in use_var and log keys are parsed, (B, 1): the search id's bits, and
-# cmatch << 32 | rank.
+# Inputs of shape (B, 1): the bits of the search id, and cmatch << 32 | rank. They are fed if log
+# keys are parsed and use_var contains them.
 LOG_KEYS = ("box_search_id", "box_cmatch_rank")
 
 Feed = dict[str, Any]
 
-# In front of the names of columns that metrics ask for, (B): they are not for the program.
+# Prefix of the names of columns for metrics, (B). The program does not read them.
 METRIC_COLUMN = "metric:"
 
-_FLAT = ("box_ids", "box_offsets", "box_plan")  # of a table; without a dimension B
+_FLAT = ("box_ids", "box_offsets", "box_plan")  # each table has these; none has a dimension B
 
 
 def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
-    """PACKED with the inputs of each table; tables: all their names, the first one's too."""
+    """PACKED, and the inputs of further tables. tables: the names of all tables."""
     of_others = {f"{name}_{table}": PACKED[name] for table in tables[1:] for name in _FLAT}
     return {**PACKED, **of_others}
 
@@ -59,7 +59,7 @@ def instances_of(feed: Feed) -> int:
 
 
 def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
-    """Takes what is for metrics out of a feed: (B) by name."""
+    """Remove the columns for metrics from a feed. Returns them: name -> (B)."""
     names = [name for name in feed if name.startswith(METRIC_COLUMN)]
     return {name[len(METRIC_COLUMN) :]: feed.pop(name) for name in names}
 
@@ -67,10 +67,13 @@ def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
 def check_use_var(
     variables: Sequence[Any], slots: Slots, rank_offset: str = "", tables: Sequence[str] = ()
 ) -> None:
-    """Raises ValueError, naming the variable, when one of a user's program cannot be fed.
+    """Check that the variables of a user's program can be fed.
 
     Args:
-        rank_offset: the variable that takes RankOffset, or "". tables: names, where several.
+        rank_offset: name of the variable that takes RankOffset; "": none.
+        tables: names of the tables, if there are several.
+
+    Raises: ValueError, naming the variable.
     """
     inputs = packed(tables)
     of_name = {slot.name: slot for slot in slots.slots}
@@ -90,41 +93,41 @@ def check_use_var(
 
 
 def _check_variable(var: Any, slot: Slot) -> None:
-    """Raises ValueError when the values of a slot do not fit its variable."""
+    """Raises: ValueError if the values of a slot do not fit its variable."""
     shape, lod_level = tuple(var.shape), getattr(var, "lod_level", None)
     if slot.type is not SlotType.SPARSE:
         if len(shape) != 2 or shape[1] not in (slot.dim, -1):
             raise ValueError(
                 f"variable {var.name!r} has shape {shape}, expected (-1, {slot.dim}), "
-                f"as its {slot.type.value} slot has it"
+                f"the shape of its {slot.type.value} slot"
             )
     elif not is_int64(var):
         raise ValueError(f"variable {var.name!r} has dtype {var.dtype}, expected int64")
     elif len(shape) != 2 or shape[1] < 1 or lod_level:
         raise ValueError(
             f"variable {var.name!r} has shape {shape}, lod_level {lod_level or 0}; expected "
-            "(-1, n) with n known and no LoD: custom operators do not see it, so slots are padded "
-            "with feasign 0, which reads as zeros"
+            "(-1, n) with n known and no LoD: custom operators cannot read a LoD, so slots are "
+            "padded with feasign 0, which reads as zeros"
         )
 
 
 def is_int64(var: Any) -> bool:
-    return "int64" in str(var.dtype).lower()  # PIR and old IR have a type each for it
+    return "int64" in str(var.dtype).lower()  # PIR and old IR have different types for it
 
 
 @dataclass(frozen=True)
 class BatchInputs:
-    """Which inputs the batches of a pass have.
+    """The inputs that the batches of a pass have.
 
     Args:
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
-        rank_offset: the variable that takes RankOffset (B, 7) of page views; "": none.
-        metric_columns: slots, or LOG_KEYS, of which each instance's first value is wanted too.
-        tables: their names, where there are several.
-        read_slots: sparse slots that the packed inputs hold; empty: all.
-        sequences: those that are held id by id; None: as the pass was loaded.
-        exchanged: several ranks exchange rows, so that a batch has the inputs that this needs even
-            where the program does not read them (BESIDE).
+        rank_offset: name of the variable that takes RankOffset (B, 7) of page views; "": none.
+        metric_columns: slots, or LOG_KEYS. Batches also have their first value in each instance.
+        tables: names of the tables, if there are several.
+        read_slots: sparse slots in the packed inputs; empty: all.
+        sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
+        exchanged: whether several ranks exchange rows. Batches then have the inputs that the
+            exchange needs even if the program does not read them (BESIDE).
     """
 
     use_var: Sequence[Any] | None = None

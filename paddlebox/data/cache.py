@@ -1,7 +1,8 @@
-"""ParsedCache: what a file was parsed to, kept on local disk, so that it is parsed once.
+"""ParsedCache: keeps the columns of parsed files on local disk, so that a file is parsed once.
 
 One file of the cache holds the columns of one input file (docs/formats/parsed_cache.md). It is
-written beside the first reading and appears whole, by a rename; processes may share a folder.
+written while the input is parsed for the first time, and renamed to its final name once it is
+complete. Processes may share a folder.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from pyarrow import fs
 from paddlebox import _native
 from paddlebox.data.sources import filesystem_of, is_uri
 from paddlebox.errors import DataError, StoreError
+from paddlebox.store.files import store_errors
 
 core = _native.core
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".pbxparsed"
 _PART = ".part"  # in the names of files that are being written
-_SETTLED_S = 0.1  # a file that changed later than this may change again within the clock's tick
-_ABANDONED_S = 24 * 3600.0  # a file that has been being written for so long is nobody's
+# A file that was modified less than this ago may change again without a new modification time.
+_SETTLED_S = 0.1
+_ABANDONED_S = 24 * 3600.0  # the writer of a partial file that is older than this has died
 
 
 class Parsable(Protocol):
-    """A part of one file that any thread may parse."""
+    """A part of one file. Any thread may parse it."""
 
     @property
     def path(self) -> str: ...
@@ -43,19 +46,19 @@ class Parsable(Protocol):
     def parse(self, schema: Any) -> Any: ...
 
 
-Parts = Callable[[], Iterator[Parsable]]  # reads the file itself, from its beginning
+Parts = Callable[[], Iterator[Parsable]]  # reads the input file from its beginning
 
 
 def default_folder() -> Path:
-    """$XDG_CACHE_HOME/paddlebox/parsed, or that below ~/.cache."""
+    """$XDG_CACHE_HOME/paddlebox/parsed, or ~/.cache/paddlebox/parsed."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "paddlebox" / "parsed"
 
 
 def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
-    """The cache of `feeder.cache_dir`, or None without a budget.
+    """The cache of `feeder.cache_dir`; None if the budget is 0.
 
-    Raises: StoreError when the folder cannot be used.
+    Raises: StoreError if the folder cannot be used.
     """
     if budget_bytes == 0:
         return None
@@ -63,34 +66,33 @@ def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
 
 
 class ParsedCache:
-    """Thread safe, and several processes may use one folder.
+    """A folder of parsed files. It is thread-safe, and several processes may use one folder.
 
     Args:
-        folder: is made. budget_bytes: of all files in it; those used least lately are removed.
+        folder: created if it does not exist.
+        budget_bytes: the most bytes of all files in the folder. Beyond it, the least recently used
+            files are removed.
 
-    Raises: StoreError when the folder cannot be used.
+    Raises: StoreError if the folder cannot be used.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
         self.budget_bytes = budget_bytes
-        self.hits = 0  # files whose columns were there
+        self.hits = 0  # files whose columns were in the cache
         self.misses = 0
-        self._told = False  # that the cache cannot be written
-        try:
+        self._told = False  # whether the log says that the cache cannot be written
+        with store_errors(f"feeder.cache_dir {folder}", "create it"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"feeder.cache_dir {folder}: cannot be made: {error.strerror}"
-            ) from error
 
     def parts(self, path: str, options: Mapping[str, Any], read: Parts) -> Iterator[Parsable]:
-        """The parts of one file, in order: from the cache, or from `read` and into the cache.
+        """The parts of one file, in order. They come from the cache, or else from `read`, and are
+        then written to the cache.
 
         Args:
-            options: all that what a line becomes depends on.
+            options: everything that affects how a line is parsed.
 
-        Raises: what `read` raises. Nothing about the cache: it is left aside, and the log says so.
+        Raises: the errors of `read`. Errors of the cache are logged, and the file is parsed.
         """
         identity = _identity(path)
         if identity is None:
@@ -120,16 +122,16 @@ class ParsedCache:
             return None
         try:
             reader = core.ParsedFileReader(str(file), key)
-            os.utime(file)  # the clock of "least lately"
+            os.utime(file)  # `_evict` orders the files by this time
             return reader
         except (StoreError, OSError) as error:
-            log.warning("the parsed cache is not used here, and made anew: %s", error)
+            log.warning("parsing the file again, its parsed cache cannot be used: %s", error)
             return None
 
     def _record(
         self, path: str, file: Path, key: str, identity: Mapping[str, Any]
     ) -> _Recording | None:
-        # Nobody else's, in this process or in others: containers have equal process numbers.
+        # A random name, because processes in different containers can have the same number.
         part = file.with_name(f"{file.stem}-{secrets.token_hex(8)}{_PART}")
         try:
             writer = core.ParsedFileWriter(str(part))
@@ -139,7 +141,7 @@ class ParsedCache:
 
         def commit() -> None:
             if _identity(path) != identity:
-                return  # it changed while it was read
+                return  # the input changed while it was read
             writer.commit(key)
             part.rename(file)
             self._evict(file)
@@ -147,13 +149,14 @@ class ParsedCache:
         return _Recording(self, writer, commit)
 
     def tell(self, error: Exception) -> None:
-        """That the cache cannot be written, once."""
+        """Log that the cache cannot be written, unless that was logged before."""
         if not self._told:
             log.warning("the parsed cache is not written: %s", error)
         self._told = True
 
     def _evict(self, newest: Path) -> None:
-        """Removes what was used least lately until the budget is kept; `newest` goes last."""
+        """Remove the least recently used files until the others fit the budget. `newest` counts as
+        the most recently used."""
         files = []
         for file in self.folder.iterdir():
             try:
@@ -173,12 +176,12 @@ class ParsedCache:
 
 
 class _Recording:
-    """One file on its way into the cache: committed once each of its parts has been added."""
+    """A file that is being written to the cache. It is committed once all its parts are added."""
 
     def __init__(self, cache: ParsedCache, writer: Any, commit: Callable[[], None]) -> None:
         self._cache = cache
         self._writer = writer
-        self._commit: Callable[[], None] | None = commit  # None: given up, or done
+        self._commit: Callable[[], None] | None = commit  # None: committed or given up
         self._lock = threading.Lock()
         self._added = 0
         self._parts: int | None = None
@@ -211,7 +214,7 @@ class _Recording:
             return
         try:
             commit()
-        except OSError as error:  # a StoreError is one
+        except OSError as error:  # StoreError is a subclass
             self._cache.tell(error)
         finally:
             self._writer = None
@@ -225,7 +228,7 @@ class _Recording:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A part of a file that is read; its columns go into the cache too."""
+    """A part of an input file. Its columns are written to the cache when it is parsed."""
 
     path: str
     part: Parsable
@@ -247,7 +250,7 @@ class _CachedFile:
 
     def found_damage(self, error: Exception) -> None:
         if not self.damaged:
-            log.warning("the parsed cache is not used here, and made anew: %s", error)
+            log.warning("parsing the file again, its parsed cache cannot be used: %s", error)
         self.damaged = True
         self.file.unlink(missing_ok=True)
 
@@ -265,7 +268,7 @@ class _Cached:
             return self.cached.reader.read(self.number)
         except StoreError as error:
             self.cached.found_damage(error)
-        # The file is as it was, so its parts are: this one is read from it.
+        # The input file has not changed, so it has the same parts.
         part = next(islice(self.cached.read(), self.number, None), None)
         if part is None:
             raise DataError(f"{self.path}: changed while it was read; load it again")
@@ -282,12 +285,12 @@ def _cached(path: str, file: Path, reader: Any, read: Parts) -> Iterator[Parsabl
 
 
 def _identity(path: str) -> dict[str, Any] | None:
-    """What tells one content of a file from another; None where nothing does."""
+    """Path, size and modification time of a file; None if they cannot be found out."""
     if not is_uri(path):
         try:
             info = os.stat(path)
         except OSError:
-            return None  # the reader says what is wrong with it
+            return None  # the reader reports the error
         return {"path": os.path.abspath(path), "size": info.st_size, "mtime_ns": info.st_mtime_ns}
     try:
         system, inside = filesystem_of(path)

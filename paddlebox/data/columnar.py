@@ -1,12 +1,13 @@
-"""Columnar files: Parquet and Arrow IPC, of which only the columns that slots use are read.
+"""Reads Parquet and Arrow IPC files, only the columns that slots use.
 
-A row group of Parquet, or a record batch of Arrow, is a piece that any thread may read, decode and
-parse by itself; pieces keep the order of the file.
+A piece is a row group of Parquet or a record batch of Arrow. Any thread may read, decode and parse
+a piece. The pieces keep the order of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +21,24 @@ from paddlebox.data import csv_hints
 from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
 from paddlebox.errors import DataError
 
-# Types that are read as a plainer one: their values are the same.
+# Types that are cast to a simpler type with the same values.
 _PLAIN = {
     pa.string_view(): pa.large_string(),
     pa.binary_view(): pa.large_binary(),
     pa.float16(): pa.float32(),
 }
-_FEW_ROW_GROUPS = 4  # with fewer, the columns of one are decoded by several threads
+_FEW_ROW_GROUPS = 4  # a file with fewer is decoded by several threads, one per column
+
+
+@contextmanager
+def _data_errors(path: str, after: str = "") -> Iterator[None]:
+    """Turn other errors into a DataError that begins with the path and ends with `after`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}{after}") from error
 
 
 @dataclass(frozen=True)
@@ -40,30 +52,22 @@ class Piece:
     def batches(self) -> list[Any]:
         """The pyarrow.RecordBatches of the piece. Any thread may call it.
 
-        Raises: DataError naming the file when it cannot be read.
+        Raises: DataError that names the file if it cannot be read.
         """
-        try:
+        with self._data_errors():
             return [_plain(batch) for batch in self._read(self.number)]
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise self._unreadable(error) from error
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it.
 
-        Raises: DataError naming the file when it does not hold what its beginning said.
+        Raises: DataError that names the file if it cannot be read, or its content contradicts its
+            schema.
         """
-        batches = self.batches()
-        try:
-            return _native.core.parse_columns(schema, batches)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise self._unreadable(error) from error
+        with self._data_errors():
+            return _native.core.parse_columns(schema, self.batches())
 
-    def _unreadable(self, error: Exception) -> DataError:
-        return DataError(f"{self.path}: part {self.number} cannot be read: {error}")
+    def _data_errors(self) -> AbstractContextManager[None]:
+        return _data_errors(f"{self.path}: part {self.number} cannot be read")
 
 
 def read_pieces(
@@ -74,39 +78,31 @@ def read_pieces(
     Args:
         schema: the native FeedSchema.
 
-    Raises: DataError naming the file when it cannot be opened or is no such file, and its column
-        when one is missing or of a type that its slot cannot take.
+    Raises: DataError that names the file if it cannot be opened or has another format; DataError
+        that names the file and the column if a column is missing, or its slot cannot read its type.
     """
     opened = _parquet if data_format is Format.PARQUET else _arrow
-    hint = _other_format(data_format)
-    try:
+    with _data_errors(path, _other_format(data_format)):
         type_, pieces, read = opened(path, schema.column_names, retries)
-        missing = [name for name in schema.column_names if name not in type_.names]
-        hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
+    missing = [name for name in schema.column_names if name not in type_.names]
+    hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
+    with _data_errors(path, hint):
         schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: {error}{hint}") from error
     for number in range(pieces):
         yield Piece(path, number, read)
 
 
 def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
-    """Rows of one file. Of Parquet its metadata is read, of Arrow all of it.
+    """The number of rows of a file. It reads the metadata of a Parquet file, but all of an Arrow
+    file.
 
-    Raises: DataError naming the file when it cannot be opened or is no such file.
+    Raises: DataError that names the file if it cannot be opened or has another format.
     """
-    try:
-        with open_source(path, retries) as source:
-            if data_format is Format.PARQUET:
-                return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
-            with pa.ipc.open_file(_file(source)) as file:
-                return int(sum(file.get_batch(n).num_rows for n in range(file.num_record_batches)))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: {error}{_other_format(data_format)}") from error
+    with _data_errors(path, _other_format(data_format)), open_source(path, retries) as source:
+        if data_format is Format.PARQUET:
+            return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
+        with pa.ipc.open_file(_file(source)) as file:
+            return int(sum(file.get_batch(n).num_rows for n in range(file.num_record_batches)))
 
 
 def _other_format(data_format: Format) -> str:
@@ -116,7 +112,7 @@ def _other_format(data_format: Format) -> str:
     )
 
 
-Opened = tuple[Any, int, Callable[[int], list[Any]]]  # type, pieces, reader of one
+Opened = tuple[Any, int, Callable[[int], list[Any]]]  # schema, number of pieces, read(piece)
 
 
 def _parquet(path: str, names: list[str], retries: int) -> Opened:
@@ -127,7 +123,7 @@ def _parquet(path: str, names: list[str], retries: int) -> Opened:
     there = [name for name in names if name in type_.names]
 
     def read(number: int) -> list[Any]:
-        # A reader of its own for each: one may not be shared among threads.
+        # Each call opens a reader, because threads must not share one.
         with _reopened(path, size, retries) as source:
             file = pq.ParquetFile(_file(source), metadata=metadata, pre_buffer=is_uri(path))
             few = metadata.num_row_groups < _FEW_ROW_GROUPS
@@ -152,7 +148,7 @@ def _arrow(path: str, names: list[str], retries: int) -> Opened:
     def read(number: int) -> list[Any]:
         with _reopened(path, size, retries) as source:
             batch = reader(source, chosen).get_batch(number)
-            batch.validate()  # Parquet is decoded; here buffers come as the file has them
+            batch.validate()  # the buffers come from the file unchecked, unlike those of Parquet
             source.check_unchanged()
         return [batch]
 
@@ -169,7 +165,8 @@ def _reopened(path: str, size: int, retries: int) -> Source:
 
 
 def _file(source: Source) -> Any:
-    """What pyarrow reads from. Not a memory map: a file that is cut meanwhile would be a SIGBUS."""
+    """The file that pyarrow reads. It is not a memory map, because truncating a mapped file raises
+    SIGBUS."""
     return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
 
 

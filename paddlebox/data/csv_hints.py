@@ -1,4 +1,4 @@
-"""What is probably wrong with a CSV file whose columns are not those of slots.yaml."""
+"""Guesses what is wrong with a CSV file whose columns are not those of slots.yaml."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from paddlebox.config.hints import did_you_mean
 from paddlebox.config.slots import Csv
 
 OTHER_NAME = (
-    "; correct the slot's name in slots.yaml, or give it `column: NAME`, or take it out if the "
-    "data does not have it"
+    "; correct the slot's name in slots.yaml, give the slot `column: NAME`, or remove the slot if "
+    "the data does not have it"
 )
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -18,11 +18,11 @@ _CELLS = re.compile(r"(\d+) cells, expected (\d+)")
 
 
 def of_header(line: bytes, columns: Sequence[str], delimiter: str) -> str:
-    """What to change where a file's first line does not name the columns; "" where nothing is
-    likely.
+    """What to change if the first line of a file does not name the columns; "" if there is no
+    guess.
 
     Args:
-        columns: those that slots.yaml expects.
+        columns: the columns that slots.yaml expects.
     """
     if not line:
         return "; if the file is empty, write it again or leave it out"
@@ -34,23 +34,24 @@ def of_header(line: bytes, columns: Sequence[str], delimiter: str) -> str:
     if not {*cells} & {*columns} and any(_NUMBER.fullmatch(cell) for cell in cells):
         return (
             "; the first line looks like data, not like names: set csv: {header: false} in "
-            "slots.yaml, or csv: {columns: […]} where the file has other columns than the slots"
+            "slots.yaml, or csv: {columns: […]} if the columns of the file are not the slots"
         )
     missing = [column for column in columns if column not in cells]
     return did_you_mean(missing, cells) or OTHER_NAME
 
 
 def of_line(number: int, reason: str, excerpt: str, columns: Sequence[str], csv: Csv) -> str:
-    """The same of a malformed line.
+    """As `of_header`, for a malformed line.
 
     Args:
-        number: of the line in its file, from 1. reason, excerpt: as the parser words them.
+        number: number of the line in its file, from 1.
+        reason, excerpt: from the parser.
     """
     text = excerpt.replace("\\x09", "\t")
     cells = _cut(text, csv.delimiter)
     if number == csv.skip + 1 and not csv.header and len({*cells} & {*columns}) * 2 > len(cells):
-        return "the first line looks like names: leave csv: {header: false} out of slots.yaml" + (
-            " and its columns" if csv.columns else ""
+        return "the first line looks like names: remove csv: {header: false} from slots.yaml" + (
+            ", and also csv: {columns: […]}" if csv.columns else ""
         )
     found = _CELLS.search(reason)
     return _other_delimiter(text, csv.delimiter, int(found[1]), 2) if found else ""
@@ -68,7 +69,7 @@ def _other_delimiter(text: str, delimiter: str, cells: int, least: int) -> str:
     times = "once" if counts[mark] == 1 else f"{counts[mark]} times"
     return (
         f"{cells} column{'' if cells == 1 else 's'} with delimiter {delimiter!r}, and {mark!r} "
-        f"stands {times} on the line: is that the delimiter? csv: {{delimiter: {_quoted(mark)}}} "
+        f"occurs {times} on the line: is that the delimiter? csv: {{delimiter: {_quoted(mark)}}} "
         "in slots.yaml"
     )
 

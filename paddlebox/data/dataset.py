@@ -1,15 +1,15 @@
 """InMemoryDataset: PaddleBox's pass protocol over a Table.
 
     ds.set_date("20240101"); ds.set_filelist(files)
-    ds.preload_into_memory()      # reads, parses, stages: in the background
+    ds.preload_into_memory()      # reads, parses and stages in the background
     ds.wait_preload_done()
     ds.begin_pass()
     paddlebox.train_from_dataset(exe, program, ds)
-    ds.end_pass()                 # freezes the pass; its commit goes on in the background
+    ds.end_pass()                 # takes a snapshot, and commits it in the background
     ds.release_memory()
 
-The next pass may be preloaded once this one has begun: it is read, parsed and staged while this one
-trains. Calls out of order raise PassError naming the call that is missing.
+The next pass may be preloaded once this one has begun. It is then read, parsed and staged while
+this one trains. Calls in the wrong order raise a PassError that names the missing call.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from paddlebox.store.table_set import TableSet
 
 
 class Dataset(PaddleSettings, ABC):
-    """What every dataset does: it feeds a table's passes, however they come to be loaded.
+    """The base of all datasets: feeds the passes of a table. Subclasses load them.
 
     Args:
-        table: whose rows the passes stage, or a set of several. seed: of shuffles and samples.
+        table: the table, or set of tables, whose rows the passes use.
+        seed: for shuffling and sampling.
     """
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
@@ -50,71 +51,75 @@ class Dataset(PaddleSettings, ABC):
         self._feeder = PassFeeder(
             table, self._options, self._loader, self._stager, self._side_tables
         )
-        self.stats = PassStats()  # of the pass that is open, or was last
-        self.metric_columns: Sequence[str] = ()  # slots, or log keys, that batches have too
-        #: Called at end_pass for the dense state that is committed with the rows.
+        self.stats = PassStats()  # of the open pass, or of the last one
+        self.metric_columns: Sequence[str] = ()  # slots or log keys that batches have for metrics
+        #: Called at end_pass. Returns the dense state to commit with the rows.
         self.dense_state: Callable[[], Mapping[str, np.ndarray]] | None = None
-        #: Written into each version: where in the data it stands.
+        #: The position in the data, which is written into each version.
         self.cursor: dict[str, Any] = {}
-        #: Called with what ended a training pass early, before it is forgotten.
+        #: Called with the error that ended a training pass, before the pass is dropped.
         self.rescue: Callable[[BaseException], None] | None = None
         self.config_hash = ""
         self.config: dict[str, Any] = {}
-        #: Set before the first pass: gets what every thread does.
+        #: Records what the threads do. Set it before the first pass.
         self.tracer: Tracer | None = None
 
     # ---- batches
 
     @abstractmethod
     def batches(self) -> Iterator[Feed]:
-        """The batches that there are to train, in order, each once."""
+        """The batches to train, in order. Each is returned once."""
 
     def __iter__(self) -> Iterator[Feed]:
-        """The batches of the open pass, each once, for a loop of your own (docs/own_loop.md): numpy
-        arrays by the name of the input.
+        """The batches of the open pass, for your own training loop (docs/own_loop.md). A batch is a
+        dict from the name of an input to a numpy array. Each batch is returned once.
 
-        The pass stays open behind the loop, also where it was left early or raised: `end_pass`
-        commits what was trained, `abandon_pass` gives it up.
+        The pass stays open after the loop, even if the loop was left early or raised an error:
+        `end_pass` commits what was trained, `abandon_pass` discards it.
 
-        Raises: PassError as `batches`, and on several ranks.
+        Raises: PassError as `batches`, and if there are several ranks.
         """
         if self.ranks > 1:
             raise PassError(
                 f"this dataset is shared by {self.ranks} ranks, which run their steps together: "
-                "go through dataset.batches(), and run each batch within dataset.step(batch) "
+                "loop over dataset.batches(), and run each batch within dataset.step(batch) "
                 "(docs/ranks.md)"
             )
-        self.metric_columns = ()  # those of an earlier train_from_dataset
+        self.metric_columns = ()  # an earlier train_from_dataset may have set them
         return self.batches()
 
     def step(self, feed: Feed) -> AbstractContextManager[int | None]:
-        """Around the run of a batch, for loops of one's own on several ranks. Gives how many of its
-        instances count, or None: all do."""
-        return self._table.peers.step(feed)
+        """A context for running one batch in your own loop on several ranks. Its value is the
+        number of instances of the batch that are trained; None: all of them."""
+        return self._table.world.step(feed)
 
     @property
     def ranks(self) -> int:
-        """How many train this pass together."""
-        return self._table.peers.ranks
+        """The number of ranks that train this pass together."""
+        return self._table.world.size
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """What each rank gives, in their order."""
-        return self._table.peers.gather(mine)
+        """Exchange bytes with the other ranks. Returns the bytes of all ranks, in the order of
+        ranks."""
+        return self._table.world.gather_bytes(mine)
 
     # ---- the pass that is loaded or open
 
     def wait_preload_done(self) -> None:
-        """Waits until the pass is read and parsed. Raises what went wrong there: DataError, …"""
+        """Wait until the pass is read and parsed. Raises: the error of loading, such as
+        DataError."""
         self._loader.wait()
 
     def wait_load_disk_done(self) -> None:
-        """`wait_preload_done`."""
+        """The same as `wait_preload_done`."""
         self.wait_preload_done()
 
     def wait_staged(self) -> None:
-        """Waits until the rows of the pass that is loading are staged, or its first part's. On
-        several ranks another dataset may go through its passes from then on: two that staged at a
-        time would take each other's keys. What staging met is raised by the first batch.
+        """Wait until the rows of the loading pass, or of its first part, are staged.
+
+        On several ranks, call it before another dataset runs its passes: two datasets that stage at
+        the same time would receive each other's keys. An error of staging is raised by the first
+        batch.
 
         Raises: as `wait_preload_done`.
         """
@@ -127,7 +132,7 @@ class Dataset(PaddleSettings, ABC):
     def ins_ids(self, begin: int, end: int) -> list[str]:
         """Ids of instances [begin, end) of the open pass, in the order of its batches.
 
-        Raises: PassError when no pass is open, or set_parse_ins_id is missing.
+        Raises: PassError if no pass is open, or set_parse_ins_id was not called.
         """
         current = self._stager.current
         if current is None:
@@ -137,105 +142,109 @@ class Dataset(PaddleSettings, ABC):
         return list(current.loaded.instances.ins_ids(begin, end))
 
     def get_memory_data_size(self, fleet: Any = None) -> int:
-        """Instances of the pass that is loaded or open; 0 without one."""
-        del fleet  # today there is one rank
+        """The number of instances of the loaded pass, or of the open one; 0 if there is none."""
+        del fleet  # accepted for compatibility
         newest = self._stager.newest
         return newest.loaded.size if newest is not None else 0
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
-        """Instances of that pass on all ranks: shuffling adds and drops none."""
+        """The same as `get_memory_data_size`, because shuffling adds and drops no instances."""
         return self.get_memory_data_size(fleet)
 
     def get_pv_data_size(self) -> int:
-        """Page views of the pass that is open, or else loaded; 0 before `preprocess_instance`."""
+        """The number of page views of the open pass, or of the loaded one if none is open; 0 before
+        `preprocess_instance`."""
         return self._arranger.page_views()
 
     # ---- other orders and values
 
     def preprocess_instance(self) -> None:
-        """Groups the pass that is open, or else loaded, into page views, for the join phase: by
-        search id, ascending.
+        """Group the open pass, or the loaded one if none is open, into page views for the join
+        phase. The page views are in ascending order of search id.
 
-        Raises: PassError without set_enable_pv_merge or set_parse_logkey, or where there is no such
-            pass; OutOfSpaceError when the pass is over the HBM budget.
+        Raises: PassError without set_enable_pv_merge or set_parse_logkey, or if there is no pass;
+            OutOfSpaceError if the pass is over the HBM budget.
         """
         self._arranger.make_page_views()
 
     def postprocess_instance(self) -> None:
-        """Takes the pass out of its page views, for the update phase: shuffled by instance."""
+        """Undo `preprocess_instance` for the update phase. The pass is then shuffled by
+        instance."""
         self._arranger.undo_page_views()
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
-        """Feeds the pass that is open, or else loaded, real values of other instances in these
-        slots, to see what the slots are worth. What was replaced before is restored first; [] only
-        does that. An open evaluation may be gone through again afterwards.
+        """Replace the values of these slots with those of other instances, to measure how much the
+        slots contribute. It acts on the open pass, or on the loaded one if none is open.
 
-        Raises: PassError without set_fea_eval, or when a pass has been trained; OutOfSpaceError
-            when it is over the HBM budget; ValueError for a slot that is not there.
+        Values that an earlier call replaced are restored first; [] only restores them. The batches
+        of an open evaluation pass may then be read again.
+
+        Raises: PassError without set_fea_eval, or if the pass has been trained; OutOfSpaceError if
+            it is over the HBM budget; ValueError for an unknown slot.
         """
         self._arranger.shuffle_slots(slots)
 
     def local_shuffle(self, by: str = "instance", *, slot: str = "") -> None:
-        """Shuffles the pass that is loaded and not yet begun, and those loaded from now on, by
-        (seed, number of the pass).
+        """Shuffle the loaded pass, if it has not begun, and all passes that are loaded from now on.
+        The order depends on the seed and the number of the pass.
 
         Args:
-            by: what stays together, in the order of the files: an "instance", all of one "ins_id",
-                of one "search_id", or of one first feasign of a "slot", such as the user's.
-            slot: the name of that sparse slot.
+            by: which instances stay together, in the order of the files. "instance": none;
+                "ins_id" or "search_id": instances with the same id; "slot": instances with the same
+                first feasign in a slot, such as the slot of the user.
+            slot: for by="slot", the name of the sparse slot.
 
-        Raises: PassError when its tag is not parsed, or a pass is being loaded.
+        Raises: PassError if the id is not parsed, or a pass is being loaded.
         """
         self._arranger.shuffle(by, slot)
 
     def global_shuffle(
         self, fleet: Any = None, thread_num: int = 12, *, by: str = "instance", slot: str = ""
     ) -> None:
-        """`local_shuffle` over the instances of all ranks; today there is one.
+        """The same as `local_shuffle`. It is not supported on several ranks.
 
-        Groups are ordered by a hash of the seed and what they have in common, so that a rank's
-        share will be a range of it. thread_num is accepted: the result does not depend on it.
+        Groups of instances are ordered by a hash of the seed and the id that they share.
+        thread_num is accepted for compatibility; the result does not depend on it.
 
-        Raises: ConfigError with several ranks.
+        Raises: ConfigError if there are several ranks.
         """
         del thread_num
         self._arranger.check_world(fleet)
         self.local_shuffle(by, slot=slot)
 
-    # ---- beside the passes
+    # ---- outside the passes
 
     def resume_after(self, passes: int) -> None:
-        """Says that so many passes were loaded before, in a run that is taken up again: the
-        shuffles of the next ones are those that they would have been."""
+        """Set the number of passes that were loaded before, in a run that is resumed. The next
+        passes are then shuffled as in a run without interruption."""
         self._loader.passes_loaded = passes
 
     def add_side_table(self, table: SideTable) -> None:
-        """Lets a ReplicaCache or InputTable live with the passes: it is read when a pass is
-        preloaded, opened at begin_pass, dropped at end_pass.
+        """Add a ReplicaCache or InputTable. From now on it is read when a pass is preloaded, opened
+        at begin_pass, and dropped at end_pass.
 
-        Where it cannot be read, wait_preload_done raises its DataError: mend its files and call its
-        begin_feed_pass, and the pass may begin.
+        If the side table cannot be read, wait_preload_done raises a DataError. Correct the files of
+        the side table and call its begin_feed_pass; then the pass can begin.
         """
         if self._loader.busy or self._stager.newest is not None:
             raise PassError(f"{table}: a pass is loaded or open: end_pass is missing")
         self._side_tables.add(table)
 
     def shrink_table(self) -> bool:
-        """Ends the day of the last pass now (`Table.shrink_table`): without dates, or before a save
-        that shall see it. False where it had ended.
+        """End the day of the last pass now (`Table.shrink_table`). Use it if passes have no dates,
+        or before a save of that day. Returns False if the day had ended already.
 
         Raises: PassError while a pass is open.
         """
         self._check_none_open()
-        return self._table.shrink_table()
+        return self._table.life.shrink_table()
 
     def release_memory(self) -> None:
-        """Frees the pass that was ended last: nothing is left to do, `end_pass` lets its instances
-        go."""
+        """Only checks that no pass is open: `end_pass` has freed the instances already."""
         self._check_none_open()
 
     def close(self) -> None:
-        """Gives up what is loading; for the end of a program. The table stays open."""
+        """Cancel loading, at the end of a program. The table stays open."""
         self._loader.close()
         self._stager.close()
 
@@ -244,7 +253,7 @@ class Dataset(PaddleSettings, ABC):
             raise PassError("a pass is open: end_pass is missing")
 
     def _end(self, *, commit: bool = True) -> None:
-        """Ends the open pass, and commits it in the background."""
+        """End the open pass, and commit it in the background."""
         ended = self._feeder.end()
         if ended is not None:
             self._feeder.commit(
@@ -257,10 +266,11 @@ class Dataset(PaddleSettings, ABC):
             )
 
     def abandon_pass(self, error: BaseException | None = None) -> None:
-        """Forgets the open pass: the store stays at its last commit. The table takes no more
-        training.
+        """Discard the open pass. The store stays at its last commit, and the table cannot be
+        trained any more.
 
-        Args: error: why; `rescue` gets it.
+        Args:
+            error: the reason, for `rescue`.
         """
         current = self._stager.forget()
         if current is None:
@@ -274,68 +284,81 @@ class InMemoryDataset(Dataset):
     """Feeds passes of instances to programs, in place of Paddle's own InMemoryDataset.
 
     Args:
-        table: whose rows the passes stage, or a set of several. seed: of shuffles and samples.
+        table: the table, or set of tables, whose rows the passes use.
+        seed: for shuffling and sampling.
     """
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
-        """Begins to read, parse and stage the files of the next pass, in the background.
+        """Begin to read, parse and stage the files of the next pass, in the background.
 
         Args:
-            thread_num: of this pass and those after it, as `set_thread`.
+            thread_num: as for `set_thread`, from this pass on.
         """
         if thread_num is not None:
             self.set_thread(thread_num)
         self._loader.preload(self._options.initialised(), self._options.filelist, self.tracer)
 
     def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
-        """As `preload_into_memory`, but the pass goes straight to local disk and is trained from
-        there; with the same batches.
+        """As `preload_into_memory`, but the pass is written to local disk and trained from there.
+        The batches are the same.
 
         Args:
-            path: a folder for it; "" is that of `spill_dir`. The file there has no name, and goes
-                with the pass. file_num: accepted; there is one file, or two of a pass that is not
-                in the order of the files.
+            path: the folder; "" for `spill_dir`. The file on disk has no name, and its space is
+                free again after the pass.
+            file_num: accepted for compatibility. There is one file on disk, or two if the order of
+                the instances is not that of the input files.
 
-        Raises: ConfigError where instances are sampled or merged, which is done in memory.
+        Raises: ConfigError if instances are sampled or merged, because that is done in memory.
         """
         del file_num
-        self._loader.preload(self._loader.on_disk(path), self._options.filelist, self.tracer)
+        self._preload_into_disk("preload_into_disk", path)
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
-        """`preload_into_memory` and `wait_preload_done`; is_shuffle: `local_shuffle` before."""
+        """`preload_into_memory`, then `wait_preload_done`.
+
+        Args:
+            is_shuffle: whether to call `local_shuffle` first.
+        """
         if is_shuffle and not self._options.shuffle:
             self.local_shuffle()
         self.preload_into_memory()
         self.wait_preload_done()
 
     def load_into_disk(self, path: str = "", file_num: int = 1) -> None:
-        """`preload_into_disk` and `wait_load_disk_done`."""
-        self.preload_into_disk(path, file_num)
+        """`preload_into_disk`, then `wait_load_disk_done`."""
+        del file_num
+        self._preload_into_disk("load_into_disk", path)
         self.wait_load_disk_done()
 
+    def _preload_into_disk(self, call: str, path: str) -> None:
+        options = self._loader.on_disk(call, path)
+        self._loader.preload(options, self._options.filelist, self.tracer)
+
     def begin_pass(self) -> None:
-        """Opens the loaded pass; ends the day before, where it begins a later one. What staging
-        its rows met is raised by its first batch."""
+        """Open the loaded pass. If its day is later than the day of the pass before, the earlier
+        day ends first. An error of staging the rows is raised by the first batch."""
         self.stats = self._feeder.begin()
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the open pass, in order, each once. Packed ahead by a thread.
+        """The batches of the open pass, in order. Each is returned once. Threads pack them ahead.
 
-        A pass that was split goes through its parts here: each ends, and is written to the SSD
-        tier, before the next begins; the commit of end_pass names them all.
+        If the pass was split, its parts train one after the other. Each part ends, and is
+        written to the SSD tier, before the next part begins. The commit of end_pass contains all
+        parts.
 
-        Raises: PassError when no pass is open, or this one has been gone through.
+        Raises: PassError if no pass is open, or its batches were read already.
         """
         return self._feeder.batches(self.metric_columns)
 
     def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
-        """Ends the pass and commits it in the background, with the dense state of this moment.
+        """End the pass and commit it in the background, with the current dense state.
 
         Args:
-            need_save_delta: accepted as PaddleBox has it; every commit holds just what changed.
-            commit: False leaves the pass to the next commit, or `Table.commit_ended`.
+            need_save_delta: accepted for compatibility with PaddleBox. Every commit holds only what
+                changed.
+            commit: False leaves the pass to the next commit, or to `Table.commit_ended`.
 
-        Raises: what went wrong in the commit of the pass before.
+        Raises: the error with which the commit of the pass before failed.
         """
         del need_save_delta
         self._end(commit=commit)

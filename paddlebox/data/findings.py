@@ -1,4 +1,4 @@
-"""What a load shows about its data that a person should know, and the log's one word on each."""
+"""Findings about the data of a pass that the user should know, and their log messages."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from paddlebox.config.slots import Slot
 log = logging.getLogger(__name__)
 
 LARGE_DENSE = 1e4  # kLargeDense of ops/feed/text/dense_limits.h
-_NOTABLE_CUT = 0.01  # of a pass's instances: fewer lists that max_length cuts are not logged
-_SAMPLE_ROWS = 4096  # looked at for integers that overlap
-_SMALL = 1 << 24  # ids that somebody counted; above are hashes, which do not meet by chance
+_NOTABLE_CUT = 0.01  # lists that were cut short are logged from this share of the instances on
+_SAMPLE_ROWS = 4096  # rows that are searched for slots with the same integers
+_SMALL = 1 << 24  # smaller values are taken for numbered ids; larger ones for hashes
 _LEAST_SHARED = 2
-_SHARED_SHARE = 0.1  # of the slot with fewer values: hashes into a million buckets meet less often
+# Two slots overlap if they share at least this part of the values of the smaller slot. Slots that
+# are hashed into a million buckets share fewer.
+_SHARED_SHARE = 0.1
 
-# Slots that hold the same integers: their names, how many distinct values they share, of how many
-# that the one with fewer has, and the first few.
+# Two slots that hold the same integers: their names, the number of distinct values that they share,
+# the number of distinct values of the smaller slot, and the first few shared values.
 Overlap = tuple[str, str, int, int, list[int]]
 
 
 @dataclass
 class Findings:
-    """Gathered chunk by chunk while a pass is loaded."""
+    """The findings of one pass, collected chunk by chunk while it is loaded."""
 
-    #: Dense slots with values beyond LARGE_DENSE: the one farthest from 0, and its "file:line".
+    #: Dense slots with values beyond LARGE_DENSE -> the value farthest from 0, and its "file:line".
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
-    #: Sparse slots with lists that max_length cut: how many lists, and values left out of them.
+    #: Sparse slots with lists that max_length cut -> the number of lists, and of values left out.
     cut: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: Of the first rows, while `sample` is wanted: lengths (rows, S) and feasigns.
+    #: The first rows: lengths (rows, S) and feasigns; None once they are used.
     sample: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, slots: Slots, place: Any, columns: Any) -> None:
         """
         Args:
-            place: place(line) is "file:line" of a line of the chunk. columns: a native ParsedChunk.
+            place: a function from the number of a line in the chunk to its "file:line".
+            columns: a native ParsedChunk.
         """
         dense, sparse = slots.feed_dense, slots.sparse
         for number, line, value in columns.large:
@@ -61,11 +64,12 @@ class Findings:
 def overlaps(
     slots: Slots, sample: tuple[np.ndarray, np.ndarray], apart: frozenset[str]
 ) -> Iterator[Overlap]:
-    """Pairs of sparse slots whose values are small integers and partly the same, but for slots that
-    share ids (`shares` in slots.yaml).
+    """Pairs of sparse slots whose values are small integers and partly the same, except slots that
+    share ids on purpose (`shares` in slots.yaml).
 
     Args:
-        sample: of `Findings`. apart: slots that are not looked at.
+        sample: as in `Findings`.
+        apart: slots to ignore.
     """
     lengths, feasigns = sample
     of_slot = np.repeat(np.tile(np.arange(lengths.shape[1]), len(lengths)), lengths.reshape(-1))
@@ -86,12 +90,12 @@ def overlaps(
 
 
 def _counted(slot: Slot) -> bool:
-    """Whether its feasigns are integers as they stand in the data."""
+    """Whether the feasigns of a slot are the integers in the data."""
     return not (slot.hash or slot.made)
 
 
 class Told:
-    """What the log has said, so that it says each thing once a dataset."""
+    """Logs the findings of a dataset, each one only once."""
 
     def __init__(self) -> None:
         self._large: set[str] = set()
@@ -99,13 +103,18 @@ class Told:
         self._overlaps = False
 
     def tell(self, options: Any, findings: Findings, instances: int) -> None:
-        """Args: options: LoadOptions of the load. instances: that it gave."""
+        """Log the findings of a pass.
+
+        Args:
+            options: the LoadOptions of the pass.
+            instances: number of instances of the pass.
+        """
         for name, (value, where) in findings.large.items():
             if name not in self._large:
                 self._large.add(name)
                 log.warning(
-                    "dense slot %r holds values as large as %g (%s): beside inputs around 1 such a "
-                    "value takes over the network; clip: [low, high] or log1p: true in slots.yaml "
+                    "dense slot %r holds values as large as %g (%s): next to inputs around 1, such "
+                    "a value dominates the network; clip: [low, high] or log1p: true in slots.yaml "
                     "bounds it",
                     name,
                     value,
@@ -116,12 +125,12 @@ class Told:
                 self._cut.add(name)
                 (slot,) = (slot for slot in options.slots.sparse if slot.name == name)
                 log.info(
-                    "sparse slot %r: %d of %d lists are longer than %s, and %d values behind it "
-                    "are left out (`truncated` in metrics.jsonl)",
+                    "sparse slot %r: %d of %d lists are longer than %s; %d values are left out "
+                    "(`truncated` in metrics.jsonl)",
                     name,
                     cut["lists"],
                     instances,
-                    f"max_length {slot.max_length}" if slot.max_length else "a cross may be",
+                    f"max_length {slot.max_length}" if slot.max_length else "the limit of a cross",
                     cut["values"],
                 )
         self._tell_overlap(options, findings)
@@ -130,8 +139,8 @@ class Told:
         sample, findings.sample = findings.sample, None
         if self._overlaps or sample is None:
             return
-        self._overlaps = True  # one look: at the first pass
-        # Ids of Criteo's columns are tagged with the column, and a history has its item's ids.
+        self._overlaps = True  # only the first pass is checked
+        # Criteo's ids contain the column. A sequence shares the ids of its item slot.
         if options.key_space is not KeySpace.SHARED or options.format is Format.CRITEO_TSV:
             return
         found = list(overlaps(options.slots, sample, frozenset(options.sequences)))
@@ -153,11 +162,12 @@ class Told:
 
 
 def large_inputs(slots: Slots, feed: Mapping[str, Any]) -> str:
-    """Names the dense slot of a batch whose value is farthest from 0, where that is beyond
-    LARGE_DENSE; else "".
+    """A text about the dense value of a batch that is farthest from 0; "" if it is within
+    LARGE_DENSE.
 
     Args:
-        feed: of a batch: the packed inputs, or a variable of each slot.
+        feed: the inputs of a batch. The dense slots are packed into `box_dense`, or each slot has a
+            variable.
     """
     most, named = LARGE_DENSE, ""
     at = 0

@@ -21,8 +21,9 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.findings import Findings
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads
-from paddlebox.data.reader import expand, read_chunks
-from paddlebox.data.spill import SpillingInstances, new_instances
+from paddlebox.data.reader import read_chunks
+from paddlebox.data.sources import expand
+from paddlebox.data.spill import SpillingInstances, indexed, new_instances
 from paddlebox.errors import OutOfSpaceError
 
 core = _native.core
@@ -31,22 +32,22 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Part:
-    """Instances [begin, end) that are trained with one pass table. u = unique keys."""
+    """Instances [begin, end), which are trained with one pass table. u = unique keys."""
 
     begin: int
     end: int
-    keys: np.ndarray  # (u) uint64, by table, ascending in each
+    keys: np.ndarray  # (u) uint64, grouped by table, ascending in each
     slots: np.ndarray  # (u) uint16
-    positions: np.ndarray  # (u) int32 among all keys of the load
+    positions: np.ndarray  # (u) int32, positions among all keys of the pass
 
 
 @dataclass
 class LoadedPass:
-    """The instances of one pass, indexed and cut into parts; usually one."""
+    """The instances of one pass, indexed and cut into parts. Usually there is one part."""
 
     instances: Any  # native Instances
     options: LoadOptions
-    ranges: list[Any]  # native InstanceRange, one a part
+    ranges: list[Any]  # one native InstanceRange per part
     files: list[str]
     lines: int = 0
     bad_lines: int = 0
@@ -60,38 +61,40 @@ class LoadedPass:
 
     @property
     def dedup(self) -> dict[str, int]:
-        """Lists, and the ids in them, that are not held a second time; bytes of memory saved."""
+        """What holding equal lists only once saves: the number of lists that are not held, the
+        number of ids in them, and the bytes of memory."""
         lists, values, index_bytes = self.instances.shared
         return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
 
     @property
     def spilled_bytes(self) -> int:
-        """On local disk; 0 for a pass in memory."""
-        return int(getattr(self.instances, "spilled_bytes", 0))
+        """Bytes on local disk; 0 for a pass in memory."""
+        spills = isinstance(self.instances, SpillingInstances)
+        return self.instances.spilled_bytes if spills else 0
 
     def cut_views(self, views_a_batch: int) -> None:
-        """Of a pass in page views: how many of them a batch has. One in memory does not mind."""
+        """Set the number of page views in a batch. Without effect on a pass in memory."""
         if isinstance(self.instances, SpillingInstances):
             self.instances.cut_views(views_a_batch)
 
     def key_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(U) uint64 unique keys of the load, as of a `Part`, (U) uint32 how often each occurs, and
-        (U) uint16 its lowest slot."""
+        """(U) uint64 unique keys of the pass, ordered as in `Part`; (U) uint32 occurrences of each;
+        (U) uint16 lowest slot of each."""
         keys, slots, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
         return keys, self.instances.key_counts(), slots
 
     def within(
         self, begin: int, end: int, row_of_position: np.ndarray
     ) -> tuple[Any, int, int, np.ndarray]:
-        """The native Instances that hold [begin, end), their numbers there, and the rows of its
-        keys."""
+        """The native Instances that hold [begin, end), the begin and end of this range in them, and
+        the rows of their keys."""
         if isinstance(self.instances, SpillingInstances):
             return self.instances.within(begin, end, row_of_position)
         return self.instances, begin, end, row_of_position
 
     def in_parts(self, parts: int) -> None:
-        """Splits the pass into this many parts, where other ranks need more of them; parts may be
-        empty then."""
+        """Split the pass into this many parts, because another rank needs them. Parts may be
+        empty."""
         if parts == len(self.ranges):
             return
         size = self.options.batch_size
@@ -106,9 +109,9 @@ class LoadedPass:
 
 
 def read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    """The chunks of one file, in order, each to be parsed by any thread.
+    """The chunks of one file, in order. Any thread may parse a chunk.
 
-    Raises: DataError naming a file that cannot be read.
+    Raises: DataError that names the file if it cannot be read.
     """
     if options.cache is None or not options.instances.cacheable:
         return _read_source(path, options, schema)
@@ -116,7 +119,7 @@ def read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
 
 
 def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    if options.format in (Format.PARQUET, Format.ARROW):
+    if options.format.is_columnar:
         return read_pieces(path, options.format, schema, options.retries)
     wanted = options.instances
     csv = options.format is Format.CSV and not wanted.parser
@@ -141,17 +144,18 @@ def load(
     times: StageTimes | None = None,
     threads: Threads | None = None,
 ) -> LoadedPass:
-    """Reads and parses the files of one pass, in their order, whatever the thread count.
+    """Read and parse the files of one pass. The order of the instances does not depend on the
+    number of threads.
 
     Args:
         filelist: paths and globs.
-        max_rows: unique keys that one part may have (`max_pass_rows` of the table or the group).
-        cancelled: once set, loading ends soon with CancelledError.
-        times: gets what read, parse and key took.
-        threads: how many, at any moment; None: options.threads.
+        max_rows: the most unique keys of a part (`max_pass_rows` of the table, or of each table).
+        cancelled: once it is set, loading ends soon with CancelledError.
+        times: the times of the stages read, parse and key are added to it.
+        threads: the number of threads, which may change; None: options.threads.
 
-    Raises: DataError (a missing file, too many malformed lines); OutOfSpaceError when the pass does
-        not fit the HBM budget and may not be split, or one batch alone does not fit.
+    Raises: DataError for a missing file or too many malformed lines; OutOfSpaceError if the pass
+        does not fit the HBM budget and may not be split, or a single batch does not fit.
     """
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
@@ -168,7 +172,7 @@ def load(
     with _parsed(files, options, schema, times, threads) as chunks:
         for path, columns in chunks:
             if cancelled is not None and cancelled.is_set():
-                raise CancelledError(f"loading was given up in {path}")
+                raise CancelledError(f"loading was cancelled in {path}")
             with times.time("key"):
                 findings.add(options.slots, bad.begin(path), columns)
                 bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
@@ -177,9 +181,10 @@ def load(
     bad.warn()
     parsed = time.perf_counter()
     if instances.size == 0:
-        log.warning("no instances in %s: the pass does nothing", ", ".join(files) or "no files")
+        log.warning("no instances in %s: the pass trains nothing", ", ".join(files) or "no files")
     with times.time("key"):
-        ranges = _arranged(instances, options, max_rows, threads)
+        instances = _arranged(instances, options, threads)
+        ranges = split(instances, options, max_rows)
     return LoadedPass(
         instances,
         options,
@@ -236,26 +241,23 @@ def _parsed(
     )
 
 
-def _arranged(
-    instances: Any, options: LoadOptions, max_rows: int | Sequence[int], threads: Threads
-) -> list[Any]:
-    """Merges, shuffles and indexes what was read. Returns its parts."""
+def _arranged(instances: Any, options: LoadOptions, threads: Threads) -> Any:
+    """Merge, shuffle and index the instances."""
     options.instances.merge(instances, options.slots)
     if options.shuffle_seed is not None:
         options.instances.shuffle(instances, options.slots, options.shuffle_seed)
-    instances.index(core.ThreadPool(threads.now))
-    return split(instances, options, max_rows)
+    return indexed(instances, core.ThreadPool(threads.now))
 
 
 def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -> list[Any]:
-    """The parts of a pass. max_rows: as of `load`."""
+    """Split a pass into parts. max_rows: as for `load`."""
     limits = [max_rows] if isinstance(max_rows, int) else list(max_rows)
     if options.oversize_pass is OversizePass.ERROR:
         for keys, most in zip(np.diff(instances.key_bounds).tolist(), limits, strict=True):
             if keys > most:
                 raise OutOfSpaceError(
                     f"the pass has {keys} unique feasigns, hbm.budget_bytes has room for {most}: "
-                    f"raise it {keys / max(1, most):.1f} times, use fewer files a pass, or set "
+                    f"multiply it by {keys / max(1, most):.1f}, use fewer files a pass, or set "
                     "data.oversize_pass: split"
                 )
     try:

@@ -1,4 +1,4 @@
-"""BatchPacker: instances of a pass into the arrays that one step feeds (batches.py names them).
+"""BatchPacker: packs instances of a pass into the arrays that one step feeds (batches.py).
 
 Letters: B = instances, S = sparse slots, W = dense width, nnz = ids in the batch.
 """
@@ -25,16 +25,18 @@ from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.positions import Positions, task_columns
 from paddlebox.errors import DataError
-from paddlebox.store.one_rank import BESIDE
+from paddlebox.store.coordinator import BESIDE
 
 
 class BatchPacker:
-    """Packs batches of one part: the packed inputs, or one array a slot for a user's own program.
-    Any thread may pack.
+    """Packs the batches of one part: the packed inputs, or one array for each slot that a user's
+    program reads. Any thread may pack.
 
     Args:
-        loaded: the pass. row_of_position: (U) int32 row ids by position, -1 for none.
-        stamps: of the pass table of each table. inputs: which ones batches have.
+        loaded: the pass.
+        row_of_position: (U) int32 row ids by position, -1 for none.
+        stamps: the stamp of the pass table, for each table.
+        inputs: the inputs of a batch.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class BatchPacker:
 
     @property
     def rows_not_pulled(self) -> list[int]:
-        """(T) rows that the packed inputs would read again, were no list shared."""
+        """(T) the row reads that shared lists have saved, by table."""
         return [table.rows_not_pulled for table in self._tables]
 
     def pack(self, begin: int, end: int) -> Feed:
@@ -78,16 +80,16 @@ class BatchPacker:
             feed[METRIC_COLUMN + name] = self._first_values(name, packed, begin, end)
         return feed
 
-    def nobody(self) -> Feed:
-        """A batch of one instance that has no feature and label 0: what a rank runs in steps that
-        only other ranks have instances for."""
+    def idle_batch(self) -> Feed:
+        """A batch of one instance without features and with label 0. A rank runs it in steps for
+        which only other ranks have instances."""
         feed = self.pack(0, 0)
         ids = {table.ids for table in self._tables}
         slots_of = {table.offsets: table.slots for table in self._tables}
         for name, array in feed.items():
             bare = name.removeprefix(BESIDE)
             if bare in ids:
-                feed[name] = np.full(1, -1, array.dtype)  # of the first slot: programs want one
+                feed[name] = np.full(1, -1, array.dtype)  # programs need at least one id
             elif bare in slots_of:
                 feed[name] = np.minimum(np.arange(slots_of[bare] + 1, dtype=array.dtype), 1)
             elif not is_flat(name):
@@ -110,7 +112,8 @@ class BatchPacker:
         return packed
 
     def _take_labels(self, packed: Feed, begin: int) -> None:
-        """The labels of all tasks out of the floats that the feeder holds them in."""
+        """Move the labels of further tasks from box_dense, where the feeder holds them, to
+        box_label."""
         floats = packed["box_dense"]
         labels = np.concatenate([packed["box_label"], floats[:, self._labels]], axis=1)
         outside = np.argwhere(~((labels >= 0) & (labels <= 1)))
@@ -124,7 +127,7 @@ class BatchPacker:
         packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
 
     def _fed(self, packed: Feed, begin: int, end: int) -> Feed:
-        """What the program reads, and what the exchange of ranks needs beside it."""
+        """The inputs that the program reads, and those that only the exchange of ranks needs."""
         if self._inputs.use_var is None:
             return dict(packed)
         of_slots: Any = self._loaded.instances.pack_feasigns(begin, end) if self._pads else None
@@ -134,7 +137,7 @@ class BatchPacker:
                 feed[var.name] = packed[var.name]
             elif var.name in self._sparse:
                 feed[var.name] = self._padded_slot(var, of_slots, end - begin)
-            elif var.name in self._known:  # else of page views: `pack` feeds it where there are any
+            elif var.name in self._known:  # otherwise it is the rank offset, which `pack` adds
                 feed[var.name] = self._column(var, packed, begin, end)
         if self._inputs.exchanged:
             wanted = ("box_ids", "box_plan", "box_show_click")
@@ -156,9 +159,10 @@ class BatchPacker:
     def _padded_slot(
         self, var: Any, of_slots: tuple[np.ndarray, np.ndarray], instances: int
     ) -> np.ndarray:
-        """One sparse slot as (B, n) int64, padded with 0; n is the width of its variable.
+        """One sparse slot as (B, n) int64, padded with 0. n is the width of its variable.
 
-        Args: of_slots: (nnz) uint64 feasigns and (B * S + 1) offsets of all sparse slots.
+        Args:
+            of_slots: (nnz) uint64 feasigns and (B * S + 1) offsets of all sparse slots.
         """
         feasigns, offsets = of_slots[0].view(np.int64), of_slots[1]
         count, slot, width = len(self._sparse), self._sparse[var.name], int(var.shape[-1])
@@ -167,7 +171,7 @@ class BatchPacker:
         if lengths.max(initial=0) > width:
             raise ValueError(
                 f"slot {var.name!r}: an instance has {lengths.max()} feasigns, the variable has "
-                f"room for {width}: give it shape (-1, {lengths.max()}) or more"
+                f"room for {width}: give the variable shape (-1, {lengths.max()}) or more"
             )
         if len(feasigns) == 0:
             return np.zeros((instances, width), np.int64)
@@ -176,7 +180,8 @@ class BatchPacker:
         return np.where(columns < lengths[:, None], feasigns[at], 0)
 
     def _first_values(self, name: str, packed: Feed, begin: int, end: int) -> np.ndarray:
-        """(B) of a slot: uint64 feasigns, 0 where there is none, or float32."""
+        """The first value of a slot in each instance, (B): uint64 feasigns, 0 for none, or
+        float32."""
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
         if name in self._sparse:
@@ -196,7 +201,7 @@ class BatchPacker:
 
 
 class _TableInputs:
-    """The packed inputs that the slots of one table have: ids, offsets and plan."""
+    """The packed inputs of one table: ids, offsets and plan."""
 
     def __init__(self, load: LoadOptions, inputs: BatchInputs, number: int, stamp: int) -> None:
         names = [slot.name for slot in load.slots.sparse]
@@ -217,30 +222,32 @@ class _TableInputs:
         self.rows_not_pulled = 0
 
     def finish(self, packed: Feed, instances: int) -> None:
-        """Leaves out slots that are not read, and takes sequences apart."""
+        """Leave out slots that are not read, and split sequences into their ids."""
         self._count_shared(packed, instances)
         self._leave_out(packed, instances)
         self._take_apart(packed)
 
     def _count_shared(self, packed: Feed, instances: int) -> None:
         if len(packed[self.offsets]) == instances * self.slots + 1 or not self._is_fed:
-            return  # each list is there
-        occurrences = int(packed[self._plan][2])  # with a row, in all instances
+            return  # no list is shared
+        occurrences = int(packed[self._plan][2])  # ids with a row, over all instances
         saved = occurrences - int(np.count_nonzero(packed[self.ids] >= 0))
         with self._lock:
             self.rows_not_pulled += saved
 
     def _leave_out(self, packed: Feed, instances: int) -> None:
-        """Ids of slots that are not read become those of no row: zeros, without a gradient."""
+        """Set the ids of slots that are not read to -1, so that they read as zeros and get no
+        gradient."""
         if not self._left_out.any():
             return
         of_id = np.repeat(np.tile(self._left_out, instances), np.diff(packed[self.offsets]))
         packed[self.ids] = np.where(of_id, np.int32(-1), packed[self.ids])
-        if not self._positions.any:  # else `_take_apart` makes the plan
+        if not self._positions.any:  # otherwise `_take_apart` makes the plan
             self._make_plan(packed)
 
     def _take_apart(self, packed: Feed) -> None:
-        """Gives each id of a sequence its own place, and the lengths to the dense features."""
+        """Give each id of a sequence its own cell, and append the lengths to the dense
+        features."""
         if not self._positions.any:
             return
         packed[self.offsets], lengths = self._positions.part(packed[self.offsets])

@@ -1,6 +1,6 @@
-"""The settings of PaddleBox's datasets, by the names they have there; docs/dataset.md lists all.
+"""The settings of PaddleBox's datasets, under PaddleBox's names. docs/dataset.md lists them all.
 
-Unless said otherwise a setting is for the passes that are loaded from then on.
+Unless its docstring says otherwise, a setting applies to the passes that are loaded after the call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
-from paddlebox.config.hints import did_you_mean
 from paddlebox.data.cache import open_cache
 from paddlebox.data.options import JOIN, UPDATE, DatasetOptions, LoadOptions
 from paddlebox.data.pipe import TIMEOUT_S
@@ -24,16 +23,17 @@ from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError
 from paddlebox.store.table_set import TableSet
 
-_MAX_THREADS = 8  # where thread_num leaves the number open
+_MAX_THREADS = 8  # if thread_num is 0
 _MAX_PACK_THREADS = 4
 
 
 class PaddleSettings:
-    """Setters that check a value and put it into the options; nothing happens until a pass is
-    loaded or its batches are asked for.
+    """Setters. Each checks a value and stores it in the options. The value takes effect when a pass
+    is loaded or its batches are read.
 
     Args:
-        table: whose slots `init` takes. seed: of shuffles and samples.
+        table: the tables. They define which table each slot belongs to.
+        seed: for shuffling and sampling.
     """
 
     def __init__(self, table: TableSet, seed: int) -> None:
@@ -66,16 +66,19 @@ class PaddleSettings:
         cache_dir: Path | str = "",
         pack_threads: int = 0,
     ) -> None:
-        """Names as `paddle.distributed.InMemoryDataset.init`, and what this feeder needs beyond.
+        """Set the options that a dataset needs. The names are those of
+        `paddle.distributed.InMemoryDataset.init`, with additions.
 
         Args:
-            slots: the columns, or the path of a slots.yaml. The rest as `data` and `feeder` in
-                docs/config.md.
-            thread_num, pack_threads: 0: tuned while it runs by what waits (data/pipeline.py), up to
-                the cores that there are. No result depends on either.
-            allow_commands: as `security` there: without it no pipe_command and no parser.
-            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one:
-                see data/positions.py.
+            slots: the columns, or the path of a slots.yaml.
+            thread_num, pack_threads: the number of threads; 0: chosen while running, up to the
+                number of cores (data/pipeline.py). Results do not depend on it.
+            allow_commands: as in section `security` of the config. Without it pipe_command and
+                parser are errors.
+            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one
+                (data/positions.py).
+
+        The other arguments are as in sections `data` and `feeder` of docs/config.md.
         """
         slots = slots if isinstance(slots, Slots) else load_slots(slots)
         options = self._options
@@ -107,17 +110,20 @@ class PaddleSettings:
         self.set_use_var(use_var)
 
     def set_use_var(self, variables: Sequence[Any] | None) -> None:
-        """Variables to feed, named like slots or packed inputs; None: all packed inputs. In dygraph
-        a `paddle.static.InputSpec` says the name, shape and dtype.
+        """Set the variables to feed. They are named like slots or packed inputs. In dygraph use
+        `paddle.static.InputSpec` for the name, shape and dtype.
 
-        Raises: ValueError for what is no variable, such as a name.
+        Args:
+            variables: None: all packed inputs.
+
+        Raises: ValueError for an object that is not a variable, such as a name.
         """
         for var in (variables,) if isinstance(variables, str) else variables or ():
             if not all(hasattr(var, part) for part in ("name", "shape", "dtype")):
                 raise ValueError(
-                    f"set_use_var: expected variables, found {var!r} ({type(var).__name__}): give "
-                    "those of your static program, as paddle.static.data returns them, or in "
-                    'dygraph paddle.static.InputSpec([None, 1], "int64", NAME)'
+                    f"set_use_var: expected variables, found {var!r} ({type(var).__name__}): pass "
+                    "what paddle.static.data returned in your static program, or in dygraph "
+                    'paddle.static.InputSpec([None, 1], "int64", NAME)'
                 )
         self._options.use_var = list(variables) if variables is not None else None
 
@@ -125,7 +131,7 @@ class PaddleSettings:
         self._options.load = replace(self._options.initialised(), batch_size=batch_size)
 
     def set_thread(self, thread_num: int) -> None:
-        """Threads that read, parse and key; 0: tuned while it runs by what waits."""
+        """Set the number of threads that read, parse and key; 0: chosen while running."""
         threads = thread_num or _cores(_MAX_THREADS)
         self._options.load = replace(self._options.initialised(), threads=threads)
         self._options.load_threads = _load_threads(thread_num)
@@ -134,10 +140,10 @@ class PaddleSettings:
         self._options.filelist = list(filelist)
 
     def set_date(self, date: str) -> None:
-        """The day of the passes that are loaded from now on, as YYYYMMDD.
+        """Set the day of the passes that are loaded from now on, as YYYYMMDD.
 
-        Where it is a later one, the day before ends when the first of them begins, with
-        ``table.life.auto``: the pass that trains meanwhile belongs to it still.
+        With ``table.life.auto``, the day before ends when the first pass of a later day begins. A
+        pass that trains at the time of this call still belongs to the day before.
         """
         try:
             self._options.day = day_of(date)
@@ -145,7 +151,8 @@ class PaddleSettings:
             raise ValueError(f"set_date: {error}") from None
 
     def set_test_mode(self, test: bool) -> None:
-        """Passes loaded from now on evaluate: absent feasigns read as zeros, nothing changes."""
+        """Set whether passes that are loaded from now on only evaluate. Then unknown feasigns read
+        as zeros, and no row changes."""
         self._options.test_mode = test
 
     @property
@@ -168,53 +175,59 @@ class PaddleSettings:
 
     @property
     def label_variable(self) -> str | None:
-        """The variable that is fed the label; None when use_var has none."""
+        """Name of the variable that is fed the label; None if use_var has no such variable."""
         if self._options.use_var is None:
             return "box_label"
         fed = [var.name for var in self._options.use_var]
         candidates = ("box_label", self._options.initialised().slots.label.name)
         return next((name for name in candidates if name in fed), None)
 
-    # ---- what lines begin with
+    # ---- tags at the beginning of a line
 
     def set_parse_ins_id(self, parse_ins_id: bool = True) -> None:
-        """MultiSlot lines begin with `1 <ins_id>`; CSV, Parquet and Arrow have it in the column
-        that `tags` of slots.yaml names, as the others."""
+        """Read an id of each instance. MultiSlot lines begin with `1 <ins_id>`.
+
+        In CSV, Parquet and Arrow files, `tags` of slots.yaml names the columns of the id, the text
+        and the log key.
+        """
         self._options.set_instances(parse_ins_id=parse_ins_id)
 
     def set_parse_content(self, parse_content: bool = True) -> None:
-        """MultiSlot lines have `1 <content>`, after an ins_id."""
+        """Read a text of each instance. MultiSlot lines have `1 <content>`, after the ins_id."""
         self._options.set_instances(parse_content=parse_content)
 
     def set_parse_logkey(self, parse_logkey: bool = True) -> None:
-        """MultiSlot lines have `1 <logkey>`, after ins_id and content: an id that holds cmatch,
-        rank and search id. A line whose log key is none is malformed."""
+        """Read a log key of each instance, an id that holds cmatch, rank and search id. MultiSlot
+        lines have `1 <logkey>`, after ins_id and content. A line with an invalid log key is
+        malformed."""
         self._options.set_instances(parse_logkey=parse_logkey)
 
     # ---- which instances there are
 
     def set_sample_rate(self, sample_rate: float) -> None:
-        """Keeps this share of the instances, chosen by a hash of the seed and the ins_id, or of the
-        instance's number where there is none: the same ones whatever the thread count."""
+        """Keep only this share of the instances. They are chosen by a hash of the seed and the
+        ins_id, or of the number of the instance if it has no id. The choice does not depend on the
+        number of threads."""
         if not 0 <= sample_rate <= 1:
             raise ValueError(f"set_sample_rate: expected a share in [0, 1], found {sample_rate}")
         self._options.set_instances(sample_rate=float(sample_rate), sample_seed=self._options.seed)
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
-        """Makes one instance of all that have one ins_id.
+        """Merge all instances with the same ins_id into one.
 
-        Ids with another number of instances than merge_size (0: any number) are dropped, and those
-        of which two instances have the same sparse slot. Of a dense slot and the label the last
-        that is not zero counts. Instances are then in the order of their id's first line.
+        An id is dropped if it does not have merge_size instances (0: any number), or if two of its
+        instances have the same sparse slot. For a dense slot or the label, the last value that is
+        not zero counts. The merged instances are in the order of the first line of each id.
         """
         if merge_size < 0:
             raise ValueError(f"set_merge_by_lineid: expected merge_size >= 0, found {merge_size}")
         self._options.set_instances(merge_size=merge_size)
 
     def set_pipe_command(self, pipe_command: str) -> None:
-        """A shell command that each text file goes through, decompressed; `cat` and "" are none.
+        """Set a shell command that filters each text file after decompression. `cat` and "" mean no
+        command.
 
-        Raises: ConfigError where commands are not allowed.
+        Raises: ConfigError if commands are not allowed.
         """
         command = pipe_command.strip()
         if command in ("", "cat"):
@@ -228,17 +241,19 @@ class PaddleSettings:
         self._options.set_instances(pipe_command=command)
 
     def set_pipe_timeout(self, seconds: float) -> None:
-        """How long a pipe_command may neither take nor give a byte."""
+        """Set after how many seconds without reading or writing a byte a pipe_command is killed."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"set_pipe_timeout: expected seconds above 0, found {seconds}")
         self._options.set_instances(pipe_timeout_s=float(seconds))
 
     def set_so_parser_name(self, parser: str) -> None:
-        """A parser plugin for text: the path of a .so with the interface of
-        ops/feed/text/plugin.h, or `module:function`, a Python function from bytes to a dict of
-        columns; "" is none.
+        """Set a parser plugin for text; "" means none.
 
-        Raises: ConfigError where commands are not allowed, or it cannot be loaded.
+        Args:
+            parser: the path of a .so with the interface of ops/feed/text/plugin.h, or
+                `module:function`, a Python function from bytes to a dict of columns.
+
+        Raises: ConfigError if commands are not allowed, or the parser cannot be loaded.
         """
         if parser:
             self._check_allowed("parser", parser)
@@ -255,35 +270,37 @@ class PaddleSettings:
         if not self._options.allow_commands:
             raise ConfigError(
                 f"{name} {command!r} runs code, which is off: set security.allow_commands: true, "
-                "or init(allow_commands=True), if you trust whoever wrote it"
+                "or init(allow_commands=True), if you trust its author"
             )
 
     # ---- page views and phases
 
     def set_rank_offset(self, rank_offset: str) -> None:
-        """The variable that batches of page views are fed rank_attention's RankOffset with: (B, 7)
-        int32."""
+        """Set the name of the variable that takes RankOffset, (B, 7) int32, the input of
+        rank_attention. Only batches of page views have it."""
         self._options.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
-        """Page views a batch, in the join phase."""
+        """Set the number of page views in a batch of the join phase."""
         if pv_batch_size < 1:
             raise ValueError(f"set_pv_batch_size: expected at least 1, found {pv_batch_size}")
         self._options.pv_batch_size = pv_batch_size
 
     def set_enable_pv_merge(self, enable_pv_merge: bool = True) -> None:
-        """The join phase trains on page views: `preprocess_instance` makes them."""
+        """Set whether the join phase trains on page views, which `preprocess_instance` makes."""
         self._options.enable_pv_merge = enable_pv_merge
 
     def set_merge_by_sid(self, merge_by_sid: bool = True) -> None:
-        """Page views are instances of one search id; there are no others here."""
+        """Accepted for compatibility. A page view always consists of the instances of one search
+        id.
+
+        Raises: ConfigError for False.
+        """
         if not merge_by_sid:
-            raise ConfigError(
-                "set_merge_by_sid(False): page views by anything but the search id are not made"
-            )
+            raise ConfigError("set_merge_by_sid(False): page views are always made by search id")
 
     def set_current_phase(self, current_phase: int) -> None:
-        """1 join, 0 update: of the batches that are asked for from now on."""
+        """Set the phase of the batches that are read from now on: 1 for join, 0 for update."""
         if current_phase not in (JOIN, UPDATE):
             raise ValueError(
                 f"set_current_phase: expected 1 (join) or 0 (update), found {current_phase}"
@@ -291,53 +308,49 @@ class PaddleSettings:
         self._options.phase = current_phase
 
     def flip_phase(self) -> None:
-        """From join to update, or back."""
+        """Switch from join to update, or back."""
         self._options.phase = UPDATE if self._options.phase == JOIN else JOIN
 
     def set_counted_slots(self, slots: Sequence[str] | None) -> None:
-        """Sparse slots whose shows and clicks the batches that are asked for from now on count; a
-        push to others learns alone. None: all of them the first time that a pass is gone through,
-        none the second, so that no phase counts what another has."""
-        chosen = None if slots is None else self._sparse_slots("counted", slots)
-        self._options.counted_slots = chosen
+        """Set the sparse slots whose shows and clicks are counted by the batches that are read from
+        now on. The embeddings of the other slots are still trained.
+
+        Args:
+            slots: None: all slots in the first phase of a pass, none in the second, so that the
+                second phase does not count the same instances again.
+        """
+        if slots is not None:
+            self._options.sparse_numbers("set_counted_slots", slots)  # checks the names
+        self._options.counted_slots = None if slots is None else tuple(slots)
 
     def set_read_slots(
         self, slots: Sequence[str] = (), sequences: Sequence[str] | None = None
     ) -> None:
-        """What the packed inputs of batches that are asked for from now on hold.
+        """Set the slots in the packed inputs of the batches that are read from now on.
 
         Args:
-            slots: sparse slots; the others read as if they were absent, and get no gradient. Empty:
-                all.
-            sequences: those among them that are fed id by id; None: as init says.
+            slots: sparse slots. The others read as if they were empty, and get no gradient. Empty:
+                all slots are read.
+            sequences: the slots among them whose ids are fed one by one; None: the sequences of
+                `init`.
 
-        Raises: ConfigError with dedup_slots, whose lists several instances share.
+        Raises: ConfigError with dedup_slots, because instances then share lists.
         """
         options = self._options.initialised()
-        chosen = self._sparse_slots("read", slots)
-        if len(chosen) and options.dedup() is not False:
+        self._options.sparse_numbers("set_read_slots", slots)  # checks the names
+        if slots and options.dedup() is not False:
             raise ConfigError(
-                f"dedup_slots is {options.dedup_slots}, but a model reads {', '.join(chosen)} "
-                "alone: leave it off, or let the model read all slots"
+                f"dedup_slots is {options.dedup_slots}, but a model reads only "
+                f"{', '.join(slots)}: leave dedup_slots off, or let the model read all slots"
             )
         replace(options, sequences=tuple(sequences or ())).check_sequences()
-        self._options.read_slots = chosen
+        self._options.read_slots = tuple(slots)
         self._options.sequences = None if sequences is None else tuple(sequences)
-
-    def _sparse_slots(self, what: str, slots: Sequence[str]) -> tuple[str, ...]:
-        names = self._options.sparse_names()
-        unknown = [slot for slot in slots if slot not in names]
-        if unknown:
-            raise ValueError(
-                f"set_{what}_slots: {', '.join(unknown)}: expected sparse slots, of "
-                f"{', '.join(names)}{did_you_mean(unknown, names)}"
-            )
-        return tuple(slots)
 
     # ---- shuffles
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
-        """Allows `slots_shuffle`, with a pool of that many instances."""
+        """Allow `slots_shuffle`. It draws from a pool of record_candidate_size instances."""
         if record_candidate_size < 1:
             raise ValueError(
                 f"set_fea_eval: expected record_candidate_size >= 1, found {record_candidate_size}"
@@ -360,12 +373,12 @@ def _cores(most: int) -> int:
 
 
 def _load_threads(thread_num: int) -> Threads:
-    """0: tuned."""
+    """thread_num: 0: chosen while running."""
     most = thread_num or _cores(_MAX_THREADS)
     return Threads(most, most) if thread_num else LoadThreads(most)
 
 
 def _pack_threads(pack_threads: int) -> PackThreads:
-    """0: tuned."""
+    """pack_threads: 0: chosen while running."""
     most = max(1, _cores(2 * _MAX_PACK_THREADS) // 2)
     return PackThreads(pack_threads or 1, pack_threads or most)

@@ -1,7 +1,7 @@
-"""A reader of PaddleRec as a parser plugin: its class RecDataset, from files to samples.
+"""Runs a reader of PaddleRec, a class RecDataset, as a parser plugin.
 
-It is Python, line by line, so it keeps the trainer waiting where a format of ours would not; and it
-is code, so it runs only where `security.allow_commands` says so.
+The reader parses line by line in Python. It is much slower than the formats of this package, so the
+trainer may have to wait for it. It is code, and runs only with `security.allow_commands`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import numpy as np
 from paddlebox.config.code import load_named
 from paddlebox.errors import DataError
 
-ALWAYS = "always"  # a slot of one feasign, where a reader gives none
+ALWAYS = "always"  # a slot with one constant feasign, for readers that return no sparse slots
 
 
 def samples(reader: str | Path, config: Mapping[str, Any], lines: bytes) -> Iterator[list[Any]]:
-    """What a reader makes of whole lines: a list of arrays for each sample.
+    """The samples that a reader returns for whole lines, each a list of arrays.
 
     Args:
-        reader: its file. config: PaddleRec's, with dotted names.
+        reader: the file of the reader.
+        config: the config of PaddleRec, with dotted names.
 
-    Raises: ConfigError when the file has no RecDataset, DataError when a sample is no list.
+    Raises: ConfigError if the file has no RecDataset; DataError if a sample is not a list.
     """
     made = load_named(f"{reader}:RecDataset", "reader")
     with tempfile.TemporaryDirectory() as folder:
@@ -43,11 +44,11 @@ def samples(reader: str | Path, config: Mapping[str, Any], lines: bytes) -> Iter
 
 
 class ReaderParser:
-    """What `data.parser` names: from bytes to columns.
+    """The function that `data.parser` names: from bytes to columns.
 
     Args:
-        names: of the slots, for each array of a sample.
-        single: those of them that are one number an instance.
+        names: the slots of the arrays of a sample, in order.
+        single: the slots with one number per instance.
     """
 
     def __init__(

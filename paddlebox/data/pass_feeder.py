@@ -1,4 +1,4 @@
-"""PassFeeder: opens a loaded pass, gives its batches, ends and commits it."""
+"""PassFeeder: opens a loaded pass, returns its batches, ends and commits it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DenseState = Callable[[], Mapping[str, np.ndarray]]
 
 
 class PassFeeder:
-    """Takes the open pass through its life: begin, batches (once a phase), end, commit."""
+    """Runs the steps of the open pass: begin, batches (once per phase), end, commit."""
 
     def __init__(
         self,
@@ -46,10 +46,11 @@ class PassFeeder:
         self._stager = stager
         self._side_tables = side_tables
         self._passes_committed = table.head.pass_number if table.head is not None else 0
-        self._committed: tuple[int, int] | None = None  # when, in ns, the last commit ran
+        self._committed: tuple[int, int] | None = None  # begin and end of the last commit, in ns
 
     def begin(self) -> PassStats:
-        """Opens the loaded pass; ends the day before, where the pass begins a later one."""
+        """Open the loaded pass. If its day is later than the day of the pass before, the earlier
+        day ends first."""
         if self._stager.current is not None:
             raise PassError("begin_pass: a pass is open already: end_pass is missing")
         if not self._loader.busy and self._stager.next is None:
@@ -61,7 +62,7 @@ class PassFeeder:
         assert loaded is not None
         if loaded.train:
             started = time.perf_counter()
-            self._table.begin_day(loaded.day)
+            self._table.life.begin_day(loaded.day)
             loaded.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()
         stats = self._stager.open_next().stats
@@ -71,7 +72,11 @@ class PassFeeder:
     # ---- batches
 
     def batches(self, metric_columns: Sequence[str]) -> Iterator[Feed]:
-        """The batches of the open pass. metric_columns: slots, or log keys, that they have too."""
+        """The batches of the open pass.
+
+        Args:
+            metric_columns: slots or log keys that the batches have for metrics.
+        """
         options, current = self._options, self._stager.current
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
@@ -79,7 +84,7 @@ class PassFeeder:
         if current.trained:
             current.check_in_one_part("a second phase")
         if current.views is not None:
-            current.loaded.cut_views(options.pv_batch_size)  # which may have been set anew
+            current.loaded.cut_views(options.pv_batch_size)  # it may have changed
         counted = self._counted_now(current)
         current.trained.add(options.phase)
         self._warn_of_no_batch(current)
@@ -98,7 +103,7 @@ class PassFeeder:
             raise PassError("the pass is in page views: postprocess_instance is missing")
 
     def _counted_now(self, current: Pass) -> list[bool]:
-        """Of each sparse slot, whether its shows and clicks count; empty: all."""
+        """For each sparse slot, whether its shows and clicks count; empty: all count."""
         names, counted = self._options.sparse_names(), self._options.counted_slots
         if counted is not None:
             return [name in counted for name in names]
@@ -111,7 +116,7 @@ class PassFeeder:
         if options.drop_last and current.train and 0 < found < size:
             log.warning(
                 "pass %d trains nothing: its %d %s are fewer than the batch size %d, and drop_last "
-                "drops a short batch: set it to false, or give a pass more files",
+                "drops a short batch: set drop_last to false, or give a pass more files",
                 current.number,
                 found,
                 "page views" if views is not None else "instances",
@@ -171,8 +176,8 @@ class PassFeeder:
             consumer="train",
         ) as batches:
             packed = threads.watch(batches)
-            for batch in self._table.peers.feeds(
-                staged.pass_table, len(spans), packed, packer.nobody
+            for batch in self._table.world.feeds(
+                staged.pass_table, len(spans), packed, packer.idle_batch
             ):
                 with stats.times.time("train"):
                     yield batch
@@ -190,7 +195,7 @@ class PassFeeder:
             tables=tuple(member.name for member in self._table.members),
             read_slots=options.read_slots,
             sequences=options.sequences,
-            exchanged=self._table.peers.ranks > 1,
+            exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps
         return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs)
@@ -211,14 +216,14 @@ class PassFeeder:
     # ---- the end
 
     def end(self) -> Pass | None:
-        """Closes the open pass. Returns it if it is to be committed."""
+        """Close the open pass. Returns it if it has to be committed."""
         current = self._stager.current
         if current is None:
             raise PassError("end_pass: no pass is open: begin_pass is missing")
         if current.begun < len(current.loaded.ranges):
             raise PassError(
                 f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
-                "train_from_dataset is missing, or was left early (then abandon_pass)"
+                "train_from_dataset is missing, or ended early (then call abandon_pass)"
             )
         with Wait() as wait:
             if current.begun:
@@ -240,13 +245,13 @@ class PassFeeder:
         keep: bool,
         **written: Any,
     ) -> None:
-        """Begins to commit a pass that has ended.
+        """Begin to commit a pass that has ended.
 
         Args:
-            dense_state: gives what is committed with the rows; called now.
-            cursor: written beside the files of the pass.
-            keep: leaves the pass to the next commit.
-            written: into the version; config and config_hash.
+            dense_state: returns the dense state to commit with the rows; called at once.
+            cursor: written into the version, together with the files of the pass.
+            keep: whether to leave the pass to the next commit.
+            written: config and config_hash, which are written into the version.
         """
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
@@ -269,12 +274,12 @@ class PassFeeder:
         taken.add_done_callback(committed)
 
     def abandon(self, current: Pass) -> None:
-        """Gives up the pass that was open."""
+        """Discard the pass that was open."""
         self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)
 
 
 def _copies(dense_state: DenseState) -> dict[str, np.ndarray]:
-    """Copies: the next pass may change the arrays before they are written."""
+    """Copy the dense state, because the next pass may change it before it is written."""
     return {name: np.array(value) for name, value in dense_state().items()}

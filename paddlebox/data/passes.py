@@ -1,4 +1,4 @@
-"""A pass on its way from the files to its commit, and what it cost."""
+"""The state of a pass from loading to its commit, and its statistics."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ import numpy as np
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
 from paddlebox.errors import OutOfSpaceError
-from paddlebox.store.staged import StagedPass
+from paddlebox.store.table_set import StagedSet
 
 
 @dataclass
 class PassStats:
-    """What a pass went through, for the log and metrics.jsonl. Seconds are wall time."""
+    """The statistics of a pass, for the log and metrics.jsonl. Seconds are wall time."""
 
     samples: int = 0
     lines: int = 0
     bad_lines: int = 0
     unique_feasigns: int = 0
-    refused: int = 0  # of them without a row: admission.min_count
+    refused: int = 0  # unique feasigns without a row, because of admission.min_count
     parts: int = 0
-    spilled_bytes: int = 0  # instances on local disk; 0 when the pass fits feeder.budget_bytes
-    files_from_cache: int = 0  # that were not parsed
-    # Dense slots with large values: the one farthest from 0, and its file and line.
+    spilled_bytes: int = 0  # instances on local disk; 0 if the pass fits feeder.budget_bytes
+    files_from_cache: int = 0
+    # Dense slots with large values -> the value farthest from 0, and its file and line.
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
-    # Of sparse slots: lists that max_length cut, and values left out of them.
+    # Sparse slots -> the number of lists that max_length cut, and of values left out.
     truncated: dict[str, dict[str, int]] = field(default_factory=dict)
-    # Lists, ids and bytes that the feeder does not hold; rows, and row_bytes, that no pull reads.
+    # What sharing equal lists saves: lists, ids and bytes in the feeder; rows and row_bytes that
+    # are not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
-    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, where several
-    # Work of the stages, beside the training of the pass before.
+    hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, if several
+    # Time of the stages that run while the pass before trains.
     work_s: dict[str, float] = field(default_factory=dict)
-    # Of each stage: work_s, before_s, after_s (data/pipeline.py). commit is of the pass before.
+    # work_s, before_s and after_s of each stage (data/pipeline.py). The times of the commit are
+    # those of the commit of the pass before.
     times: StageTimes = field(default_factory=StageTimes)
-    load_threads: int = 1  # of this pass, at their end
-    pack_threads: int = 1
-    # What the training thread stood still for.
+    load_threads: int = 1  # the number at the end of loading
+    pack_threads: int = 1  # the number at the end of training
+    # How long the training thread waited, by reason.
     wait_s: dict[str, float] = field(
         default_factory=lambda: {"load": 0.0, "stage": 0.0, "batch": 0.0, "commit": 0.0}
     )
 
     @classmethod
     def of(cls, loaded: LoadedPass, times: StageTimes, load_threads: int) -> PassStats:
-        """What loading a pass found and took."""
+        """The statistics of loading a pass."""
         return cls(
             samples=loaded.size,
             lines=loaded.lines,
@@ -65,8 +67,8 @@ class PassStats:
             load_threads=load_threads,
         )
 
-    def add_staged(self, staged: StagedPass) -> None:
-        """Where the rows of a part came from."""
+    def add_staged(self, staged: StagedSet) -> None:
+        """Add the tiers in which the rows of a part were found."""
         for tier, rows in staged.hits.items():
             self.hits[tier] += rows
         for name, hits in staged.hits_of.items():
@@ -76,7 +78,12 @@ class PassStats:
         self.work_s["stage"] = self.times.seconds("stage")
 
     def add_not_pulled(self, rows_of: Sequence[int], dims: Sequence[int]) -> None:
-        """rows_of: (T) rows that shared lists saved pulls of; dims: (T) embedx_dim."""
+        """Add the row reads that shared lists have saved.
+
+        Args:
+            rows_of: (T) the number of reads, by table.
+            dims: (T) embedx_dim, by table.
+        """
         for rows, dim in zip(rows_of, dims, strict=True):
             if rows:
                 for name, saved in (("rows", rows), ("row_bytes", 4 * (3 + dim) * rows)):
@@ -85,46 +92,46 @@ class PassStats:
 
 @dataclass
 class Staged:
-    """One part with its rows up, or on their way up."""
+    """One part whose rows are staged."""
 
     part: Part
-    pass_table: StagedPass
+    pass_table: StagedSet
     row_of_position: np.ndarray  # (U) int32
 
 
 @dataclass
 class Pass:
-    """A pass from its preload to its release."""
+    """A pass from its preload to its end."""
 
     loaded: LoadedPass
     train: bool
     day: int
     stats: PassStats
-    number: int = 0  # of the passes this dataset has loaded, from 1
+    number: int = 0  # number of passes this dataset has loaded, including this one
     staged: Future[Staged] | None = None  # the next part to begin
-    free_ns: int = 0  # since when the next part, or the staged one, waits to be taken up
-    begun: int = 0  # parts begun
-    open: Staged | None = None  # the last of them
-    trained: set[int] = field(default_factory=set)  # phases that batches() has gone through
-    feeding: bool = False  # batches() is being gone through
-    # Where feasigns are admitted by their counts: those of this pass, and then Table.count_keys's.
+    free_ns: int = 0  # when the next part became ready for the next stage
+    begun: int = 0  # number of parts that have begun
+    open: Staged | None = None  # the part that began last
+    trained: set[int] = field(default_factory=set)  # phases whose batches were read
+    feeding: bool = False  # whether a loop reads batches() now
+    # With an admission by counts: the counts of this pass, later the token of Table.count_keys.
     to_count: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     counted: int | None = None
-    views: list[int] | None = None  # (V + 1) starts of page views, while the order is theirs
+    views: list[int] | None = None  # (V + 1) starts of page views; None: not in page views
     replacements: int = 0  # calls of slots_shuffle
 
     def check_in_one_part(self, what: str) -> None:
-        """Raises OutOfSpaceError when the pass was split; what: needs all of it at once."""
+        """Raises: OutOfSpaceError if the pass was split. what: the call that needs a whole pass."""
         if len(self.loaded.ranges) > 1:
             raise OutOfSpaceError(
                 f"{what}: the pass is over hbm.budget_bytes and split into "
-                f"{len(self.loaded.ranges)} parts, expected one: raise it, or use fewer files a "
-                "pass"
+                f"{len(self.loaded.ranges)} parts, expected one: raise the budget, or use fewer "
+                "files a pass"
             )
 
 
 class Wait:
-    """Times what the training thread stands still for."""
+    """Measures how long the training thread waits."""
 
     def __enter__(self) -> Wait:
         self._begin = time.perf_counter_ns()

@@ -1,7 +1,7 @@
-"""pipe_command: a shell filter that each text file goes through before it is parsed.
+"""pipe_command: a shell command that filters each text file before it is parsed.
 
-The command gets the file's bytes, decompressed, on its standard input; what it prints are the
-lines. It runs code: only where `security.allow_commands` says so.
+The command reads the decompressed bytes of the file from its standard input, and writes the lines
+to its standard output. It runs only with `security.allow_commands`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from paddlebox.errors import DataError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0
-_PIECE_BYTES = 64 << 10  # what the command must take within the timeout
-_STDERR_KEPT = 10  # lines, for the error
-_STDERR_LOGGED = 100  # lines a file
+_PIECE_BYTES = 64 << 10  # the command must read this much within the timeout
+_STDERR_KEPT = 10  # lines that the error quotes
+_STDERR_LOGGED = 100  # lines per file
 _LINE_BYTES = 1000
 
 
 def piped(
     path: str, blocks: Iterator[bytes], command: str, timeout_s: float, block_bytes: int
 ) -> Iterator[bytes]:
-    """What the command makes of the blocks of one file, in blocks of block_bytes.
+    """The output of the command for the blocks of one file, in blocks of block_bytes.
 
-    Raises: DataError when the command exits with anything but 0, with the end of its standard
-        error, or neither takes nor gives a byte for timeout_s; and what reading the file raised.
+    Raises: DataError with the end of the command's standard error, if the exit code is not 0 or the
+        command neither reads nor writes a byte for timeout_s; also the errors of reading the file.
     """
     running = _Running(path, blocks, command, timeout_s)
     try:
@@ -50,16 +50,16 @@ class _Running:
         self._path, self._command, self._timeout_s = path, command, timeout_s
         self._blocks = blocks
         self._stderr: deque[str] = deque(maxlen=_STDERR_KEPT)
-        self._failed: BaseException | None = None  # what reading the file raised
-        self._reading = True  # the command waits for us, and not we for it
-        self._moved = time.monotonic()  # when a byte last went in or out
+        self._failed: BaseException | None = None  # the error of reading the file
+        self._reading = True  # whether the command waits for us to read the file
+        self._moved = time.monotonic()  # when the command last read or wrote a byte
         self._process = subprocess.Popen(
             command,
             shell=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # so that what the command starts is ended with it
+            start_new_session=True,  # so that the children of the command end with it
             pipesize=1 << 20,
         )
         self._threads = [
@@ -88,7 +88,7 @@ class _Running:
                 while len(block) >= block_bytes:
                     yield bytes(block[:block_bytes])
                     del block[:block_bytes]
-                    self._moved = time.monotonic()  # our own time is not the command's
+                    self._moved = time.monotonic()  # the time of our caller does not count
         if block:
             yield bytes(block)
 
@@ -96,9 +96,9 @@ class _Running:
         try:
             code = self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
-            raise self._hangs("closed its output and went on") from None
+            raise self._hangs("closed its output but kept running") from None
         for thread in self._threads:
-            thread.join(1.0)  # a child it left behind may hold its standard error open
+            thread.join(1.0)  # a child that is still running may hold standard error open
         if self._failed is not None:
             raise self._failed
         if code != 0:
@@ -130,8 +130,8 @@ class _Running:
                         self._moved = time.monotonic()
                     self._reading = True
         except BrokenPipeError:
-            pass  # like head, it has read enough: its exit code says whether that was right
-        except BaseException as error:  # raised again by finish
+            pass  # it has read enough, like head; its exit code tells whether it succeeded
+        except BaseException as error:  # `finish` raises it
             self._failed = error
         finally:
             self._reading = False
@@ -149,12 +149,12 @@ class _Running:
 
     def _check_alive(self) -> None:
         if not self._reading and time.monotonic() - self._moved > self._timeout_s:
-            raise self._hangs("neither took nor gave a byte")
+            raise self._hangs("neither read nor wrote a byte")
 
     def _hangs(self, what: str) -> DataError:
         return DataError(
             f"{self._path}: pipe_command {self._command!r} {what} for {self._timeout_s:g} s "
-            f"(data.pipe_timeout_s) and was ended{self._said()}"
+            f"and was killed{self._said()}"
         )
 
     def _said(self) -> str:

@@ -1,9 +1,10 @@
-"""What the stages of a pass do and wait for, threads that work in order, and how many of them.
+"""The stages of a pass: their times, the threads that run them, and the number of threads.
 
     read ─▶ parse ─▶ key ─▶ stage ─▶ pack ─▶ train ─▶ commit
 
-Each stage has three sums a pass: its work, what it waited for the stage before it (nothing to do),
-and for the stage after it (no room). Seconds are wall time of a thread, added over its threads.
+Each stage has three times per pass: the time of its work, the time it waited for the stage before
+it (nothing to do), and the time it waited for the stage after it (no space for results). They are
+wall times, summed over the threads of the stage.
 """
 
 from __future__ import annotations
@@ -22,35 +23,40 @@ from paddlebox.data.trace import Tracer
 STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
 WORK, BEFORE, AFTER = "work_s", "before_s", "after_s"
 _CATEGORIES = {WORK: "work", BEFORE: "waits for the stage before", AFTER: "waits for the next"}
-_SHORT_WAIT_NS = 50_000  # shorter waits are counted, but would only fill a trace
+_SHORT_WAIT_NS = 50_000  # shorter waits are counted, but not put into a trace
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class StageTimes:
-    """The sums of one pass, by stage. Any thread may add to them."""
+    """The times of one pass, by stage. Any thread may add to them."""
 
     def __init__(self, tracer: Tracer | None = None, pass_number: int = 0) -> None:
         self._tracer = tracer
-        self._pass_number = pass_number
+        self.pass_number = pass_number
         self._lock = threading.Lock()
         self._sums = {stage: dict.fromkeys((WORK, BEFORE, AFTER), 0) for stage in STAGES}
         self._spans: dict[str, tuple[int, int]] = {}
 
     def add(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
-        """kind: WORK, BEFORE or AFTER, of the calling thread. Times are of perf_counter_ns."""
+        """Add a time of the calling thread to the sums and to the trace.
+
+        Args:
+            kind: WORK, BEFORE or AFTER.
+            begin_ns, end_ns: from time.perf_counter_ns.
+        """
         self.count(stage, kind, begin_ns, end_ns)
         self.trace(stage, kind, begin_ns, end_ns)
 
     def trace(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
-        """Only into the trace."""
+        """As `add`, but only to the trace."""
         if self._tracer is not None and (kind == WORK or end_ns - begin_ns >= _SHORT_WAIT_NS):
             name = stage if kind == WORK else f"{stage} {_CATEGORIES[kind]}"
-            self._tracer.add(name, _CATEGORIES[kind], begin_ns, end_ns, self._pass_number)
+            self._tracer.add(name, _CATEGORIES[kind], begin_ns, end_ns, self.pass_number)
 
     def count(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
-        """As `add`, for what no thread stood still for: a pass that waited to be taken up."""
+        """As `add`, but only to the sums. For times in which a pass waited but no thread did."""
         with self._lock:
             self._sums[stage][kind] += end_ns - begin_ns
             if kind == WORK:
@@ -76,7 +82,8 @@ class StageTimes:
             }
 
     def spans(self) -> dict[str, list[float]]:
-        """[begin, end] of each stage, from its first work to its last, in seconds since 1970."""
+        """[begin, end] of each stage, from the start of its first work to the end of its last, in
+        seconds since 1970."""
         offset = time.time_ns() - time.perf_counter_ns()
         with self._lock:
             return {
@@ -87,7 +94,7 @@ class StageTimes:
 
 @dataclass
 class Threads:
-    """A number of threads that may change while they work."""
+    """A number of threads, which may change while they run."""
 
     now: int
     most: int
@@ -100,15 +107,17 @@ class Threads:
 
 
 class InOrder(Closing, Generic[T, R]):
-    """Iterates over work(item) for the items of a source, in their order, made by several threads.
+    """Iterates over work(item) for the items of a source, in order. Several threads do the work.
 
-    A thread takes an item from the source itself, one thread at a time, and works on it where it
-    lies warm. At most `ahead` items are being worked on or wait to be taken. An error of source or
-    work is raised in its place, and is the last.
+    Each thread takes an item from the source itself, one thread at a time, so that the item is in
+    the cache of its core. At most `ahead` items are in work or waiting for the consumer. An error
+    of the source or of work is raised in place of the result, and ends the iteration.
 
     Args:
-        threads: looked at with each result, so that whoever holds it may change it.
-        times: get what `worker` and `consumer` do, and the source as stage `source` unless None.
+        threads: the number of threads, read again after each result.
+        times: the times of the stages are added to it.
+        worker, consumer: names of the stages of the threads and of the iterating thread.
+        source_stage: name of the stage of the source; None: its time is not added.
     """
 
     def __init__(
@@ -133,7 +142,7 @@ class InOrder(Closing, Generic[T, R]):
         self._read = 0
         self._changed = threading.Condition()  # guards what follows
         self._ready: dict[int, tuple[R | None, BaseException | None]] = {}
-        self._end: int | None = None  # items of the source, once it is known
+        self._end: int | None = None  # number of items of the source, once it is known
         self._taken = 0
         self._stopped = False
         self._workers: list[threading.Thread] = []
@@ -164,7 +173,7 @@ class InOrder(Closing, Generic[T, R]):
         return result  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Ends the threads, after the item each is at. May be called twice."""
+        """End the threads, each after its current item. Further calls have no effect."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -173,7 +182,7 @@ class InOrder(Closing, Generic[T, R]):
         for thread in self._workers:
             thread.join()
         self._ready.clear()
-        close = getattr(self._source, "close", None)  # of a generator: it may hold a file open
+        close = getattr(self._source, "close", None)  # a generator may hold a file open
         if close is not None:
             close()
 
@@ -181,7 +190,7 @@ class InOrder(Closing, Generic[T, R]):
         return max(1, self._threads.now)
 
     def _adjust(self) -> None:
-        """Starts threads that are missing; those too many leave by themselves."""
+        """Start missing threads. Superfluous ones end by themselves."""
         with self._changed:
             missing = 0 if self._stopped or self._end is not None else self._wanted()
             missing -= self._running
@@ -215,13 +224,14 @@ class InOrder(Closing, Generic[T, R]):
             try:
                 with self._times.time(self._worker):
                     result = self._work(item)
-            except BaseException as error:  # raised again where results are taken
+            except BaseException as error:  # `__next__` raises it
                 self._put(number, None, error)
             else:
                 self._put(number, result, None)
 
     def _next_item(self) -> tuple[int, Any, bool]:
-        """(its number, the item, whether there was one). Holds `_reading`."""
+        """Read the next item: (its number, the item, whether there was one). The caller holds
+        `_reading`."""
         number = self._read
         if self._stopped or self._end is not None:
             return number, None, False
@@ -251,26 +261,27 @@ class InOrder(Closing, Generic[T, R]):
                 self._changed.notify_all()
 
 
-_BESIDE_TRAINING = 0.7  # of a pass's training time is what loading the next may take
-_WAITS = 0.01  # of a pass: a trainer that waits longer for a stage gets it more threads
+_BESIDE_TRAINING = 0.7  # loading the next pass may take this share of a pass's training time
+_WAITS = 0.01  # a stage gets more threads if the trainer waits for it longer than this share
 
 
 class LoadThreads(Threads):
-    """How many threads read, parse and key the next pass: as few as are done in time, since each
-    takes a core from the trainer; all of them while the trainer waits.
+    """Chooses the number of threads that read, parse and key the next pass: as few as finish in
+    time, because each takes a core from the trainer, but all of them while the trainer waits.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__(most, most)
-        self._chosen = most  # `now` is above it where the trainer waited
-        self._least = 1  # fewer were tried, and were too few
+        self._chosen = most  # `now` is larger if the trainer waited
+        self._least = 1  # fewer threads have been too slow
 
     def after_pass(self, thread_s: float, train_s: float, waited_s: float) -> None:
-        """Chooses for the pass that is loaded next.
+        """Choose the number for the pass that is loaded next.
 
         Args:
-            thread_s: work of the last load, all threads together. train_s: of the pass that
-                trained beside it. waited_s: how long the trainer waited for that load.
+            thread_s: work of the last load, summed over threads.
+            train_s: time of the pass that trained meanwhile.
+            waited_s: how long the trainer waited for that load.
         """
         needed = -int(-thread_s // max(1e-9, _BESIDE_TRAINING * train_s))
         if waited_s > _WAITS * train_s:
@@ -279,18 +290,18 @@ class LoadThreads(Threads):
 
 
 class PackThreads(Threads):
-    """How many threads pack batches: one more whenever the trainer waited for batches. Those with
-    nothing to do sleep, so none is taken away."""
+    """Chooses the number of threads that pack batches: one more whenever the trainer has waited for
+    batches. The number never decreases, because idle threads sleep."""
 
-    _EVERY = 32  # batches between two looks
+    _EVERY = 32  # batches between two checks
 
     def watch(self, batches: InOrder[Any, Any]) -> Iterator[Any]:
-        """Goes through batches, and adds a thread where they come too slowly."""
+        """Iterate over the batches, and add a thread if they come too slowly."""
         waited, since = 0, 0
         for number, batch in enumerate(batches):
             if number % self._EVERY == 0:
                 now = time.perf_counter_ns()
-                # For the first one everybody waits.
+                # The trainer always waits for the first batch.
                 if number > 0 and batches.waited_ns - waited > _WAITS * (now - since):
                     self.more()
                 waited, since = batches.waited_ns, now

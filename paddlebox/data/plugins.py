@@ -1,9 +1,11 @@
-"""Parser plugins: code of the user's that turns the bytes of text files into instances.
+"""Parser plugins: code of the user that parses text files.
 
-``module:function``, or ``path/to/file.py:function``, is a Python function from bytes, whole lines,
-to a dict with a column for each slot: what `pyarrow.array` takes, a value (or list) for each
-instance. ``path.so`` is a shared library with the C interface of ops/feed/text/plugin.h. Both run
-code: only where `security.allow_commands` says so.
+A plugin is one of two kinds. Both run only with `security.allow_commands`.
+
+- ``module:function`` or ``path/to/file.py:function`` is a Python function. It takes whole lines as
+  bytes, and returns a dict with a column for each slot: an argument for `pyarrow.array`, with a
+  value or a list for each instance.
+- ``path.so`` is a shared library with the C interface of ops/feed/text/plugin.h.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def is_library(parser: str) -> bool:
 
 
 def load_function(parser: str) -> Parser:
-    """Raises: ConfigError when `module:function`, or `file.py:function`, names nothing that can be
-    called."""
+    """Import `module:function` or `file.py:function`. Raises: ConfigError if there is no such
+    function."""
     if ":" not in parser:
         raise ConfigError(f"parser {parser!r}: expected module:function, or the path of a .so")
     found = load_named(parser, "parser")
@@ -41,7 +43,7 @@ def load_function(parser: str) -> Parser:
 
 @dataclass(frozen=True)
 class PluginChunk:
-    """Whole lines of one file that a function of the user's parses."""
+    """Whole lines of one file, which a function of the user parses."""
 
     path: str
     data: bytes
@@ -52,7 +54,8 @@ class PluginChunk:
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it.
 
-        Raises: DataError naming the file when the function raises, or returns no such columns.
+        Raises: DataError that names the file if the function raises an error, or returns columns
+            that do not fit the slots.
         """
         where = f"{self.path}: parser {self.parser}"
         try:
@@ -84,7 +87,7 @@ def _array(slot: Slot, values: Any) -> Any:
 
 
 def parsed_by(parser: str, chunks: Iterable[Chunk], slots: Slots) -> Iterator[PluginChunk]:
-    """The chunks, to be parsed by a function."""
+    """The chunks, with the function that parses them."""
     function = load_function(parser)
     for chunk in chunks:
         if chunk.data.strip():

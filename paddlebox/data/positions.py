@@ -1,15 +1,16 @@
-"""Sequences: slots whose ids a model takes one by one and in order, and labels of several tasks.
+"""Sequences: slots whose ids a model reads one by one, in order. Also the labels of several tasks.
 
-A sequence of max_length L is L slots to the pulling operator, one an id, the last ones empty where
-an instance has fewer: the fused pull then gives (B, cells, width) without pooling anything, its
-backward needs nothing new, and ids that two slots share share their row. The lengths, from which a
-model makes its mask, stand behind the dense features, a float a sequence.
+The pulling operator sees a sequence of max_length L as L slots with one id each. If an instance has
+fewer ids, its last slots are empty. The fused pull then returns (B, cells, width) without pooling,
+its backward is unchanged, and an id in two sequences uses one row. The lengths of the sequences are
+appended to the dense features, one float per sequence; a model computes its mask from them.
 
     history  7 9 | 4 |         L = 3, B = 3
     offsets  0     2   3   3
     parted   0 1 2 2   3 3 3   3 3 3
 
-Letters: B = instances, S = sparse slots of a table, C = cells, the places of all its slots.
+Letters: B = instances, S = sparse slots of a table, C = cells: one for each pooled slot, L for each
+sequence.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from paddlebox.config import Slots
 
 
 class Positions:
-    """Of the slots of one table.
+    """The cells of the slots of one table.
 
     Args:
-        sequences: names of slots. of_slot: the table of each sparse slot. table: which one.
+        sequences: names of the slots that are sequences.
+        of_slot: the table of each sparse slot; empty: all are of this table.
+        table: number of this table.
     """
 
     def __init__(
@@ -52,11 +55,16 @@ class Positions:
         return len(self._slot_of_cell)
 
     def part(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """offsets: (B * S + 1). Returns those of the cells, (B * C + 1) int32, and the lengths of
-        the sequences, (B, their number) float32.
+        """Compute the offsets of the cells.
 
-        Raises: ValueError for a sequence that is longer than its max_length, as only instances that
-            were merged have them.
+        Args:
+            offsets: (B * S + 1) offsets of the slots.
+
+        Returns: the offsets of the cells, (B * C + 1) int32, and the lengths of the sequences, (B,
+            number of sequences) float32.
+
+        Raises: ValueError for a sequence that is longer than its max_length. Only merged instances
+            have such sequences.
         """
         lengths = np.diff(offsets).reshape(-1, self._slots)
         of_cells = lengths[:, self._slot_of_cell]
@@ -72,8 +80,8 @@ class Positions:
 
 
 def task_columns(slots: Slots) -> tuple[list[int], list[int]]:
-    """Of the floats that the feeder holds: the columns of the labels but the first, and those of
-    the dense features."""
+    """The columns of the feeder's floats that hold further labels (all but the first), and those
+    that hold dense features."""
     labels: list[int] = []
     features: list[int] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Reading: text files, plain or compressed, as chunks of whole lines."""
+"""Reads text files, plain or compressed, as chunks of whole lines."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from typing import Any
 from paddlebox import _native
 from paddlebox.data import csv_hints
 from paddlebox.data.decompress import read_blocks
-from paddlebox.data.sources import RETRIES, expand, open_source
+from paddlebox.data.sources import RETRIES, open_source
 from paddlebox.errors import DataError
 
-__all__ = ["CHUNK_BYTES", "Chunk", "expand", "read_chunks"]
-
-# Memory of this size is used again by the next chunk and stays in the cache; with 4 MiB the
-# allocator takes new pages each time, and reading falls from 17 GB/s to 2.5.
+# The allocator reuses memory of this size for the next chunk, and it stays in the CPU cache. With
+# 4 MiB the allocator takes new pages for each chunk, and reading slows down from 17 to 2.5 GB/s.
 CHUNK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
-_BOMS_16 = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16, where every other byte is 0 in plain words
+_BOMS_16 = (b"\xff\xfe", b"\xfe\xff")  # UTF-16, in which every other byte of ASCII text is 0
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of one file; the last line of a file may lack its end."""
+    """Whole lines of one file. The last line of a file may lack its line break."""
 
     path: str
     data: bytes
-    schema: Any = None  # the native FeedSchema of this file, where it has one of its own
+    schema: Any = None  # the native FeedSchema of this file; None: that of the dataset
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it."""
@@ -44,20 +42,22 @@ def read_chunks(
     skip: int = 0,
     delimiter: str = ",",
 ) -> Iterator[Chunk]:
-    """The lines of one file, in chunks of about chunk_bytes that end at a line's end.
+    """The lines of one file, in chunks of about chunk_bytes that end with a whole line.
 
-    Of a line longer than line_bytes only a part is passed on, itself longer than line_bytes: no
-    input can take all memory, and the parser counts it as malformed. A byte order mark is dropped.
+    A line longer than line_bytes is cut, so that no input can fill the memory. The remaining part
+    is still longer than line_bytes, so the parser counts it as malformed. A byte order mark is
+    dropped.
 
     Args:
-        header_for: a native FeedSchema: the first line names the columns of CSV, for a schema of
-            this file's own. It is left empty, so that lines keep their numbers.
-        through: a filter of the file's bytes, in blocks.
-        skip: lines at the beginning of the file, before a header, that are left empty likewise.
-        delimiter: of a header.
+        header_for: a native FeedSchema; None: the file has no header. The first line names the
+            columns of CSV, from which the file gets its own schema. The line is replaced by an
+            empty one, so that lines keep their numbers.
+        through: a filter of the blocks of the file.
+        skip: number of lines before the header to replace by empty ones.
+        delimiter: the delimiter of the header.
 
-    Raises: DataError when the file cannot be opened or read, does not decompress, changes while it
-        is read, or its header lacks a column.
+    Raises: DataError if the file cannot be opened, read or decompressed, changes while it is read,
+        or its header lacks a column.
     """
     chunks = _line_chunks(path, chunk_bytes, line_bytes, retries, through or iter)
     if skip:
@@ -71,7 +71,7 @@ def read_chunks(
     try:
         schema = header_for.with_csv_header(line)
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, f"byte {error.start} of the header is another") from error
+        raise _not_utf8(path, f"byte {error.start} of the header is not UTF-8") from error
     except ValueError as error:
         hint = csv_hints.of_header(line, header_for.column_names, delimiter)
         raise DataError(f"{path}: {error}{hint}") from error
@@ -80,16 +80,16 @@ def read_chunks(
         yield Chunk(path, chunk.data, schema)
 
 
-def _not_utf8(path: str, found: str) -> DataError:
+def _not_utf8(path: str, why: str) -> DataError:
     return DataError(
-        f"{path}: expected text in UTF-8, found that {found}: write the file in UTF-8, or convert "
-        "it with iconv"
+        f"{path}: expected text in UTF-8, but {why}: write the file in UTF-8, or convert it with "
+        "iconv"
     )
 
 
 def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
-    """Leaves so many lines at the beginning of a file empty; those behind keep their numbers. The
-    first chunk holds all of them and, unless the file ends there, the line after them."""
+    """Replace the first lines of a file by empty ones, so that the others keep their numbers. The
+    first chunk then holds all of them, and the line after them if there is one."""
     emptied, data = 0, b""
     while emptied < lines or not data:
         chunk = next(chunks, None)
@@ -113,13 +113,13 @@ def _line_chunks(
     through: Callable[[Iterator[bytes]], Iterator[bytes]],
 ) -> Iterator[Chunk]:
     rest = b""
-    overlong = False  # inside a line whose beginning has been passed on
+    overlong = False  # inside a line whose beginning was yielded already
     beginning = True
     with open_source(path, retries) as source:
         for block in through(read_blocks(source, chunk_bytes)):
             if beginning:
                 if block.startswith(_BOMS_16) and 0 in block[:64]:
-                    raise _not_utf8(path, "it begins as UTF-16 does")
+                    raise _not_utf8(path, "the file begins like UTF-16")
                 block, beginning = block.removeprefix(_BOM), False
             if overlong:
                 end = block.find(b"\n") + 1

@@ -1,4 +1,4 @@
-"""What a run looks at before it begins: how many rows there are, and their dense features."""
+"""Counts rows and measures dense features before a run begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Config, DataConfig, Format, Slots, SlotType
+from paddlebox.config import Config, DataConfig, Slots, SlotType
 from paddlebox.data.columnar import count_rows as count_columnar
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import read
@@ -17,16 +17,17 @@ from paddlebox.data.reader import read_chunks
 
 
 def count_rows(files: Sequence[str], data: DataConfig, at_most: int) -> int:
-    """Rows of the files, headers and malformed lines included; counting stops at ``at_most``.
+    """The number of rows in the files, including headers and malformed lines. Counting stops at
+    ``at_most``.
 
-    Raises: DataError naming a file that cannot be read.
+    Raises: DataError that names a file if it cannot be read.
     """
     rows = 0
     for path in files:
-        if data.format in (Format.PARQUET, Format.ARROW):
-            rows += count_columnar(path, data.format, data.retries)
+        if data.format.is_columnar:
+            rows += count_columnar(path, data.format)
         else:
-            for chunk in read_chunks(path, line_bytes=data.max_line_bytes, retries=data.retries):
+            for chunk in read_chunks(path, line_bytes=data.max_line_bytes):
                 rows += chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
                 if rows >= at_most:
                     break
@@ -38,13 +39,14 @@ def count_rows(files: Sequence[str], data: DataConfig, at_most: int) -> int:
 def dense_scales(
     files: Sequence[str], config: Config, slots: Slots, at_least: int
 ) -> tuple[tuple[float, float], ...]:
-    """Mean and standard deviation of each dense feature, (W) pairs, in the first rows of the files;
-    a feature that is always the same has the deviation 1. Empty where there are no rows.
+    """A pair (mean, standard deviation) for each dense feature, over the first rows of the files.
+
+    The deviation of a constant feature is given as 1. The result is empty if there are no rows.
 
     Args:
-        at_least: rows to look at; the last chunk of a file is looked at as a whole.
+        at_least: number of rows to read. More rows may be read, because chunks are read as a whole.
 
-    Raises: DataError naming a file that cannot be read.
+    Raises: DataError that names a file if it cannot be read.
     """
     data = config.data
     options = LoadOptions(
@@ -52,7 +54,6 @@ def dense_scales(
         slots=slots,
         batch_size=1,
         max_line_bytes=data.max_line_bytes,
-        retries=data.retries,
         instances=InstanceOptions(parse_logkey=data.logkey),
     )
     schema = options.schema()
@@ -66,7 +67,7 @@ def dense_scales(
 
 
 def _dense_of(parsed: Any, schema: Any) -> np.ndarray:
-    """(n, width of the schema) float32 of a native ParsedChunk."""
+    """The floats of a native ParsedChunk, (n, width of the schema) float32."""
     core = _native.core
     instances = core.Instances(schema.sparse_slots, schema.dense_width)
     instances.append(parsed)
@@ -80,7 +81,7 @@ def _scales(parts: Sequence[np.ndarray], slots: Slots) -> tuple[tuple[float, flo
     rows = np.concatenate(parts) if parts else np.zeros((0, 0))
     if not len(rows):
         return ()
-    # Labels behind the first are among the floats of a line.
+    # The floats also hold the labels of further tasks.
     features = np.concatenate(
         [np.full(slot.dim, slot.type is SlotType.DENSE) for slot in slots.feed_dense]
     )

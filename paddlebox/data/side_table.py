@@ -1,17 +1,17 @@
-"""Side tables: small read-only matrices that live for a pass. N = rows, D = columns.
+"""Side tables: small read-only matrices, loaded for each pass. N = rows, D = columns.
 
-`ReplicaCache` holds rows by number and is read by the operator `pull_cache_value`, `InputTable`
-rows by string key, read by `lookup_input`. A dataset they were added to makes the calls of their
-life (`InMemoryDataset.add_side_table`); without one:
+`ReplicaCache` holds rows by number; the operator `pull_cache_value` reads them. `InputTable` holds
+rows by string key; `lookup_input` reads them. `InMemoryDataset.add_side_table` adds a side table to
+a dataset, which then makes these calls. Without a dataset:
 
     cache = ReplicaCache("user_vectors", 16)
-    cache.set_filelist(["users.txt"])     # what the passes that are fed from now on hold
-    cache.begin_feed_pass()               # reads, in the background
-    cache.begin_pass()                    # waits for it; operators read these rows
-    cache.begin_feed_pass()               # the next pass's rows are read while this one trains
-    cache.end_pass()                      # drops this pass's rows
+    cache.set_filelist(["users.txt"])     # for the passes that are fed from now on
+    cache.begin_feed_pass()               # reads the rows in the background
+    cache.begin_pass()                    # waits for that; operators read these rows
+    cache.begin_feed_pass()               # reads the rows of the next pass while this one trains
+    cache.end_pass()                      # drops the rows of this pass
 
-Calls out of order raise PassError naming the call that is missing.
+Calls in the wrong order raise a PassError that names the missing call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.data.reader import expand, read_chunks
+from paddlebox.data.reader import read_chunks
+from paddlebox.data.sources import expand
 from paddlebox.errors import DataError, PassError
 
 core = _native.core
@@ -34,10 +35,12 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 class SideTable:
-    """What the two kinds share: where rows come from, and their life.
+    """The base class of both kinds.
 
     Args:
-        name: what a program's operator calls it. dim: D. threads: of a lookup.
+        name: the name by which operators refer to it.
+        dim: D.
+        threads: number of threads of a lookup.
     """
 
     _kind = "side table"
@@ -58,20 +61,21 @@ class SideTable:
         )
         self._feeding: Future[Any] | None = None
         self._fed: Any = None  # native SideTable of the next pass
-        self._open: Any = None  # and of the open one
-        #: Keys and ids without a row, so far; each was read as zeros.
+        self._open: Any = None  # native SideTable of the open pass
+        #: Number of lookups of keys and ids without a row, which read as zeros.
         self.misses = 0
 
     def __str__(self) -> str:
         return f"{self._kind} '{self.name}'"
 
-    # ---- where rows come from
+    # ---- the source of the rows
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """Text files or globs, plain or gzip, for the passes that are fed from now on.
+        """Read rows from text files or globs, plain or gzip, for the passes that are fed from now
+        on.
 
         A row is a line `key v1 .. vD`, separated by blanks or tabs. In a replica cache the key is
-        the row's number: 0, 1, 2, ... in this order over all files.
+        the number of the row, which counts 0, 1, 2, ... over all files.
         """
         patterns = list(filelist)
         self._source = lambda: self._read(patterns)
@@ -98,7 +102,7 @@ class SideTable:
         return parts
 
     def _use_values(self, values: np.ndarray, keys: Sequence[str]) -> None:
-        made = np.array(values, np.float32, order="C")  # a copy: the caller may reuse his
+        made = np.array(values, np.float32, order="C")  # a copy, because the caller may change it
         if made.ndim != 2 or made.shape[1] != self.dim:
             raise ValueError(f"{self}: values have shape {made.shape}, expected (N, {self.dim})")
         if len(keys) != (len(made) if self._keyed else 0):
@@ -109,13 +113,13 @@ class SideTable:
         names = list(keys)
         self._source = lambda: [core.SideRows(made, names)]
 
-    # ---- life
+    # ---- the calls of a pass
 
     def begin_feed_pass(self) -> None:
-        """Begins to read the rows of the next pass, in the background.
+        """Begin to read the rows of the next pass in the background.
 
-        Raises: PassError when one has been read already and no begin_pass took it, or nothing says
-            where rows come from.
+        Raises: PassError if it was called before and begin_pass was not called since, or if the
+            rows have no source.
         """
         if self._feeding is not None or self._fed is not None:
             raise PassError(f"{self}: a pass is fed already: begin_pass is missing")
@@ -131,10 +135,10 @@ class SideTable:
             raise DataError(f"{self}: {error}") from None
 
     def wait_feed_pass_done(self) -> None:
-        """Waits until the next pass's rows are read.
+        """Wait until the rows of the next pass are read.
 
-        Raises: DataError naming file and line of what cannot be a row; then the pass counts as not
-            fed, and begin_feed_pass may be called again.
+        Raises: DataError that names the file and line of an invalid row. begin_feed_pass may then
+            be called again.
         """
         if self._fed is not None:
             return
@@ -144,13 +148,13 @@ class SideTable:
         self._fed = feeding.result()
 
     def drop_feed_pass(self) -> None:
-        """Gives up the next pass's rows, if there are any."""
+        """Drop the rows of the next pass, if there are any."""
         if self._feeding is not None:
             self._feeding.cancel()
         self._feeding = self._fed = None
 
     def begin_pass(self) -> None:
-        """Opens the rows that were fed: from now on operators read them."""
+        """Open the rows that were read. From now on operators use them."""
         if self._open is not None:
             raise PassError(f"{self}: a pass is open already: end_pass is missing")
         self.wait_feed_pass_done()
@@ -158,7 +162,7 @@ class SideTable:
         self._open, self._fed = self._fed, None
 
     def end_pass(self) -> None:
-        """Drops the rows of the open pass."""
+        """Drop the rows of the open pass."""
         if self._open is None:
             raise PassError(f"{self}: no pass is open: begin_pass is missing")
         closing, self._open = self._open, None
@@ -178,46 +182,47 @@ class SideTable:
 
     @property
     def rows(self) -> int:
-        """N of the open pass, the row of zeros included; 0 without one."""
+        """N of the open pass, including the row of zeros; 0 if no pass is open."""
         return int(self._open.rows) if self._open is not None else 0
 
 
 class ReplicaCache(SideTable):
     """Rows by number, for `paddlebox.ops.pull_cache_value`: PaddleBox's GpuReplicaCache.
 
-    A full dense copy of a small matrix; an id is the number of its row, and one without a row is a
-    ValueError. (PaddleBox reads whatever lies there.)
+    It holds a full dense copy of a small matrix. An id is the number of a row. An id without a row
+    is a ValueError, whereas PaddleBox reads other memory.
     """
 
     _kind = "replica cache"
 
     def set_values(self, values: np.ndarray) -> None:
-        """values: (N, D), for the passes that are fed from now on. Copied."""
+        """Set the rows of the passes that are fed from now on. values: (N, D); copied."""
         self._use_values(values, [])
 
 
 class InputTable(SideTable):
     """Rows by string key, for `paddlebox.ops.lookup_input`: PaddleBox's InputTable.
 
-    Keys become row numbers where instances are made (`rows_of`), and operators see only numbers.
-    Row 0 is zeros: the key "-" names it, and keys and ids without a row read it. A key that occurs
-    twice is a DataError. (PaddleBox keeps the first and says nothing.)
+    `rows_of` turns keys into row numbers when instances are created. Operators only see numbers.
+    Row 0 is zeros. It has the key "-", and keys and ids without a row read it. A key that occurs
+    twice is a DataError, whereas PaddleBox silently keeps the first.
     """
 
     _kind = "input table"
     _keyed = True
 
     def set_values(self, keys: Sequence[str], values: np.ndarray) -> None:
-        """keys: (N), values: (N, D), for the passes that are fed from now on. Copied. Row i of
-        values becomes row i + 1."""
+        """Set the rows of the passes that are fed from now on. keys: (N), values: (N, D); copied.
+        Row i of values becomes row i + 1."""
         self._use_values(values, keys)
 
     def rows_of(self, keys: Sequence[str], *, feeding: bool = False) -> np.ndarray:
-        """Row numbers of keys, (n) int64: the input of `lookup_input`. 0 for an unknown key.
+        """Row numbers of keys, (n) int64, the input of `lookup_input`. An unknown key gives 0.
 
         Args:
-            feeding: numbers of the pass that is being fed, for instances that are made now and
-                trained later, instead of the open pass's. The two differ.
+            feeding: whether to return the numbers of the pass that is being fed, for instances that
+                are created now and trained later; otherwise those of the open pass. The numbers of
+                a key in two passes differ.
         """
         if feeding:
             self.wait_feed_pass_done()
@@ -229,7 +234,7 @@ class InputTable(SideTable):
 
 
 class SideTables:
-    """The side tables of a dataset, which go through their lives together."""
+    """The side tables of a dataset, which begin and end passes together."""
 
     def __init__(self) -> None:
         self._tables: list[SideTable] = []
@@ -262,11 +267,11 @@ class SideTables:
             table.drop_feed_pass()
 
     def begin_pass(self) -> None:
-        self.wait_feed_pass_done()  # one that cannot be read leaves none of them open
+        self.wait_feed_pass_done()  # first, so that an error leaves none of them open
         self._all_or_none(lambda t: t.begin_pass(), lambda t: t.end_pass())
 
     def end_pass(self) -> None:
-        """Also when someone ended one by hand: the dataset's own end, and its commit, go on."""
+        """End the pass of each side table, unless the user has ended it already."""
         for table in self._tables:
             if table.is_open:
                 table.end_pass()

@@ -1,7 +1,7 @@
-"""Sources: where the files of a pass lie, locally or behind a URI, and how to read their bytes.
+"""Sources: find and read the files of a pass, on local disk or by URI.
 
-A URI is what ``pyarrow.fs`` opens: hdfs://, s3://, gs://, file://. A request that fails there is
-made again, ``retries`` times, after waits that double; on a local disk it is not.
+``pyarrow.fs`` opens the URIs: hdfs://, s3://, gs://, file://. A request to a URI that fails is
+repeated up to ``retries`` times, and the wait doubles each time. Local reads are not repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class NothingThereError(DataError):
-    """No file is at a path, in a folder, or matches a glob."""
+    """There is no file at a path or in a folder, or none matches a glob."""
 
 
 def is_uri(path: str) -> bool:
@@ -39,30 +39,30 @@ def is_uri(path: str) -> bool:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that writers leave beside the data."""
+    """Whether this is the name of a hidden or temporary file that a writer left next to the
+    data."""
     return name.startswith((".", "_")) or name.endswith((".tmp", ".crc"))
 
 
 def expand(patterns: Sequence[str], retries: int = RETRIES) -> list[str]:
-    """Paths, folders, globs and URIs of them to files, in the order given.
+    """Expand paths, folders, globs and URIs of them into files, in the given order.
 
-    A folder stands for the files in it and below, a glob for those that match, both sorted; hidden
-    and temporary ones (`.x`, `_x`, `x.tmp`, `x.crc`) are left out, which the log says, unless the
-    glob itself asks for them.
+    A folder is expanded into all files below it, a glob into the files that match it, both sorted.
+    Hidden and temporary files (`.x`, `_x`, `x.tmp`, `x.crc`) are left out and listed in the log,
+    unless the file name in the glob has one of these forms itself.
 
-    Raises: DataError naming the pattern that matches no file.
+    Raises: NothingThereError, a DataError, that names a pattern without files.
     """
     files: list[str] = []
     for pattern in patterns:
-        found = _remote_files(pattern, retries) if is_uri(pattern) else _local_files(pattern)
-        files += found
+        files += _remote_files(pattern, retries) if is_uri(pattern) else _local_files(pattern)
     return files
 
 
 def written_at(path: str, retries: int = RETRIES) -> float | None:
-    """When a file was written last, in seconds since 1970; None where there is none.
+    """The modification time of a file, in seconds since 1970; None if there is no file.
 
-    Raises: DataError when it cannot be found out.
+    Raises: DataError if it cannot be found out.
     """
     if not is_uri(path):
         try:
@@ -79,7 +79,7 @@ def written_at(path: str, retries: int = RETRIES) -> float | None:
 
 
 def open_source(path: str, retries: int = RETRIES) -> Source:
-    """Raises: DataError when the file cannot be opened."""
+    """Open a file. Raises: DataError if it cannot be opened."""
     return RemoteSource(path, retries) if is_uri(path) else LocalSource(path)
 
 
@@ -90,15 +90,15 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
 
 
 class Source(io.RawIOBase):
-    """The bytes of one file. It must stay as long as it was when it was opened.
+    """The bytes of one file. The size of the file must not change while it is open.
 
-    Raises, from every method: DataError naming the file.
+    Every method raises a DataError that names the file.
     """
 
     def __init__(self, path: str, size: int) -> None:
         super().__init__()
         self.path = path
-        self.size = size  # at opening
+        self.size = size  # when it was opened
 
     def readable(self) -> bool:
         return True
@@ -108,10 +108,11 @@ class Source(io.RawIOBase):
 
     @abstractmethod
     def size_now(self) -> int | None:
-        """None when the file is not there any more."""
+        """The current size of the file; None if it has been removed."""
 
     def check_unchanged(self) -> None:
-        """Called once all has been read: a file that is still being written is no input yet."""
+        """Call it after the last read. Raises: DataError if the file has changed, for example
+        because it is still being written."""
         now = self.size_now()
         if now is None:
             raise DataError(
@@ -157,7 +158,7 @@ class LocalSource(Source):
 
 
 class RemoteSource(Source):
-    """A read that fails is made again at the same offset, of a file that is opened anew."""
+    """A file behind a URI. After a failed read it is opened again and read at the same offset."""
 
     def __init__(self, uri: str, retries: int) -> None:
         self._retries = retries
@@ -217,8 +218,7 @@ def _retried(uri: str, retries: int, request: Callable[[], T]) -> T:
         except OSError as error:
             if failures == retries:
                 raise DataError(
-                    f"{uri}: cannot be read, {failures + 1} attempts failed (data.retries is "
-                    f"{retries}); the last: {error}"
+                    f"{uri}: cannot be read, {failures + 1} attempts failed; the last: {error}"
                 ) from error
             wait = _FIRST_WAIT_S * 2**failures
             log.warning("%s: %s; trying again in %g s", uri, error, wait)
@@ -241,9 +241,9 @@ def _local_files(pattern: str) -> list[str]:
         return _kept(pattern, [(str(p), p.relative_to(path).parts) for p in below])
     if not glob.has_magic(pattern):
         raise NothingThereError(
-            f"{pattern}: no such file; expected a file, a folder or a glob of files, seen from "
-            f"{Path.cwd()}: correct the path, or start the command in the folder that it is "
-            "relative to; for a config of configs/, its first lines say how its data is made"
+            f"{pattern}: no such file; expected a file, a folder or a glob of files, looked for in "
+            f"{Path.cwd()}: correct the path, or start the command in the folder that the path is "
+            "relative to; the first lines of a config in configs/ tell how to make its data"
         )
     matches = sorted(glob.glob(pattern, recursive=True, include_hidden=True))
     return _kept(pattern, [(m, (Path(m).name,)) for m in matches if Path(m).is_file()])
@@ -282,7 +282,11 @@ def _same_depth(name: str, pattern: str) -> bool:
 
 
 def _kept(pattern: str, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """Without temporary files; found: each with the parts of its path below the folder."""
+    """The found files without hidden and temporary ones.
+
+    Args:
+        found: pairs of a path, and its parts below the folder.
+    """
     asked_for = glob.has_magic(pattern) and is_temporary(Path(pattern).name)
     left_out = [path for path, parts in found if not asked_for and any(map(is_temporary, parts))]
     if left_out:
@@ -294,8 +298,8 @@ def _kept(pattern: str, found: list[tuple[str, tuple[str, ...]]]) -> list[str]:
         only = f"; {len(left_out)} hidden or temporary ones are left out" if left_out else ""
         what = "no file matches" if glob.has_magic(pattern) else "no file in this folder"
         raise NothingThereError(
-            f"{pattern}: {what}{only}; expected one or more, seen from {Path.cwd()}: correct the "
-            "path, or make the data first"
+            f"{pattern}: {what}{only}; expected one or more, looked for in {Path.cwd()}: correct "
+            "the path, or make the data first"
         )
     return files
 

@@ -1,8 +1,8 @@
-"""SpillingInstances: the instances of a pass within a budget, whatever the size of the pass.
+"""SpillingInstances: keeps the instances of a pass of any size within a memory budget.
 
-What is over the budget lies in a nameless file on local disk, as pieces of a parsed file
-(docs/formats/parsed_cache.md). The pass is gone through in *windows*: instances that follow each
-other, a whole number of batches, each an `Instances` of its own that is read ahead of its use.
+A pass over the budget is written to a file without a name on local disk, as pieces of a parsed file
+(docs/formats/parsed_cache.md). It is trained in *windows*. A window is a range of instances, a
+whole number of batches, in its own `Instances`. Windows are read ahead of their use.
 
 Letters: N = instances, U = unique keys of the pass, u = those of a window.
 """
@@ -24,14 +24,14 @@ from paddlebox.data.spill_windows import SpillWindows
 
 core = _native.core
 
-# Of the budget: two passes live at once, and one that is indexed in memory takes twice what its
-# columns take.
+# Share of the budget for the columns of a pass in memory. Two passes are in memory at the same
+# time, and the index of a pass takes as much as its columns.
 _HELD_SHARE = 1 / 4
-# A pass that trains holds a window and reads the next, one that loads holds one and its index, and
-# the allocator keeps about as much again: two shuffled passes of five budgets, one packed while the
-# other loads, took 0.85 of the budget at most.
+# Share of the budget for a window. A training pass holds a window and reads the next; a loading
+# pass holds a window and its index; the allocator keeps about as much again. Measured: two shuffled
+# passes of five budgets each, one packed while the other loads, took 0.85 of the budget at most.
 _WINDOW_SHARE = 1 / 12
-#: Of a pass that is loaded to disk where feeder.budget_bytes says nothing.
+#: The budget of a pass that is loaded to disk if feeder.budget_bytes is 0.
 DISK_BUDGET = 1 << 30
 
 
@@ -45,13 +45,15 @@ def new_instances(
     to_disk: bool = False,
     tables: Sequence[int] = (),
 ) -> Any:
-    """Native Instances, or with a budget what does the same within it.
+    """Native Instances, or SpillingInstances if there is a budget.
 
     Args:
-        budget_bytes: 0: none. folder: of what is over it; None: the system's for temporary files.
-        dedup: whether lists that repeat are held once, or the places of the slots that may.
-        to_disk: all of it goes there at once, also what is within the budget (0: DISK_BUDGET).
-        tables: (S) the table of each slot; empty: one.
+        budget_bytes: 0: no limit.
+        folder: for instances over the budget; None: the system's folder for temporary files.
+        dedup: whether to hold equal lists once, or the positions of the slots with such lists.
+        to_disk: whether to write the pass to disk even if it is within the budget. The budget of
+            windows is then DISK_BUDGET if budget_bytes is 0.
+        tables: (S) the table of each slot; empty: there is one table.
     """
     if budget_bytes == 0 and not to_disk:
         return _native_instances(sparse_slots, dense_width, dedup, tables)
@@ -72,12 +74,20 @@ def _native_instances(
     return instances
 
 
-class SpillingInstances:
-    """Does what native `Instances` does, with the same results, and holds at most the budget: but
-    for 10 bytes a unique key, 12 an instance when it is put into another order, and the tags.
+def indexed(instances: Any, pool: Any) -> Any:
+    """Index the instances of a pass. Returns them, as native Instances if the pass fits."""
+    if isinstance(instances, SpillingInstances) and not instances.spilled_bytes:
+        instances = instances.in_memory()
+    instances.index(pool)
+    return instances
 
-    Batches are packed at multiples of `batch_size`, or as `cut_views` says. The life is that of
-    `Instances`.
+
+class SpillingInstances:
+    """Has the methods and results of native `Instances`, but stays within a memory budget.
+
+    The budget does not include 10 bytes per unique key, 12 bytes per instance if the order changes,
+    and the tags. Batches start at multiples of `batch_size`, or where `cut_views` puts them. If the
+    pass fits, `indexed` replaces this object by native `Instances`.
     """
 
     def __init__(
@@ -94,12 +104,11 @@ class SpillingInstances:
         self._shared = np.zeros(3, np.int64)  # as native `shared`
         self._held_bytes = -1 if to_disk else int(budget_bytes * _HELD_SHARE)
         self._window_bytes = int(budget_bytes * _WINDOW_SHARE)
-        self._held: list[Any] = []  # chunks, until there are too many
-        self._bytes = 0  # of all chunks, as they lay in memory
+        self._held: list[Any] = []  # chunks in memory, until they are over the budget
+        self._bytes = 0  # of all chunks, in memory or on disk
         self._size = 0
         self._occurrences = 0
-        self._whole: Any = None  # native Instances of a pass that fits, once it is indexed
-        self._first_order = ("file", 0, 0)  # by, seed and slot, until it is indexed
+        self._first_order = ("file", 0, 0)  # by, seed and slot; applied when it is indexed
         self._new_instances = partial(_native_instances, sparse_slots, dense_width, dedup, tables)
         folder = folder or Path(tempfile.gettempdir())
         self._layout = SpillLayout(
@@ -107,7 +116,7 @@ class SpillingInstances:
         )
         self._windows = SpillWindows(self._layout, self._new_instances)
 
-    # ---- what Instances tells
+    # ---- properties of Instances
 
     @property
     def size(self) -> int:
@@ -119,13 +128,11 @@ class SpillingInstances:
 
     @property
     def unique_keys(self) -> int:
-        whole = self._whole
-        return int(whole.unique_keys) if whole is not None else len(self._windows.keys.keys)
+        return len(self._windows.keys.keys)
 
     @property
     def key_bounds(self) -> list[int]:
-        whole = self._whole
-        return list(whole.key_bounds) if whole is not None else self._windows.keys.bounds
+        return self._windows.keys.bounds
 
     @property
     def shared(self) -> tuple[int, int, int]:
@@ -133,13 +140,8 @@ class SpillingInstances:
         return lists, values, index_bytes
 
     @property
-    def whole(self) -> Any:
-        """The native Instances of a pass that fits, once it is indexed; None of another."""
-        return self._whole
-
-    @property
     def spilled_bytes(self) -> int:
-        """Bytes on disk; 0 for a pass that fits."""
+        """Bytes on disk; 0 if the pass fits."""
         return self._layout.file_bytes
 
     # ---- loading
@@ -164,72 +166,62 @@ class SpillingInstances:
         self.arrange_by("instance", seed)
 
     def arrange_by(self, by: str, seed: int, slot: int = 0) -> None:
-        """As of native `Instances`; before the pass is indexed and at any time after, between
-        batches. Raises: PassError when the instances lack the tag that it takes."""
-        if self._whole is not None:
-            self._whole.arrange_by(by, seed, slot)
-        elif self._size and not self._windows.indexed:
-            self._first_order = (by, seed, slot)
-        elif self._size:
+        """As native `Instances.arrange_by`. Call it before the pass is indexed, or later between
+        batches. Raises: PassError if the instances lack the tag that it needs."""
+        if self._windows.indexed:
             self._windows.drop()
             self._layout.arrange(by, seed, slot)
+        elif self._size:
+            self._first_order = (by, seed, slot)
 
     def cut_views(self, views_a_batch: int) -> None:
-        """Batches are from now on so many page views, after arrange_by("page_views")."""
-        if self._layout.spilled and views_a_batch != self._layout.views_a_batch:
+        """Set the number of page views in a batch, after arrange_by("page_views")."""
+        if views_a_batch != self._layout.views_a_batch:
             self._windows.drop()
             self._layout.scatter(views_a_batch)
 
     def index(self, pool: Any) -> None:
-        if self._layout.spilled:
-            self._layout.arrange(*self._first_order)
-            self._shared += self._windows.index(pool)
-            return
-        whole = self._new_instances()
+        self._layout.arrange(*self._first_order)
+        self._shared += self._windows.index(pool)
+
+    def in_memory(self) -> Any:
+        """Native Instances with the chunks of a pass that fits, not indexed yet."""
+        instances = self._new_instances()
         for chunk in self._held:
-            whole.append(chunk)
+            instances.append(chunk)
         self._held.clear()
         if self._first_order[0] != "file":
-            whole.arrange_by(*self._first_order)
-        whole.index(pool)
-        self._whole = whole
-        self._shared += whole.shared
+            instances.arrange_by(*self._first_order)
+        return instances
 
     def replace_slots(self, slots: list[int], pool_size: int, seed: int) -> None:
-        """As of native `Instances`. Raises: OutOfSpaceError when the pool is over a window."""
-        if self._whole is not None:
-            self._whole.replace_slots(slots, pool_size, seed)
-            return
+        """As native `Instances.replace_slots`. Raises: OutOfSpaceError if the pool is larger than a
+        window."""
         self._windows.drop()
         self._layout.choose_donors(slots, pool_size, seed)
 
     # ---- tags
 
     def page_view_starts(self) -> list[int]:
-        return list(self._tags("page views").page_view_starts())
+        return list(self._layout.tags("page views").page_view_starts())
 
     def rank_offsets(self, begin: int, end: int) -> np.ndarray:
-        return np.asarray(self._tags("set_rank_offset").rank_offsets(begin, end))
+        return np.asarray(self._layout.tags("set_rank_offset").rank_offsets(begin, end))
 
     def log_keys(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        search_ids, cmatch_ranks = self._tags("log keys").log_keys(begin, end)
+        search_ids, cmatch_ranks = self._layout.tags("log keys").log_keys(begin, end)
         return search_ids, cmatch_ranks
 
     def ins_ids(self, begin: int, end: int) -> list[Any]:
-        return list(self._tags("ins_ids").ins_ids(begin, end))
+        return list(self._layout.tags("ins_ids").ins_ids(begin, end))
 
     def contents(self, begin: int, end: int) -> list[Any]:
-        return list(self._tags("contents").contents(begin, end))
-
-    def _tags(self, call: str) -> Any:
-        return self._whole if self._whole is not None else self._layout.tags(call)
+        return list(self._layout.tags("contents").contents(begin, end))
 
     # ---- the pass
 
     def split(self, max_rows: Sequence[int], batch_size: int) -> list[Any]:
-        """As of native Instances. max_rows: (T)."""
-        if self._whole is not None:
-            return list(self._whole.split(list(max_rows), batch_size))
+        """As native `Instances.split`. max_rows: (T)."""
         most = np.array(max_rows, np.int64)
         if np.all(np.diff(self._windows.keys.bounds) <= most):
             return [core.InstanceRange(0, self._size)] if self._size else []
@@ -240,13 +232,13 @@ class SpillingInstances:
         seen_in = np.zeros(len(keys.keys), np.uint32)  # number of the last range with the key
         ranges: list[Any] = []
         begin = 0
-        rows = np.zeros(len(most), np.int64)  # of the range, by table
+        rows = np.zeros(len(most), np.int64)  # rows of the current range, by table
         for at in range(0, self._size, batch_size):
             end = min(at + batch_size, self._size)
             positions = self._windows.positions(at, end)
             new = positions[seen_in[positions] != len(ranges) + 1]
             rows += keys.by_table(new)
-            if np.any(rows > most) and at > begin:  # this batch begins a range of its own
+            if np.any(rows > most) and at > begin:  # this batch begins a new range
                 ranges.append(core.InstanceRange(begin, at))
                 begin, new, rows = at, positions, keys.by_table(positions)
             if np.any(rows > most):
@@ -259,9 +251,7 @@ class SpillingInstances:
         return [*ranges, core.InstanceRange(begin, self._size)]
 
     def key_counts(self) -> np.ndarray:
-        """(U) uint32 as of native Instances. Reads the whole pass once more."""
-        if self._whole is not None:
-            return np.asarray(self._whole.key_counts())
+        """As native `Instances.key_counts`, (U) uint32. Reads the whole pass again."""
         counts = np.zeros(self.unique_keys, np.uint32)
         for number in range(self._layout.windows):
             window = self._windows.load(number)
@@ -269,9 +259,6 @@ class SpillingInstances:
         return counts
 
     def select(self, chosen: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if self._whole is not None:
-            keys, slots, positions = self._whole.select(chosen)
-            return keys, slots, positions
         keys, slots, _ = self._windows.keys
         if (chosen.begin, chosen.end) == (0, self._size):
             return keys, slots, np.arange(len(keys), dtype=np.int32)
@@ -286,10 +273,8 @@ class SpillingInstances:
     def within(
         self, begin: int, end: int, row_of_position: np.ndarray
     ) -> tuple[Any, int, int, np.ndarray]:
-        """The native Instances that hold [begin, end), their numbers there, and the rows of its
-        keys: all inputs of a batch are packed from it at once."""
-        if self._whole is not None:
-            return self._whole, begin, end, row_of_position
+        """The native Instances that hold [begin, end), the begin and end in them, and the rows of
+        their keys. All inputs of a batch are packed from them."""
         window = self._windows.holding(begin, end)
         if window.rows is None or window.rows_of is not row_of_position:
             window.rows, window.rows_of = row_of_position[window.positions], row_of_position
@@ -303,9 +288,6 @@ class SpillingInstances:
         return packed
 
     def pack_feasigns(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._whole is not None:
-            feasigns, offsets = self._whole.pack_feasigns(begin, end)
-            return feasigns, offsets
         window = self._windows.holding(begin, end)
         feasigns, offsets = window.instances.pack_feasigns(begin - window.begin, end - window.begin)
         return feasigns, offsets

@@ -1,6 +1,6 @@
-"""SpillLayout: where the instances of a pass lie on disk, and which of them make a window.
+"""SpillLayout: the files of a pass on disk, and its division into windows.
 
-N = instances, W = windows. Numbers of instances are places in the order that the pass has now.
+N = instances, W = windows. Instances are numbered by their place in the current order of the pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.spill_order import DonorPool, SpillOrder
-from paddlebox.errors import DataError, StoreError
+from paddlebox.errors import DataError
+from paddlebox.store.files import store_errors
 
 core = _native.core
 
@@ -27,17 +28,20 @@ _MOST_INSTANCES = (1 << 32) - 1
 @dataclass
 class _Piece:
     number: int  # in the spill file
-    begin: int  # its instances are [begin, begin + rows)
+    begin: int  # the instances are [begin, begin + rows)
     rows: int
     bytes: int  # in memory
 
 
 class SpillLayout:
-    """The file of a pass as it was read, and another one, in windows, where it has another order.
+    """The file of a pass in the order of its input, and a second file, arranged by windows, if the
+    pass has another order.
 
     Args:
-        batch_size: windows begin at multiples of it. tag_bytes: that ids and log keys may take.
-        window_bytes: about what a window takes in memory. folder: of the files.
+        batch_size: windows begin at multiples of it.
+        tag_bytes: the most memory for ids and log keys.
+        window_bytes: the approximate size of a window in memory.
+        folder: the folder of the files.
     """
 
     def __init__(
@@ -51,11 +55,12 @@ class SpillLayout:
         self._bytes = 0  # of all pieces in memory
         self._order = SpillOrder(sparse_slots, tag_bytes)
         self._donors: DonorPool | None = None
-        self._file: Any = None  # native SpillFile of the pass as it was read
-        self._arranged: Any = None  # another, in windows, of one in another order
+        self._file: Any = None  # native SpillFile in the order of the input
+        self._arranged: Any = None  # native SpillFile arranged by windows; None: same order
         self._pieces: list[_Piece] = []
-        self._shuffled: list[list[tuple[int, np.ndarray]]] = []  # by window: pieces, their places
-        self.bounds = np.zeros(0, np.int64)  # (W + 1) windows are [bounds[i], bounds[i + 1])
+        # For each window: its pieces in _arranged, and the places of their instances in the window.
+        self._shuffled: list[list[tuple[int, np.ndarray]]] = []
+        self.bounds = np.zeros(0, np.int64)  # (W + 1); window i is [bounds[i], bounds[i + 1])
         self.views_a_batch = 0  # 0: not in page views
 
     @property
@@ -65,7 +70,7 @@ class SpillLayout:
 
     @property
     def spilled(self) -> bool:
-        """Whether the pass lies on disk."""
+        """Whether the pass is on disk."""
         return self._file is not None
 
     @property
@@ -73,22 +78,22 @@ class SpillLayout:
         return sum(int(file.bytes) for file in (self._file, self._arranged) if file is not None)
 
     def batch(self) -> str:
-        """What a batch is, for errors."""
+        """Where a batch may begin, for errors."""
         views = f", or {self.views_a_batch} page views" if self.views_a_batch else ""
         return f"a batch that begins at a multiple of {self._batch_size}{views}"
 
     def tags(self, call: str) -> Any:
-        """Native Instances of the tags alone. call: who needs them, for the PassError."""
+        """Native Instances that hold only the tags. call: the caller's name, for the PassError."""
         return self._order.tags(call)
 
-    # ---- what is written
+    # ---- writing
 
     def open(self) -> None:
-        """Makes the file. Raises: StoreError when the folder cannot be written."""
+        """Create the file. Raises: StoreError if the folder cannot be written."""
         self._file = self._new_file()
 
     def add(self, chunk: Any) -> None:
-        """Writes a chunk behind the others. Raises: OutOfSpaceError when its tags take too much."""
+        """Append a chunk. Raises: OutOfSpaceError if the tags take too much memory."""
         self._order.take_tags(chunk)
         rows, size = int(chunk.instances), int(core.chunk_bytes(chunk))
         self._pieces.append(_Piece(self._file.add(chunk), self._size, rows, size))
@@ -96,11 +101,11 @@ class SpillLayout:
         self._bytes += size
 
     def arrange(self, by: str, seed: int, slot: int) -> None:
-        """As of native `Instances.arrange_by`. No window may be held or on its way."""
+        """As native `Instances.arrange_by`. No window may be in memory or be read meanwhile."""
         if by != "file" and self._size > _MOST_INSTANCES:
             raise DataError(
-                f"a pass of {self._size} instances over feeder.budget_bytes is put into another "
-                f"order; expected at most {_MOST_INSTANCES}: use fewer files a pass"
+                f"cannot change the order of a pass of {self._size} instances, which is over "
+                f"feeder.budget_bytes; expected at most {_MOST_INSTANCES}: use fewer files a pass"
             )
         self._order.arrange(by, seed, slot, self._size, self._chunks())
         if by == "file":
@@ -110,11 +115,11 @@ class SpillLayout:
             self.scatter(1 if by == "page_views" else 0)
 
     def scatter(self, views_a_batch: int) -> None:
-        """Writes the instances anew, those of a window together. Their order within it is made when
-        it is read. No window may be held or on its way."""
-        self._arranged = None  # its room on disk is the next one's
+        """Write the instances to a new file, grouped by window. Their order within the window is
+        established when it is read. No window may be in memory or be read meanwhile."""
+        self._arranged = None  # frees its disk space before the new file is written
         assert self._order.numbers is not None
-        place = np.empty(self._size, np.uint32)  # of each instance, as it was read
+        place = np.empty(self._size, np.uint32)  # the place of each instance of the input
         place[self._order.numbers] = np.arange(self._size, dtype=np.uint32)
         self.views_a_batch = views_a_batch
         bounds = self._cut_evenly()
@@ -135,9 +140,10 @@ class SpillLayout:
         self._arranged = arranged
 
     def choose_donors(self, slots: list[int], pool_size: int, seed: int) -> None:
-        """Windows that are read from now on have values of other instances in these slots.
+        """Replace the values of these slots with those of other instances, in windows that are read
+        from now on.
 
-        Raises: OutOfSpaceError when the pool is over a window.
+        Raises: OutOfSpaceError if the pool is larger than a window.
         """
         self._donors = None
         if slots:
@@ -152,26 +158,22 @@ class SpillLayout:
             )
 
     def _new_file(self) -> Any:
-        """One without a name. Where others write, as in /tmp, they could guess a name and put a
-        link there, or open what is spilled, so it is born in a folder that is nobody else's."""
-        try:
+        """Create a file without a name. It is created in a private folder, because in a shared one,
+        such as /tmp, other users could guess its name and put a link there, or open it."""
+        with store_errors(f"feeder.spill_dir {self._folder}", "create or write it"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             own = tempfile.mkdtemp(prefix="paddlebox-spill-", dir=self._folder)
-        except OSError as error:
-            raise StoreError(
-                f"feeder.spill_dir {self._folder}: cannot be made, or written: {error.strerror}"
-            ) from error
         try:
             return core.SpillFile(os.path.join(own, "spill"))
         finally:
             shutil.rmtree(own, ignore_errors=True)
 
     def _chunks(self) -> Iterator[Any]:
-        """All of them, as they were read."""
+        """All chunks, in the order of the input."""
         return (self._file.read(piece.number) for piece in self._pieces)
 
     def _cut_by_pieces(self) -> np.ndarray:
-        """Bounds of windows at multiples of the batch size, about window_bytes apart."""
+        """(W + 1) bounds of windows, at multiples of the batch size, about window_bytes apart."""
         bounds, held = [0], 0
         for piece in self._pieces:
             at = piece.begin // self._batch_size * self._batch_size
@@ -182,7 +184,7 @@ class SpillLayout:
         return np.array([*bounds, self._size], np.int64)
 
     def _cut_evenly(self) -> np.ndarray:
-        """(W) where windows of about as many batches begin."""
+        """(W) the first instances of windows that have about the same number of batches."""
         windows = max(1, -(-self._bytes // self._window_bytes))
         batches = np.arange(0, self._size, self._batch_size)  # where they begin
         if self.views_a_batch:
@@ -191,8 +193,8 @@ class SpillLayout:
         return batches[:: max(1, -(-len(batches) // windows))]
 
     def _groups(self) -> list[list[_Piece]]:
-        """Pieces that follow each other, half a window together: scattered one by one they would
-        become crumbs."""
+        """Group consecutive pieces into half windows. Scattering each piece by itself would write
+        very small pieces."""
         groups: list[list[_Piece]] = [[]]
         held = 0
         for piece in self._pieces:
@@ -203,11 +205,11 @@ class SpillLayout:
             held += piece.bytes
         return groups
 
-    # ---- what is read
+    # ---- reading
 
     def read_into(self, instances: Any, number: int, pool: Any) -> None:
-        """Fills empty native Instances with a window and indexes them by themselves; donors, where
-        there are, follow its instances."""
+        """Read a window into empty native Instances, and index them. If there are donors, they
+        follow the instances of the window."""
         begin, end = int(self.bounds[number]), int(self.bounds[number + 1])
         order = []
         if self._shuffled:

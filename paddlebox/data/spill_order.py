@@ -1,7 +1,7 @@
-"""What is kept in memory of a spilled pass, so that it can be put into any order: its tags, and the
-number of the instance at each place.
+"""The order of a spilled pass. Kept in memory: the tags, and the number of the instance at each
+place.
 
-Numbers count instances in the order of the files. N = instances.
+Instances are numbered in the order of the files. N = instances.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SpillOrder:
     """The order of a spilled pass, and the tags of its instances in that order.
 
     Args:
-        budget_bytes: that the tags may take.
+        budget_bytes: the most memory for the tags.
     """
 
     def __init__(self, sparse_slots: int, budget_bytes: int) -> None:
@@ -37,9 +37,9 @@ class SpillOrder:
         self.numbers: np.ndarray | None = None  # (N) uint32; None: the order of the files
 
     def take_tags(self, chunk: Any) -> None:
-        """Of each chunk in turn, before it is written.
+        """Take the tags out of a chunk. Call it for each chunk in order, before it is written.
 
-        Raises: OutOfSpaceError when they take more than the budget.
+        Raises: OutOfSpaceError if the tags take more than the budget.
         """
         taken = core.take_tags(chunk)
         if taken is None:
@@ -55,12 +55,13 @@ class SpillOrder:
             )
 
     def arrange(self, by: str, seed: int, slot: int, size: int, chunks: Iterable[Any]) -> None:
-        """The order of native `Instances.arrange_by`.
+        """Set the order that native `Instances.arrange_by` would give.
 
         Args:
-            size: N. chunks: all of them in the order of the files; read for by="slot" only.
+            size: N.
+            chunks: all chunks, in the order of the files. Only by="slot" reads them.
 
-        Raises: PassError when the instances have no such tag.
+        Raises: PassError if the instances lack the tag.
         """
         if by in _MISSING and self._tags is None:
             raise PassError(f"order by {by}: the instances have no tags: {_MISSING[by]} is missing")
@@ -81,13 +82,13 @@ class SpillOrder:
             self._tags.arrange(np.arange(size, dtype=np.uint32) if by == "file" else self.numbers)
 
     def numbers_of(self, begin: int, end: int) -> np.ndarray:
-        """(end - begin) numbers of the instances at these places."""
+        """(end - begin) the numbers of the instances at places [begin, end)."""
         if self.numbers is None:
             return np.arange(begin, end, dtype=np.uint32)
         return self.numbers[begin:end]
 
     def tags(self, call: str) -> Any:
-        """Native Instances of the tags alone, in this order."""
+        """Native Instances that hold only the tags, in this order."""
         if self._tags is None:
             raise PassError(
                 f"{call}: the instances have no tags: set_parse_logkey(True) is missing"
@@ -96,12 +97,15 @@ class SpillOrder:
 
 
 class DonorPool:
-    """Instances whose values other ones are fed in some slots, as native `replace_slots`.
+    """A pool of instances whose values replace those of others in some slots, as in native
+    `replace_slots`.
 
     Args:
-        size: N. chunks: all, in the order of the files. room_bytes: that a window has for the pool.
+        size: N.
+        chunks: all chunks, in the order of the files.
+        room_bytes: the most bytes of the pool in a window.
 
-    Raises: OutOfSpaceError when the pool takes more.
+    Raises: OutOfSpaceError if the pool is larger.
     """
 
     def __init__(
@@ -132,19 +136,23 @@ class DonorPool:
         held = sum(int(core.chunk_bytes(part)) for part in self._parts)
         if held > room_bytes:
             raise OutOfSpaceError(
-                f"slots_shuffle: a pool of {self._size} instances takes {held} bytes in every "
-                f"window of the pass, which lies on disk, expected at most {room_bytes}: raise "
-                f"feeder.budget_bytes {held / max(1, room_bytes):.1f} times, or lower "
+                f"slots_shuffle: the pass is on disk, and a pool of {self._size} instances takes "
+                f"{held} bytes in each of its windows, expected at most {room_bytes}: multiply "
+                f"feeder.budget_bytes by {held / max(1, room_bytes):.1f}, or lower "
                 "record_candidate_size"
             )
 
     def add_to(self, window: Any) -> None:
-        """Appends the pool to a window that is not indexed yet."""
+        """Append the pool to a window that is not indexed yet."""
         zeros = np.zeros(self._size, np.uint32)
         window.append(core.scatter_rows(self._parts, self._sparse_slots, zeros, 1)[0])
 
     def feed(self, window: Any, numbers: np.ndarray) -> None:
-        """Once it is indexed. numbers: of the window's own instances, which the pool follows."""
+        """Replace the values in a window with a pool, once it is indexed.
+
+        Args:
+            numbers: the numbers of the instances of the window, without the pool after them.
+        """
         own = np.uint32(len(numbers))
         donors = np.concatenate([own + self._of[numbers], own + np.arange(self._size)])
         window.feed_from(self._slots, donors.astype(np.uint32))

@@ -1,4 +1,4 @@
-"""SpillWindows: the windows of a spilled pass in memory, read ahead of their use, and its keys.
+"""SpillWindows: reads the windows of a spilled pass ahead of their use, and holds its keys.
 
 Letters: U = unique keys of the pass, u = those of a window, T = tables.
 """
@@ -29,12 +29,12 @@ class Window:
     end: int
     instances: Any  # native Instances
     positions: np.ndarray  # (u) int32 among the keys of the pass
-    rows_of: np.ndarray | None = None  # the row ids that `rows` was made of
+    rows_of: np.ndarray | None = None  # the row ids from which `rows` was computed
     rows: np.ndarray | None = None  # (u) int32
 
 
 class SlottedKeys(NamedTuple):
-    """Keys with their lowest slots, by table: those of table t are [bounds[t], bounds[t + 1])."""
+    """Keys with their lowest slots, grouped by table. Table t has [bounds[t], bounds[t + 1])."""
 
     keys: np.ndarray  # (n) uint64, ascending in each table
     slots: np.ndarray  # (n) uint16
@@ -54,7 +54,7 @@ class SlottedKeys(NamedTuple):
         return SlottedKeys(np.concatenate(keys), np.concatenate(slots), bounds)
 
     def by_table(self, positions: np.ndarray) -> np.ndarray:
-        """(T) how many of these ascending positions are of each table's keys."""
+        """(T) how many of these ascending positions belong to the keys of each table."""
         return np.diff(np.searchsorted(positions, self.bounds))
 
     def positions_of(self, instances: Any) -> np.ndarray:
@@ -69,10 +69,11 @@ class SlottedKeys(NamedTuple):
 
 
 class SpillWindows:
-    """Reads windows of a layout in a thread of its own. Any thread may ask for one.
+    """Reads the windows of a layout in its own thread. Any thread may request one.
 
     Args:
-        layout: which window has which instances. new_instances: makes empty native Instances.
+        layout: the windows and their instances.
+        new_instances: returns empty native Instances.
     """
 
     def __init__(self, layout: SpillLayout, new_instances: Callable[[], Any]) -> None:
@@ -80,7 +81,7 @@ class SpillWindows:
         self._new_instances = new_instances
         self._pool: Any = None
         self._lock = threading.Lock()  # guards _windows, _waiting
-        self._waiting: Counter[int] = Counter()  # threads, by the window they wait for
+        self._waiting: Counter[int] = Counter()  # window -> number of threads that wait for it
         self._windows: dict[int, Future[Window]] = {}
         self._reader = ThreadPoolExecutor(
             1, "paddlebox-spill", initializer=core.release_thread_affinity
@@ -89,10 +90,10 @@ class SpillWindows:
         self.indexed = False
 
     def index(self, pool: Any) -> np.ndarray:
-        """Finds the unique keys of the pass, window by window. Returns the sum of `shared`."""
+        """Find the unique keys of the pass, window by window. Returns the sum of `shared`."""
         self._pool = pool
         shared = np.zeros(3, np.int64)
-        # Merged in pairs of about the same size, so that a key is moved log(windows) times.
+        # Two sets of keys of about the same size are merged, so each key moves log(windows) times.
         merged: list[SlottedKeys] = []
         for number in range(self._layout.windows):
             instances = self._read(number)
@@ -114,19 +115,19 @@ class SpillWindows:
         return shared
 
     def load(self, number: int) -> Window:
-        """Reads a window now."""
+        """Read a window in the calling thread."""
         instances = self._read(number)
         begin, end = (int(bound) for bound in self._layout.bounds[number : number + 2])
         return Window(begin, end, instances, self.keys.positions_of(instances))
 
     def holding(self, begin: int, end: int) -> Window:
-        """The window that holds [begin, end); the next one is on its way afterwards, and those
-        before it are let go."""
+        """The window that holds [begin, end). It also starts to read the next window, and drops
+        earlier ones."""
         number = self._number_of(begin, end)
         with self._lock:
             self._waiting[number] += 1
-            # Threads that pack are at neighbouring batches, so perhaps in several windows: none
-            # takes away what another waits for, or has just asked for.
+            # Several threads pack neighbouring batches, perhaps in different windows. So keep the
+            # windows that another thread waits for, or has just requested.
             for old in set(self._windows) - {number, number + 1, number + 2} - set(+self._waiting):
                 self._windows.pop(old).cancel()
             for wanted in (number, number + 1):
@@ -140,7 +141,7 @@ class SpillWindows:
                 self._waiting[number] -= 1
 
     def drop(self) -> None:
-        """Lets all windows go; before the files are replaced that they are read from."""
+        """Drop all windows. Call it before changing the files that they are read from."""
         with self._lock:
             dropped = list(self._windows.values())
             self._windows.clear()
@@ -149,7 +150,7 @@ class SpillWindows:
         wait(dropped)
 
     def positions(self, begin: int, end: int) -> np.ndarray:
-        """(n) int32: of the unique keys of instances [begin, end), within one window."""
+        """(n) int32 positions of the unique keys of instances [begin, end), within one window."""
         window = self.holding(begin, end)
         chosen = core.InstanceRange(begin - window.begin, end - window.begin)
         _, _, positions = window.instances.select(chosen)
@@ -163,13 +164,13 @@ class SpillWindows:
 
     def _number_of(self, begin: int, end: int) -> int:
         if not self._layout.spilled:
-            raise PassError("batches before the pass is indexed")
+            raise PassError("the batches of a pass cannot be read before it is indexed")
         bounds = self._layout.bounds
         number = int(np.searchsorted(bounds, begin, side="right")) - 1
         number = max(0, min(number, len(bounds) - 2))
         if not bounds[number] <= begin <= end <= bounds[number + 1]:
             raise ValueError(
-                f"instances [{begin}, {end}) of a spilled pass of {bounds[-1]}: expected "
+                f"instances [{begin}, {end}) of a spilled pass of {bounds[-1]} instances: expected "
                 f"{self._layout.batch()}"
             )
         return number

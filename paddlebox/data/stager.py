@@ -1,4 +1,4 @@
-"""Stager: the pass that is open, the next one, and the rows of their parts."""
+"""Stager: holds the open pass and the next one, and stages the rows of their parts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Stager:
-    """Stages one part at a time, in a thread of its own, once the part before it has begun.
+    """Stages one part at a time in its own thread, once the part before it has begun to train.
 
-    `current` is the pass that is open, `next` the one that is loaded; None: there is none.
+    `current` is the open pass, `next` the loaded one; None if there is none.
     """
 
     def __init__(self, table: TableSet) -> None:
@@ -30,23 +30,23 @@ class Stager:
         self._thread = ThreadPoolExecutor(
             1, "paddlebox-stage", initializer=_native.core.release_thread_affinity
         )
-        self._lock = threading.Lock()  # guards current, next and their `staged`
+        self._lock = threading.Lock()  # guards `current`, `next` and their attribute `staged`
         self.current: Pass | None = None
         self.next: Pass | None = None
 
     @property
     def newest(self) -> Pass | None:
-        """The loaded pass, or else the open one."""
+        """The loaded pass, or the open one if none is loaded."""
         return self.next or self.current
 
     def add(self, loaded: Pass) -> None:
-        """Takes a pass that has been loaded. Any thread may call it."""
+        """Add a loaded pass as the next one. Any thread may call it."""
         with self._lock:
             self.next = loaded
             self._stage_when_free()
 
     def open_next(self) -> Pass:
-        """Makes the loaded pass the open one."""
+        """Make the loaded pass the open one."""
         assert self.next is not None
         with self._lock:
             opened = self.current = self.next
@@ -55,7 +55,7 @@ class Stager:
         return opened
 
     def part_begun(self, current: Pass) -> None:
-        """The staged part of the open pass trains: the next one may be staged."""
+        """The staged part of the open pass has begun to train. Stage the next part."""
         with self._lock:
             current.staged = None
             current.begun += 1
@@ -63,19 +63,19 @@ class Stager:
             self._stage_when_free()
 
     def end(self) -> None:
-        """Closes the open pass; an evaluation may have waited for this end."""
+        """Close the open pass. An evaluation pass that waited for this is staged now."""
         with self._lock:
             self.current = None
             self._stage_when_free()
 
     def forget(self) -> Pass | None:
-        """Closes the open pass, which is given up. Returns it."""
+        """Close the open pass without a commit. Returns it."""
         forgotten, self.current = self.current, None
         return forgotten
 
     @contextmanager
     def rearranging(self, loaded: Pass) -> Iterator[None]:
-        """While the instances of the loaded pass get another order, and so other parts."""
+        """A context for changing the order of the loaded pass, which may change its parts."""
         with self._lock:
             if loaded.staged is not None and len(loaded.loaded.ranges) > 1:
                 self._drop(loaded.staged)
@@ -88,7 +88,7 @@ class Stager:
             self._stage_when_free()
 
     def close(self) -> None:
-        """Drops what is staged and not begun."""
+        """Drop parts that are staged but have not begun."""
         self._thread.shutdown()
         for chosen in (self.next, self.current):
             if chosen is not None and chosen.staged is not None:
@@ -99,13 +99,14 @@ class Stager:
             self.next.counted = None
 
     def _stage_when_free(self) -> None:
-        """Begins to stage the next part, of the open pass or else of the loaded one. Holds the
-        lock."""
+        """Begin to stage the next part of the open pass, or of the loaded one if the open pass has
+        none left. The caller holds the lock."""
         current = self.current
         for owner in (current, self.next):
             if owner is None or owner.begun == len(owner.loaded.ranges):
                 continue
-            # An evaluation sees the rows as a training pass leaves them, so it waits for its end.
+            # An evaluation pass reads the rows that a training pass has trained, so it waits for
+            # the end of the training pass.
             must_wait = current is not None and current.train and not owner.train
             if owner.staged is None and not must_wait:
                 owner.staged = self._thread.submit(self._stage, owner, owner.begun)
@@ -116,7 +117,7 @@ class Stager:
         times.count("key", AFTER, owner.free_ns, started)
         with times.time("stage"):
             if owner.to_count is not None:
-                # Not sooner: the parts of the pass before it are staged without these counts.
+                # Not earlier, because the parts of the pass before are staged without these counts.
                 owner.counted = self._table.count_keys(*owner.to_count)
                 owner.to_count = None
             part = owner.loaded.part(number)

@@ -1,4 +1,4 @@
-"""A trace of what every thread did, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+"""Writes a trace of all threads, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from paddlebox.errors import StoreError
+from paddlebox.store.files import store_errors
 
 MAX_EVENTS = 200_000  # about 25 MB of JSON
 
 
 class Tracer:
-    """Collects complete events of any thread. Past `max_events` the oldest go, so that a run of
-    any length ends with a file of bounded size.
+    """Collects the events of all threads. It keeps the newest `max_events`, so that the size of the
+    file is bounded for a run of any length.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
@@ -27,16 +27,16 @@ class Tracer:
     def add(
         self, name: str, category: str, begin_ns: int, end_ns: int, pass_number: int = 0
     ) -> None:
-        """An event of the calling thread. Times are of time.perf_counter_ns."""
-        # By name: a thread that takes the place of another, pass after pass, goes on in its line.
+        """Add an event of the calling thread. begin_ns, end_ns: from time.perf_counter_ns."""
+        # Threads are identified by name: one that replaces another continues the other's line.
         thread = threading.current_thread().name
-        self._added += 1  # of two threads at once one may be lost: only told, never relied on
+        self._added += 1  # not atomic: the reported number may be too small
         self._events.append((name, category, thread, begin_ns, end_ns - begin_ns, pass_number))
 
     def write(self, path: Path) -> None:
-        """Writes the trace, in the JSON object format of Chrome's trace events.
+        """Write the trace in the JSON object format of Chrome's trace events.
 
-        Raises: StoreError when the file cannot be written.
+        Raises: StoreError if the file cannot be written.
         """
         process = os.getpid()
         events = list(self._events)
@@ -65,8 +65,6 @@ class Tracer:
             "otherData": {"events_dropped": dropped},
             "traceEvents": lines,
         }
-        try:
+        with store_errors(str(path), "write the trace"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content))
-        except OSError as error:
-            raise StoreError(f"{path}: the trace cannot be written: {error.strerror}") from error

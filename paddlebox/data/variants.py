@@ -1,4 +1,4 @@
-"""Datasets by the names that PaddleBox and Paddle give them, and one that streams."""
+"""Datasets under the names of PaddleBox and Paddle, and one that streams."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from paddlebox.store.table_set import TableSet
 
 
 class BoxPSDataset(InMemoryDataset):
-    """PaddleBox's name for it; nothing is different."""
+    """PaddleBox's name for `InMemoryDataset`."""
 
 
 class PadBoxSlotDataset(BoxPSDataset):
-    """Page views come and go with the phase: no call of preprocess_instance or postprocess_instance
-    is needed."""
+    """Makes and undoes page views when the phase changes, so that no call of preprocess_instance or
+    postprocess_instance is needed."""
 
     def disable_shuffle(self) -> None:
-        """The passes loaded from now on keep the order of the files."""
+        """Keep the order of the files in the passes that are loaded from now on."""
         self._options.shuffle = False
 
     def disable_polling(self) -> None:
-        """Accepted, and nothing: one rank reads all files, several always share them out."""
+        """Accepted for compatibility, without effect. Several ranks always divide the files."""
 
     def batches(self) -> Iterator[Feed]:
         current, options = self._stager.current, self._options
@@ -38,16 +38,17 @@ class PadBoxSlotDataset(BoxPSDataset):
 
 
 class QueueDataset(Dataset):
-    """Streams: there is nothing to load first, `train_from_dataset` reads, trains and commits.
+    """Streams a list of files. Nothing is loaded first: `train_from_dataset` reads, trains and
+    commits.
 
-    Which rows the stream will need is not known before it has been read, and rows are staged before
-    they train. So it goes in windows, each of which is a pass of its own: window_files of the file
-    list, one unless set_window_files says otherwise. While one window trains, the next is read,
-    parsed and staged. Each window that trains commits a version when it ends, and one that fails
-    leaves the store at the window before; memory holds two windows.
+    Rows must be staged before they train, and the rows that files need are not known before the
+    files are read. So the stream is divided into windows, and each window is a pass. A window has
+    one file, or as many as `set_window_files` sets. While one window trains, the next is read,
+    parsed and staged, so that memory holds two windows. Each window commits a version when it ends.
+    If a window fails, the store stays at the window before.
 
         dataset.set_filelist(files)
-        paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once a file list
+        paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once per file list
     """
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
@@ -55,15 +56,16 @@ class QueueDataset(Dataset):
         self._window_files = 1
 
     def set_window_files(self, files: int) -> None:
-        """Files that make a window: more of them share rows, fewer come sooner."""
+        """Set the number of files in a window. More files share staged rows; fewer files start to
+        train sooner."""
         if files < 1:
             raise ValueError(f"set_window_files: expected at least 1, found {files}")
         self._window_files = files
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the file list, in order, each once.
+        """The batches of the file list, in order. Each is returned once.
 
-        Raises: PassError without a file list, or when it has been streamed already.
+        Raises: PassError without a file list, or if it was streamed already.
         """
         files, self._options.filelist = self._options.filelist, []
         if not files:
@@ -85,26 +87,26 @@ class QueueDataset(Dataset):
         self._loader.preload(self._options.initialised(), files, self.tracer)
 
     def abandon_pass(self, error: BaseException | None = None) -> None:
-        """Forgets the open window, where one is."""
+        """Discard the open window, if there is one."""
         if self._stager.current is not None:
             super().abandon_pass(error)
 
 
 def _refusal(call: str) -> Callable[..., NoReturn]:
-    """A method that says that a stream has no passes."""
+    """A method that raises a PassError, because a stream has no passes."""
 
     def refuse(self: QueueDataset, *arguments: Any, **named: Any) -> NoReturn:
         del self, arguments, named
         raise PassError(
-            f"{call}: a QueueDataset streams and has no passes to load: train_from_dataset is all "
-            "it takes; InMemoryDataset has passes"
+            f"{call}: a QueueDataset streams and has no passes to load: call only "
+            "train_from_dataset, or use an InMemoryDataset"
         )
 
     refuse.__name__ = call
     return refuse
 
 
-# Calls of InMemoryDataset that a program written for one may make of a QueueDataset.
+# Calls that a program written for InMemoryDataset may make.
 for _call in (
     *("preload_into_memory", "load_into_memory", "preload_into_disk", "load_into_disk"),
     *("begin_pass", "end_pass"),

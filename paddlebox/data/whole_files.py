@@ -1,5 +1,5 @@
-"""Whole files as the instances of one pass, without the rows of any table: for tools that look at
-files or evaluate them."""
+"""Loads whole files as the instances of one pass, without rows of a table, to inspect the files or
+evaluate on them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def load_files(
     reader: str,
     tables: tuple[int, ...] = (),
 ) -> LoadedPass:
-    """Instances in the order of the files.
+    """Load the instances, in the order of the files.
 
     Args:
-        reader: who wants them, for the error. tables: (S) of the sparse slots, where there are
-            several.
+        reader: the subject and verb of the error, such as "gate files are read".
+        tables: (S) the table of each sparse slot, if there are several tables.
 
-    Raises: DataError; ConfigError where the config's data come through a program of its own.
+    Raises: DataError; ConfigError if the config has a pipe_command or a parser.
     """
     data = config.data
     if data.pipe_command or data.parser:
         raise ConfigError(
-            f"{reader} without data.pipe_command and data.parser, which the config has"
+            f"{reader} without data.pipe_command and data.parser, but the config sets one of them"
         )
     options = LoadOptions(
         format=data.format,
@@ -42,7 +42,6 @@ def load_files(
         key_space=data.key_space,
         max_bad_line_ratio=data.max_bad_line_ratio,
         max_line_bytes=data.max_line_bytes,
-        retries=data.retries,
         tables=tables,
         instances=InstanceOptions(parse_logkey=data.logkey),
     )

@@ -1,7 +1,7 @@
-"""Ids of 0 in columns of integers.
+"""Finds ids of 0 in columns of integers.
 
-0 is padding, so an id of 0 is dropped. In text of slots that is a convention; but a column of a
-CSV, Parquet or Arrow file often numbers its values from 0, and then the user has to be told.
+An id of 0 is dropped, because 0 is padding by a convention of the text formats. But columns of CSV,
+Parquet and Arrow files often number their values from 0, and then the user must be warned.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +23,15 @@ Found = tuple[int, Counter[str]]  # rows, and ids of 0 in them by slot
 
 
 def zero_ids(path: str, config: Config, slots: Slots, at_least: int) -> tuple[int, dict[str, int]]:
-    """Looks for ids of 0 in the first rows of a file, in slots that are not hashed.
+    """Count ids of 0 in the first rows of a file, in slots that are not hashed.
 
     Args:
-        at_least: rows to look at; the last chunk is looked at as a whole.
+        at_least: number of rows to read. More rows may be read, because chunks are read as a whole.
 
-    Returns: how many rows were looked at, and by slot how many ids of 0 they hold; a slot without
-        one is left out. (0, {}) for formats in which 0 is padding by convention.
+    Returns: the number of rows read, and slot -> number of ids of 0, without slots that have none.
+        (0, {}) for formats in which 0 is padding by convention.
 
-    Raises: DataError naming a file that cannot be read.
+    Raises: DataError that names the file if it cannot be read.
     """
     looked = [slot for slot in slots.sparse if not (slot.hash or slot.made)]
     rows, found = 0, Counter[str]()
@@ -47,19 +48,19 @@ def _chunks(path: str, config: Config, slots: Slots, looked: list[Slot]) -> Iter
     if data.pipe_command or data.parser:
         return
     if data.format is Format.CSV:
-        for chunk in read_chunks(path, line_bytes=data.max_line_bytes, retries=data.retries):
+        for chunk in read_chunks(path, line_bytes=data.max_line_bytes):
             yield _of_csv(chunk.data.decode("utf-8", "replace"), slots, looked)
             return  # only the first one has the header
-    elif data.format in (Format.PARQUET, Format.ARROW):
+    elif data.format.is_columnar:
         options = LoadOptions(format=data.format, slots=slots, batch_size=1)
-        for piece in read_pieces(path, data.format, options.schema(), data.retries):
+        for piece in read_pieces(path, data.format, options.schema()):
             for batch in piece.batches():
                 yield _of_batch(batch, looked)
 
 
 def _of_csv(text: str, slots: Slots, looked: list[Slot]) -> Found:
     own = slots.csv
-    rows = csv.reader(text.splitlines()[own.skip :], delimiter=own.delimiter)
+    rows = _csv_rows(text.split("\n")[own.skip :], own.delimiter)
     names = next(rows, []) if own.header else own.columns or [slot.name for slot in slots.slots]
     places = {s.name: names.index(c) for s in looked if (c := s.column or s.name) in names}
     found, count = Counter[str](), 0
@@ -69,6 +70,15 @@ def _of_csv(text: str, slots: Slots, looked: list[Slot]) -> Found:
             cell = cells[place] if place < len(cells) else ""
             found[name] += "0" in cell and cell.split(own.list_separator).count("0")
     return count, +found
+
+
+def _csv_rows(lines: list[str], delimiter: str) -> Iterator[list[str]]:
+    """The cells of each line. As in the feeder's parser, a stray quote affects only its own line.
+    Malformed lines are left out here; the parser reports them."""
+    for line in lines:
+        if line := line.rstrip("\r"):
+            with suppress(csv.Error):
+                yield next(csv.reader([line], delimiter=delimiter))
 
 
 def _of_batch(batch: pa.RecordBatch, looked: list[Slot]) -> Found:

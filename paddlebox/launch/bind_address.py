@@ -2,8 +2,8 @@
 
     python -m paddlebox.launch.bind_address ...    # arguments of paddle.distributed.launch
 
-Nodes meet at that server. Paddle's own launcher binds it to every address of the host, without
-authentication: anyone who reaches it can register nodes.
+Nodes find each other through that server. Paddle's own launcher binds the server to every address
+of the host, without authentication: anyone who reaches the server can register nodes.
 """
 
 from __future__ import annotations

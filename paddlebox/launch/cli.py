@@ -1,7 +1,7 @@
 """The command lines of tools/train.py and tools/evaluate.py.
 
 The settings of the CPU libraries must be made before Paddle is imported (launch/process.py), and
-they depend on the config. So this module imports Paddle's users inside of functions.
+they depend on the config. So the modules that use Paddle are imported inside of functions.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         )
         begun = config if arguments.fresh else run_config.continuing(config, run_dir)
         prepare(begun.trainer, arguments.verbose)
-        from paddlebox.train import coordination, interrupt
+        from paddlebox.train import interrupt
         from paddlebox.train.run import train
 
         with (
             joined() as world,
             interrupt.remembered(),
-            coordination.stopped_with_others(world),
+            interrupt.stopped_with_others(world),
         ):
-            named = world.gather("run dir", str(run_dir).encode())[0].decode()
+            named = world.first("run dir", str(run_dir))
             summary = train(
                 config,
                 Path(named),
@@ -228,12 +228,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="with --dump: write the instance ids of the data (set_parse_ins_id), not numbers",
     )
-    parser.add_argument(
-        "--phase",
-        choices=[phase.value for phase in Phase],
-        default=Phase.UPDATE.value,
-        help="for a run with phases: the program that predicts",
-    )
+    run_arguments.add_phase(parser, "the program that predicts")
     arguments = run_arguments.parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")

@@ -4,21 +4,21 @@ They are environment variables that are read once, when Paddle is imported. So c
 Variables that the user has set are not changed.
 
 Measured on a 4-core AMD EPYC (family 26, AVX-512): a static program of a 300-400-400-400-1 MLP with
-Adam, median ms per step, the better of two runs. The three numbers are: nothing set; with
+Adam, median ms per step, the better of two runs. The three numbers are: with no variable set; with
 MKL_DEBUG_CPU_TYPE=7; and also with FLAGS_eager_delete_tensor_gb=-1.
 
     batch   1 thread            2 threads            4 threads
     512     28 / 9.3 / 6.6      95 / 6.8 / 5.0       82 / 6.0 / 5.1
     4096    264 / 57 / 48       812 / 33 / 34        481 / 40 / 28
 
-With all of them set and two other busy threads on the machine, batch 512 takes 6.9 / 4.8 / 68 ms
-and batch 4096 takes 51 / 57 / 404 ms with 1 / 2 / 4 threads. OpenMP threads wait for the slowest of
-them. With one thread per core no core is left for the feeder and the store, and four threads are
+With both variables set and two other busy threads on the machine, batch 512 takes 6.9 / 4.8 / 68 ms
+and batch 4096 takes 51 / 57 / 404 ms with 1 / 2 / 4 threads. OpenMP threads wait for the slowest
+thread. With one thread per core no core is left for the feeder and the store, and four threads are
 slower than one. So the default is half the cores.
 
-KMP_AFFINITY=granularity=fine,compact was measured and rejected: it gains at most a few percent on
-top of the above. It also pins the calling thread, whose children (feeder, store) then all share its
-core.
+KMP_AFFINITY=granularity=fine,compact was measured and rejected, because it gains at most a few
+percent more. It also pins the calling thread. The threads that this thread starts (feeder, store)
+then all share its core.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class CpuInfo:
     @staticmethod
     def read() -> CpuInfo:
         """Read this machine, the affinity mask of this process and the quota of its container."""
-        text = _text("/proc/cpuinfo")
+        text = file_text("/proc/cpuinfo")
         return CpuInfo.parse(
-            text, os.sched_getaffinity(0), parse_quota(_text("/sys/fs/cgroup/cpu.max"))
+            text, os.sched_getaffinity(0), parse_quota(file_text("/sys/fs/cgroup/cpu.max"))
         )
 
 
@@ -113,7 +113,7 @@ def keep_heaps_small() -> bool:
     Smaller arrays, such as a chunk of text or a batch, stay in the heap for reuse. The threshold of
     4 MiB was measured with 200,000 Criteo rows in batches of 4096:
 
-        threshold   page faults of training a pass   of loading it      peak of memory
+        threshold   page faults in training a pass   in loading a pass  peak of memory
         1 MiB       8,000 to 20,000                  7,000 to 15,000    1.05 GB
         4 MiB       a dozen                          300 to 2,000       1.05 GB
         8 MiB                                                           1.7 GB
@@ -170,7 +170,7 @@ def choose(
     else:
         threads = min(max(1, share // 2), _MAX_DENSE_THREADS)
         chosen["OMP_NUM_THREADS"] = Setting(
-            str(threads), f"of {share} cores, feeder and store need some"
+            str(threads), f"of {share} cores; the feeder and the store need the others"
         )
     if program is not Program.DYGRAPH:
         chosen["FLAGS_eager_delete_tensor_gb"] = Setting("-1", "static program, keeps its buffers")
@@ -196,7 +196,7 @@ def apply(
 
     Args:
         program: `trainer.program`.
-        dense_threads: as of `choose`.
+        dense_threads: as for `choose`.
         env: the environment to modify.
         cpu: the processor; None: that of this machine.
 
@@ -204,11 +204,11 @@ def apply(
 
     Raises:
         PassError: Paddle is already imported, so the settings would have no effect.
-        ConfigError: as of `choose`.
+        ConfigError: as for `choose`.
     """
     if "paddle" in sys.modules:
         raise PassError(
-            "CPU settings come before Paddle: it is imported already and has read its environment. "
+            "CPU settings: Paddle is imported already and has read its environment. "
             "Call paddlebox.launch.cpu.apply() before the first import of paddle"
         )
     lines = []
@@ -219,7 +219,7 @@ def apply(
             env[name] = value
             lines.append(f"{name}={value} ({why}; unset before)")
         elif env[name] != value:
-            lines.append(f"{name}={env[name]} (kept from the environment; {value} would be: {why})")
+            lines.append(f"{name}={env[name]} (from the environment, not {value}: {why})")
     return lines
 
 
@@ -227,7 +227,8 @@ def _is_true(flag: str) -> bool:
     return flag.strip().lower() in ("1", "true", "t", "yes", "y")
 
 
-def _text(path: str) -> str:
+def file_text(path: str) -> str:
+    """The content of a file; "" if it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -16,7 +16,7 @@ from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.arguments import number, parse
 from paddlebox.launch.process import guarded, prepare
-from paddlebox.launch.run_arguments import add_config
+from paddlebox.launch.run_arguments import add_config, add_phase
 
 if TYPE_CHECKING:
     from paddlebox.serving.gate import Gate
@@ -83,12 +83,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         action="store_true",
         help="with --apply: accept a version that deletes more than 20 %% of the live rows",
     )
-    parser.add_argument(
-        "--phase",
-        choices=[phase.value for phase in Phase],
-        default=Phase.UPDATE.value,
-        help="for a run with phases: the program to serve",
-    )
+    add_phase(parser, "the program to serve")
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
     gate.add_argument("--min-auc", type=number, default=0.0)
@@ -96,7 +91,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         "--max-copc-drift",
         type=number,
         default=0.0,
-        help="largest relative difference from the version shown now",
+        help="largest relative difference of COPC from that of the version shown now",
     )
     arguments = parse(parser, argv)
     if (arguments.path is None) != (arguments.from_save is not None):
@@ -106,7 +101,7 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     return arguments
 
 
-# The functions below import Paddle's users themselves, after the settings of Paddle are made.
+# The functions below import the modules that use Paddle, after the settings of Paddle are made.
 
 
 def _run(arguments: Any) -> Any:
@@ -128,6 +123,7 @@ def _run(arguments: Any) -> Any:
 
 
 def _gate(arguments: Any) -> Gate | None:
+    from paddlebox.config.alerts import Bounds
     from paddlebox.serving.gate import Gate
 
     bounds = arguments.min_auc or arguments.max_copc_drift
@@ -137,7 +133,9 @@ def _gate(arguments: Any) -> Gate | None:
         raise ConfigError("--gate-files needs --min-auc or --max-copc-drift")
     if not bounds:
         return None
-    return Gate(arguments.gate_files, arguments.min_auc, arguments.max_copc_drift)
+    drift = arguments.max_copc_drift
+    copc = Bounds(min_copc=max(0.0, 1 - drift), max_copc=1 + drift) if drift else Bounds()
+    return Gate(arguments.gate_files, copc, arguments.min_auc)
 
 
 def _chosen(arguments: Any) -> dict[str, Any]:
@@ -181,8 +179,8 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
         if is_run and kept is None and arguments.threshold is None:
             log.warning(
                 "%s: was made by an earlier release and does not say which rows it keeps; "
-                "assuming what a new export of the run keeps: %s. If it was made with "
-                "another --threshold, give it once more; from then on the file stores it",
+                "assuming the rows that a new export of the run keeps: %s. If the file was made "
+                "with another --threshold, give that threshold now; the file then stores it",
                 arguments.path,
                 filters_text(source.meta["filters"]),
             )
@@ -200,7 +198,7 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
 def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None) -> Any:
     """Open a run as a source. kept: the filters of the newest version of the export file."""
     from paddlebox.serving.source import RunSource
-    from paddlebox.train.resume import check_evaluated
+    from paddlebox.train.config_changes import check_evaluated
 
     source = RunSource(path, **chosen, filters=kept)
     try:

@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 from paddlebox.config import TrainerConfig
+from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.save import PublishConfig
 from paddlebox.launch.process import prepare
 
 
 def follow_main() -> int:
-    """Follow a folder of saves. The arguments are the folder, and a PublishConfig as JSON.
+    """Follow a folder of saves.
+
+    The arguments are the folder, and the sections `publish` and `alerts` as JSON.
 
     The process ignores SIGINT and SIGTERM, because they reach the trainer too. It ends when the
     trainer closes its standard input.
@@ -20,10 +23,11 @@ def follow_main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     saves, publish = Path(sys.argv[1]), PublishConfig.model_validate_json(sys.argv[2])
+    bounds = AlertsConfig.model_validate_json(sys.argv[3])
     prepare(TrainerConfig(dense_threads=1))
     from paddlebox.serving.follow import follow
 
-    follow(saves, publish, sys.stdin, sys.stdout)
+    follow(saves, publish, bounds, sys.stdin, sys.stdout)
     return 0
 
 

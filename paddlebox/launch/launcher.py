@@ -56,7 +56,9 @@ def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> ar
     if not found.rank.removeprefix("-").isdigit():
         raise ConfigError(f"--rank {found.rank}: expected a number")
     if int(found.nnodes) > 1 and not found.master:
-        raise ConfigError(f"--nnodes {found.nnodes} without --master HOST:PORT: nodes cannot meet")
+        raise ConfigError(
+            f"--nnodes {found.nnodes} without --master HOST:PORT: the nodes cannot find each other"
+        )
     if int(found.nnodes) > 2 and int(found.rank) < 0:
         raise ConfigError(
             f"--nnodes {found.nnodes} without --rank: the launcher would renumber the nodes at "

@@ -26,7 +26,7 @@ from paddlebox.errors import (
 from paddlebox.launch import cpu
 
 if TYPE_CHECKING:
-    from paddlebox.ranks import World
+    from paddlebox.store.coordinator import Coordinator
 
 log = logging.getLogger("paddlebox")
 
@@ -41,6 +41,14 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 )
 
 
+def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
+    """Set up the log and the CPU libraries. The arguments are those of `prepare`."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
+    for line in cpu.apply(trainer.program, trainer.dense_threads):
+        log.debug("%s", line)
+
+
 def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
     """Set up the log and the CPU libraries, then import Paddle.
 
@@ -48,10 +56,7 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
         trainer: the section `trainer` of the config.
         verbose: log at level DEBUG.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    log.setLevel(logging.DEBUG if verbose else logging.INFO)
-    for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.debug("%s", line)
+    configure(trainer, verbose)
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
@@ -68,7 +73,7 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[World]:
+def joined() -> Iterator[Coordinator]:
     """Join the ranks of this job. The end of the block waits for all ranks."""
     from paddlebox.ranks import World
 
@@ -97,7 +102,7 @@ def guarded(run: Callable[[], None]) -> int:
         print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that the docs use
         return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
-        if error.name not in ("paddle", "paddlebox._ops"):  # these say what to do
+        if error.name not in ("paddle", "paddlebox._ops"):  # the errors of these say what to do
             raise
         print(f"ImportError: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from paddlebox.config import Config, Slots, load_config
+from paddlebox.config import Config, Phase, Slots, load_config
 from paddlebox.errors import DataError
 from paddlebox.launch.arguments import parse
 from paddlebox.store import run_config
@@ -53,6 +53,16 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="KEY=VALUE",
         help="change values of the config: -o data.batch_size=1024 data.test_files=[a,b]",
+    )
+
+
+def add_phase(parser: argparse.ArgumentParser, program: str) -> None:
+    """Add --phase. program: a description of the program that it chooses."""
+    parser.add_argument(
+        "--phase",
+        choices=[phase.value for phase in Phase],
+        default=Phase.UPDATE.value,
+        help=f"for a run with phases: {program}",
     )
 
 
@@ -145,7 +155,7 @@ def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[st
         for path in (value,) if isinstance(value, str) else value:
             if _is_there(path) or (key not in read and not path.endswith(".py")):
                 continue
-            missing = f"nothing is at {path!r}, seen from {Path.cwd()}"
+            missing = f"nothing is at {path!r} in {Path.cwd()}"
             if key in given:
                 name = "--files" if with_files and key == "data.test_files" else f"-o {key}"
                 raise DataError(f"{name}: {missing}; expected a file or a glob: correct the path")

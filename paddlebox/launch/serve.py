@@ -7,16 +7,14 @@ import importlib.util
 import ipaddress
 import logging
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.launch import cpu
 from paddlebox.launch.arguments import number, parse
-from paddlebox.launch.process import guarded, prepare
+from paddlebox.launch.process import configure, guarded, prepare
 from paddlebox.launch.workers import keep_workers
 
 log = logging.getLogger("paddlebox")
@@ -97,11 +95,7 @@ def _run(arguments: Any) -> int:
             f"{arguments.path}: expected an export file, found none: tools/export.py RUN_DIR --out "
             "FILE makes one"
         )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    log.setLevel(logging.INFO)
-    trainer = TrainerConfig(dense_threads=arguments.threads)
-    for line in cpu.apply(trainer.program, trainer.dense_threads):
-        log.debug("%s", line)  # once, not in each worker
+    configure(TrainerConfig(dense_threads=arguments.threads))  # once, not in each worker
     # This module imports no Paddle. The workers import the modules that do.
     from paddlebox.serving.counters import Counters
 

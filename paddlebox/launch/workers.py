@@ -32,8 +32,8 @@ def keep_workers(
 ) -> int:
     """Run work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
 
-    A worker that dies is restarted. If one fails before any worker was ever ready, all are ended,
-    because none can serve. At the end each worker gets SIGTERM. A worker that has not
+    A worker that dies is restarted. If a worker fails before any worker was ever ready, all workers
+    are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
     ended after `grace_s` and two more seconds is killed; a second signal kills all at once.
 
     Args:

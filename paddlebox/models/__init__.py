@@ -98,14 +98,15 @@ def create_model(
         tasks: (T) the names of the labels.
         fields: the position of each slot; None if there are several tables.
 
-    Raises: ConfigError if there are several tables and the model supports one, if there are several
-        labels and the model has one output, or if `dense_scale` does not have W entries.
+    Raises: ConfigError if there are several tables and the model supports only one, if there are
+        several labels and the model has only one output, or if `dense_scale` does not have W
+        entries.
     """
     if len(tasks) > 1 and config.type not in _OF_SEVERAL_TASKS:
         able = ", ".join(model.value for model in _OF_SEVERAL_TASKS)
         raise ConfigError(
             f"slots.yaml has {len(tasks)} labels, {', '.join(tasks)}, but model.type "
-            f"{config.type.value} has one output: leave one, or use {able}"
+            f"{config.type.value} has one output: keep only one label, or use {able}"
         )
     if more and config.type not in _OF_SEVERAL_TABLES:
         able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)

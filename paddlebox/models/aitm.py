@@ -3,7 +3,7 @@
 
     q_t = f_t(x),  z_1 = q_1,  z_t = AIT(g_(t-1)(z_(t-1)), q_t),  logit_t = tower_t(z_t)
     AIT(p, q) = sum over u in {p, q} of w_u V(u),  w = softmax(<Q(u), K(u)> / sqrt(dim))
-    loss = sum_t weight_t mean CE + calibration * sum_(t>1) mean max(y_t - y_(t-1), 0)
+    loss = sum_t weight_t mean CE + 0.6 sum_(t>1) mean max(y_t - y_(t-1), 0)
 
 slots.yaml must list the labels in the order of the steps.
 """
@@ -21,6 +21,8 @@ from paddlebox.nn.functional import sigmoid, sum_over
 from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
+
+_CALIBRATION = 0.6  # weight of the loss of a task that is likelier than the one before
 
 
 class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -42,13 +44,12 @@ class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 class AITM(TaskModel):
     def __init__(self, config: AitmConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
-        dim, tasks = config.transfer_dim, range(self.tasks)
+        dim, tasks = config.output_dim, range(self.tasks)
         layers, widths = paddle.nn.LayerList, [*config.hidden, dim]
         self.networks = layers([Tower(self.width, widths, config.dropout) for _ in tasks])
         self.hand_on = layers([Tower(dim, [dim]) for _ in tasks[1:]])
         self.transfers = layers([_Transfer(dim) for _ in tasks[1:]])
         self.towers = layers([MLP(dim, config.tower, config.dropout) for _ in tasks])
-        self.calibration = config.calibration
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
@@ -61,10 +62,10 @@ class AITM(TaskModel):
 
     def loss(self, logits: Any, labels: Any) -> Any:
         summed = super().loss(logits, labels)
-        if self.tasks == 1 or self.calibration == 0:
+        if self.tasks == 1:
             return summed
         likely = sigmoid(logits)
         before = paddle.slice(likely, [1], [0], [self.tasks - 1])
         after = paddle.slice(likely, [1], [1], [self.tasks])
         over = paddle.mean(paddle.nn.functional.relu(after - before)) * float(self.tasks - 1)
-        return summed + self.calibration * over
+        return summed + _CALIBRATION * over

@@ -52,10 +52,10 @@ class AutoInt(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
             self.dense_vectors = self.create_parameter(
                 [inputs.dense_width, inputs.embedx_dim], dtype="float32"
             )
-        width = config.attention_heads * config.attention_dim
-        widths = [inputs.embedx_dim] + [width] * config.attention_layers
+        width = config.heads * config.head_dim
+        widths = [inputs.embedx_dim] + [width] * config.layers
         self.attention = paddle.nn.LayerList(
-            [_Attention(a, config.attention_heads, config.attention_dim) for a in widths[:-1]]
+            [_Attention(a, config.heads, config.head_dim) for a in widths[:-1]]
         )
         self.output = paddle.nn.Linear((inputs.slots + inputs.dense_width) * width, 1)
 

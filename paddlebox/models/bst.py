@@ -34,7 +34,7 @@ class BST(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.blocks = paddle.nn.LayerList(
             [
                 TransformerLayer(width, config.heads, config.head_dim, config.dropout)
-                for _ in range(config.blocks)
+                for _ in range(config.layers)
             ]
         )
         inputs_of_mlp = self.parts.others + places * width

@@ -29,10 +29,10 @@ class DCN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.linear = LinearPart(inputs.dense_width)
         self.tower = Tower(width, config.hidden, config.dropout)
         self.cross = paddle.nn.LayerList(
-            [paddle.nn.Linear(width, 1, bias_attr=False) for _ in range(config.cross_layers)]
+            [paddle.nn.Linear(width, 1, bias_attr=False) for _ in range(config.layers)]
         )
         self.biases = self.create_parameter(
-            [config.cross_layers, width], dtype="float32", default_initializer=zero
+            [config.layers, width], dtype="float32", default_initializer=zero
         )
         self.output = paddle.nn.Linear(width + self.tower.width, 1)
 

@@ -1,7 +1,7 @@
 """DCN V2 (Wang et al., WWW 2021), parallel: cross layers with a matrix each, beside an MLP.
 
     x_0 = [pooled, dense]     x_{l+1} = x_0 * (M_l(x_l) + b_l) + x_l     (*: elementwise)
-    M_l(x) = W x;  with low_rank r: U V^T x;  with cross_experts: sum_k softmax(G x)_k U_k V_k^T x
+    M_l(x) = W x;  with low_rank r: U V^T x;  with experts: sum_k softmax(G x)_k U_k V_k^T x
     logit = sum_s w_s + linear(dense) + w^T [x_L, tower(x_0)]
 
 n is the width of x_0; U and V are (n, r). This is the parallel structure of the paper, not the
@@ -50,10 +50,10 @@ class DCNv2(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
         self.tower = Tower(width, config.hidden, config.dropout)
         self.cross = paddle.nn.LayerList(
             [
-                _Matrix(width, config.low_rank, config.cross_experts)
+                _Matrix(width, config.low_rank, config.experts)
                 if config.low_rank
                 else paddle.nn.Linear(width, width)
-                for _ in range(config.cross_layers)
+                for _ in range(config.layers)
             ]
         )
         self.output = paddle.nn.Linear(width + self.tower.width, 1)

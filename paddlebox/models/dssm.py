@@ -1,12 +1,12 @@
 """DSSM (Huang et al., "Learning Deep Structured Semantic Models for Web Search using Clickthrough
 Data", CIKM 2013): a tower for the user, one for the item, and the cosine of their outputs.
 
-    u = user(x_u) / |user(x_u)|,   v = item(x_i) / |item(x_i)|,   logit = smoothing * u . v
+    u = user(x_u) / |user(x_u)|,   v = item(x_i) / |item(x_i)|,   logit = 10 u . v
 
 `loss: click` adds a bias to the logit and takes the mean cross entropy. `loss: in_batch` has no
-bias and takes the other items of the batch as the negatives, where the paper samples random ones:
+bias and takes the other items of the batch as negatives, whereas the paper samples random ones:
 
-    loss = mean_b click_b * -log(exp(smoothing * u_b . v_b) / sum_j exp(smoothing * u_b . v_j))
+    loss = mean_b click_b * -log(exp(10 u_b . v_b) / sum_j exp(10 u_b . v_j))
 
 It learns the order of the items. Its probabilities are not calibrated.
 """
@@ -27,6 +27,8 @@ from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
+
+_SMOOTHING = 10.0  # of the cosine
 
 
 class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -76,7 +78,7 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.item = _Tower(config.item, fields, self.sparse.width, config)
         of_clicks = config.loss is Matching.CLICK
         self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
-        self.smoothing, self.matching = config.smoothing, config.loss
+        self.matching = config.loss
         # User and item of the last call of forward, (B, output_dim) each.
         self.vectors: tuple[Any, Any] | None = None
 
@@ -85,17 +87,16 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         pooled = self.sparse(ids, offsets, show_click, plan)
         user, item = self.user(pooled, dense), self.item(pooled, dense)
         self.vectors = (user, item)
-        return sum_over(user * item, 1, keepdim=True) * self.smoothing + self.bias
+        return sum_over(user * item, 1, keepdim=True) * _SMOOTHING + self.bias
 
     def loss(self, logits: Any, labels: Any) -> Any:
         if self.matching is Matching.CLICK:
             return log_loss(logits, labels)
         assert self.vectors is not None  # logits come from a call of forward
         user, item = self.vectors
-        every = matmul(user, item, transpose_y=True) * self.smoothing  # (B, B)
-        own = sum_over(user * item, 1, keepdim=True) * self.smoothing
-        # The exponents are at most twice the smoothing, and the config bounds it, so that no float
-        # overflows. The product with ones sums over the batch: a static program does not know its
-        # size.
+        every = matmul(user, item, transpose_y=True) * _SMOOTHING  # (B, B)
+        own = sum_over(user * item, 1, keepdim=True) * _SMOOTHING
+        # The exponents are at most 20, so no float overflows. The product with ones sums over the
+        # batch: a static program does not know its size.
         among = matmul(exp(every - own), paddle.ones_like(own))
         return paddle.mean(labels * log(among))

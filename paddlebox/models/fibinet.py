@@ -29,6 +29,8 @@ from paddlebox.nn import (
 
 paddle = ops.paddle
 
+_REDUCTION = 3  # slots for each unit of the hidden layer that weighs them, as in the paper
+
 
 class _Products(paddle.nn.Layer):  # type: ignore[misc, name-defined]
     """(v_i W) * v_j for all i < j: (B, S, D) -> (B, pairs, D)."""
@@ -56,7 +58,7 @@ class FiBiNET(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.sparse = inputs.pooled_slots(config.use_cvm)
 
         self.linear = LinearPart(inputs.dense_width)
-        squeezed = max(1, inputs.slots // config.senet_reduction)
+        squeezed = max(1, inputs.slots // _REDUCTION)
         self.squeeze = paddle.nn.Linear(inputs.slots, squeezed, bias_attr=False)
         self.excite = paddle.nn.Linear(squeezed, inputs.slots, bias_attr=False)
         self.products = paddle.nn.LayerList(

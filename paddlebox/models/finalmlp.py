@@ -40,9 +40,9 @@ class FinalMLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         self.outputs = paddle.nn.LayerList(
             [paddle.nn.Linear(config.hidden[-1], 1, bias_attr=bias) for bias in (None, False)]
         )
-        part = config.hidden[-1] // config.fusion_heads
-        self.fusion = self.create_parameter([config.fusion_heads, part, part], dtype="float32")
-        self.parts = [-1, config.fusion_heads, part]
+        part = config.hidden[-1] // config.heads
+        self.fusion = self.create_parameter([config.heads, part, part], dtype="float32")
+        self.parts = [-1, config.heads, part]
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

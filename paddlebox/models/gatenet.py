@@ -4,8 +4,8 @@
     h = tower([g_1 r_1, ..., g_S r_S, dense])
     logit = sum_s w_s + linear(dense) + w^T h
 
-g_s is one number with `gate: vector`, else one number for each float of r_s. With `hidden_gates`
-the output a of each hidden layer becomes a * sigmoid(a U).
+g_s is one number with `gate: vector`, else one number for each float of r_s. The output a of each
+hidden layer of the tower becomes a * sigmoid(a U).
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.layers = paddle.nn.LayerList(
             [Tower(a, [b], config.dropout) for a, b in pairwise(widths)]
         )
-        gated = config.hidden if config.hidden_gates else ()
         self.hidden_gates = paddle.nn.LayerList(
-            [paddle.nn.Linear(a, a, bias_attr=False) for a in gated]
+            [paddle.nn.Linear(a, a, bias_attr=False) for a in config.hidden]
         )
         self.output = paddle.nn.Linear(widths[-1], 1)
 
@@ -45,8 +44,7 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
         x = flat(pooled * sigmoid(paddle.einsum("bsd,sde->bse", pooled, self.gates)), dense)
-        for number, layer in enumerate(self.layers):
+        for layer, gate in zip(self.layers, self.hidden_gates, strict=True):
             x = layer(x)
-            if len(self.hidden_gates):
-                x = x * sigmoid(self.hidden_gates[number](x))
+            x = x * sigmoid(gate(x))
         return self.linear(weights_of(pooled, self.sparse), dense) + self.output(x)

@@ -2,8 +2,8 @@
 
     logit = sum_s w_s + linear(dense)
 
-w_s is embed_w of slot s, summed over its ids. The model does not read embedx, so that embedx_dim 1
-is enough. With the rule ftrl for embed it is the model of that paper.
+w_s is embed_w of slot s, summed over its ids. The model does not read embedx, so embedx_dim 1 is
+enough. With the rule ftrl for embed it is the model of that paper.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ paddle = ops.paddle
 
 
 class _Block(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    def __init__(self, inputs: int, mask: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.reads = Tower(inputs, [mask])
-        self.mask = paddle.nn.Linear(mask, inputs)
+        self.reads = Tower(inputs, [inputs])
+        self.mask = paddle.nn.Linear(inputs, inputs)
         self.linear = paddle.nn.Linear(inputs, outputs, bias_attr=False)
         self.norm = paddle.nn.LayerNorm(outputs)
 
@@ -50,11 +50,10 @@ class MaskNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.linear = LinearPart(inputs.dense_width)
         self.norm = paddle.nn.LayerNorm(inputs.embedx_dim)
         width = inputs.width(self.sparse.width)
-        mask = max(1, round(config.mask_reduction * width))
         self.blocks = paddle.nn.LayerList(
-            [_Block(width, mask, config.mask_dim) for _ in range(config.mask_blocks)]
+            [_Block(width, config.output_dim) for _ in range(config.layers)]
         )
-        self.mlp = MLP(config.mask_blocks * config.mask_dim, config.hidden, config.dropout)
+        self.mlp = MLP(config.layers * config.output_dim, config.hidden, config.dropout)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

@@ -23,12 +23,10 @@ paddle = ops.paddle
 class MMoE(TaskModel):
     def __init__(self, config: MmoeConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
-        experts = [
-            Tower(self.width, config.hidden, config.dropout) for _ in range(config.mixed_experts)
-        ]
+        experts = [Tower(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
         tasks = range(self.tasks)
         self.experts = paddle.nn.LayerList(experts)
-        self.gates = paddle.nn.LayerList([Gate(self.width, config.mixed_experts) for _ in tasks])
+        self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])
         self.towers = paddle.nn.LayerList(
             [MLP(experts[0].width, config.tower, config.dropout) for _ in tasks]
         )

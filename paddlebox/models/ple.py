@@ -32,7 +32,7 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
             made = [Tower(inputs, config.hidden, config.dropout) for _ in range(count)]
             return paddle.nn.LayerList(made)
 
-        own, shared = config.task_experts, config.shared_experts
+        own, shared = config.task_experts, config.experts
         self.own = paddle.nn.LayerList([experts(own) for _ in range(tasks)])
         self.shared = experts(shared)
         self.gates = paddle.nn.LayerList([Gate(inputs, own + shared) for _ in range(tasks)])
@@ -59,8 +59,8 @@ class PLE(TaskModel):
     def __init__(self, config: PleConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
         width, levels = self.width, []
-        for number in range(config.levels):
-            levels.append(_Level(config, width, self.tasks, number == config.levels - 1))
+        for number in range(config.layers):
+            levels.append(_Level(config, width, self.tasks, number == config.layers - 1))
             width = levels[-1].width
         self.levels = paddle.nn.LayerList(levels)
         self.towers = paddle.nn.LayerList(

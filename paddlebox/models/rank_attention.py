@@ -27,11 +27,11 @@ class RankAttention(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
         self.dense_width = inputs.dense_width
         self.width = inputs.width(self.sparse.width)  # N
         self.enable_input_bp = config.enable_input_bp
-        one = paddle.nn.initializer.XavierUniform(self.width, config.attended_dim)
+        one = paddle.nn.initializer.XavierUniform(self.width, config.output_dim)
         self.pairs = self.create_parameter(
-            [MAX_RANK * MAX_RANK * self.width, config.attended_dim], default_initializer=one
+            [MAX_RANK * MAX_RANK * self.width, config.output_dim], default_initializer=one
         )
-        self.mlp = MLP(self.width + config.attended_dim, config.hidden, config.dropout)
+        self.mlp = MLP(self.width + config.output_dim, config.hidden, config.dropout)
 
     def forward(
         self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any, rank_offset: Any

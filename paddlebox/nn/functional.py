@@ -1,4 +1,4 @@
-"""Paddle functions that do not build in old-IR programs, in a form that does; and pair indices."""
+"""Replacements for Paddle functions that do not build in old-IR programs; also pair indices."""
 
 from __future__ import annotations
 

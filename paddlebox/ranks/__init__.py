@@ -1,28 +1,28 @@
-"""Several ranks that train one model: each owns a range of the hash order, with a store of its own.
+"""Several ranks that train one model. Each owns a key range, with a store of its own.
 
-world.py                who there is, waiting for each other, small things gathered
-lane.py                 arrays between every two ranks
-many_ranks.py           the exchanges of a set of tables
-sharded.py              of one table, whose rows all ranks reach: keys once a pass
-plans.py                what a pass and its steps exchange, as it is known ahead
-step_planner.py         finds it for some batches at a time
+world.py                the coordinator of several ranks
+job_store.py            small messages between all ranks
+host.py                 memory that the ranks of a host share
+channel.py              arrays between every two ranks
+sharded.py              a table whose rows all ranks use: keys once per pass
+plans.py                what a pass and its steps exchange, as planned
+step_planner.py         plans the steps of some batches at a time
 stepping.py             each step: rows before it, gradients after it
 exchange.py             rows from their owners, gradients to them
-batch_rows.py           where the rows of a batch are: on the host, or on a GPU
-prefetch.py             rows that travel a step earlier
-two_level.py            the same exchange, with what a node's ranks ask and send merged first
+two_level.py            the same exchange, merged within each node first
+batch_rows.py           the rows of a batch: on the host, or on a GPU
+prefetch.py             rows that are fetched a step early
 quantize.py             rows and gradients in fewer bytes
-rows_without_embedx.py  those of rows without an embedx
+rows_without_embedx.py  messages for rows without an embedx
 ids.py                  row ids in fewer bytes
 nodes.py                which ranks share a node
-routes.py               ways from one GPU of a machine to another
-traffic.py              bytes that were sent
-dense.py                gradients of dense parameters, summed
-dense_modes.py          some of them only, or averages of the parameters now and then
-reshard.py              the rows of some ranks as the stores of another number of them
+routes.py               routes between the GPUs of a machine
+traffic.py              counts of sent bytes
+dense.py                sums of dense gradients
+dense_modes.py          other ways to agree on dense parameters
+reshard.py              moves rows to the stores of another number of ranks
 """
 
-from paddlebox.ranks.many_ranks import ManyRanks
 from paddlebox.ranks.world import World
 
-__all__ = ["ManyRanks", "World"]
+__all__ = ["World"]

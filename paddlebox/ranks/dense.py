@@ -1,4 +1,4 @@
-"""Gradients of dense parameters over all ranks: each rank's mean, weighted by its instances."""
+"""Sums the gradients of dense parameters over all ranks, weighted by the ranks' instances."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from paddlebox._call import call
 
 paddle = _native.paddle
 
-#: Fed to programs of several ranks: (1) float32, the rank's instances of all in this step.
+#: Input of programs on several ranks: (1) float32, this rank's share of the step's instances.
 SHARE = "box_share"
 
 
 def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False) -> list[Any]:
-    """The gradients of the mean over the instances of all ranks; in dygraph and in PIR programs.
+    """The gradients of the mean loss over the instances of all ranks.
+
+    It works in dygraph and in PIR programs. All gradients go into one message, because a call of
+    Gloo takes as long as sending 100 KB. On one host, the message goes through shared memory; from
+    a GPU, through Paddle's NCCL.
 
     Args:
-        gradients: of this rank's mean loss, float32. share: (1) as `SHARE`. on_gpu: where they are.
-
-    One message for all of them: on Gloo a call costs as much as a hundred kilobytes. Where all
-    ranks are on one host it goes through the memory that they share, from a GPU by Paddle's NCCL.
+        gradients: float32 gradients of this rank's mean loss.
+        share: (1) `SHARE`.
+        on_gpu: whether the gradients are on a GPU.
     """
     if not on_gpu and _native.core.HostGroup.sums_here():
         of_all = {"Gradients": list(gradients), "Share": share}
@@ -33,7 +36,7 @@ def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False)
 
 
 def split_gradient(flat: Any, like: Sequence[Any]) -> list[Any]:
-    """What of (n) values one after the other is each one's, in its shape."""
+    """Split (n) concatenated values into tensors with the shapes of `like`."""
     shapes = [list(one.shape) for one in like]
     sizes = [_size(shape) for shape in shapes]
     parts = paddle.split(flat, sizes) if len(sizes) > 1 else [flat]

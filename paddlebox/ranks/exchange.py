@@ -1,14 +1,14 @@
-"""Exchange: rows from their owners and gradients to them, from each rank to each.
+"""Exchange: fetches rows from their owners and sends gradients to them, directly between ranks.
 
-An owner adds up what the ranks have merged in the order of ranks, and applies its rule once.
+An owner adds up the merged gradients in the order of ranks, and applies its rule once.
 
-Letters: R = ranks, u = unique rows of a batch, P = 3 + D + E columns of a row, E those of its
+Letters: R = ranks, u = unique rows of a batch, P = 3 + D + E columns of a row, E of them in the
 expand part.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,27 +16,31 @@ from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks import rows_without_embedx as bare_rows
+from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.ids import pack_ids, unpack_ids
-from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.rows_without_embedx import THIN, Bare
 from paddlebox.ranks.traffic import Traffic
-from paddlebox.ranks.world import World
+
+if TYPE_CHECKING:
+    from paddlebox.ranks.world import World
 
 core = _native.core
 
-_BY_SHOWS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2, Rule.FTRL)  # table.show_scale
-_WITH_MOMENTUM = (Rule.ADAM, Rule.SHARED_ADAM)
-
 
 class Exchange:
-    """Of one table. What takes a lane is called on it, by all ranks in the same order.
+    """The exchange of one table.
+
+    Methods with the argument `channel` are collective and run on that channel, except `end`.
 
     Args:
-        native: the core's table of this rank's own range. config: of that table.
-        traffic: counts what is sent.
+        native: the core's table of this rank's range.
+        config: the config of that table.
+        world: the ranks.
+        options: how the ranks exchange.
+        traffic: counts sent bytes.
     """
 
     def __init__(
@@ -47,35 +51,36 @@ class Exchange:
         self._columns = 3 + config.embedx_dim + config.expand_dim  # P
         self._row_format = RowFormat(options.rows, self._columns)
         self._gradient_format = RowFormat(options.gradients, self._columns)
-        self._feedback = self._gradient_format.narrow and options.error_feedback
-        # Within a host whole rows of float32 take less time than looking for those that are bare.
-        # Rounded or late gradients would differ in what is left of a bare row's: there always.
+        self._feedback = self._gradient_format.quantized
+        # Within a host, sending whole float32 rows takes less time than finding bare rows.
+        # If gradients are rounded or late, the embedx of bare rows is always left out. Otherwise
+        # the embedx gradients of a bare row would leave rounding errors.
         self._between_nodes = (
             not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
         )
-        #: Whether rows without an embedx travel without one.
+        #: Whether messages leave the embedx of bare rows out (rows_without_embedx.py).
         self.leaves_out = (
             self._between_nodes
-            or self._row_format.narrow
-            or self._gradient_format.narrow
-            or options.ahead > 0
+            or self._row_format.quantized
+            or self._gradient_format.quantized
+            or options.staleness > 0
         )
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
 
-    def all_to_all(self, lane: Lane, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
-        """As `Lane.exchange`. what: it is counted as."""
+    def all_to_all(self, channel: Channel, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
+        """`Channel.exchange`, counted under the name `what`."""
         self._traffic.add(what, out)
-        return lane.exchange(out)
+        return channel.exchange(out)
 
     # ---- once a pass
 
-    def way_of(self, rows: list[np.ndarray], lane: Lane) -> Any:
-        """`ShardedPass.way` of a training pass. rows: (R) int32, of this rank's keys at owners."""
-        del rows, lane
+    def way_of(self, rows: list[np.ndarray], channel: Channel) -> Any:
+        """`ShardedPass.way` of a training pass. rows: (R) int32 rows of the keys at owners."""
+        del rows, channel
 
     def begin(self, staged: ShardedPass) -> None:
-        """Steps are of this pass from here on."""
+        """Start a pass."""
         self._stamp, self._residual = staged.stamp, None
         if staged.train and self._feedback:
             self._residual = self._new_residual(staged)
@@ -84,39 +89,39 @@ class Exchange:
         return Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
 
     def forget(self) -> None:
-        """What rounding has left of the pass's gradients is lost."""
+        """Drop the rounding errors of the pass."""
         self._residual = None
 
-    def end(self, lane: Lane) -> None:
-        """Gives the owners what rounding has left of the pass's gradients. Not on the lane."""
+    def end(self, channel: Channel) -> None:
+        """Send the owners the rounding errors of the pass. Not called on the channel."""
         residual, self._residual = self._residual, None
-        # A step of Adam moves a row by its momentum, far more than what a rounding has left.
-        if residual is not None and not {rule for rule, _ in self._rules} & {*_WITH_MOMENTUM}:
-            lane.meet("flush")
-            lane.do(self._flush, residual, lane)
+        # A step of Adam moves a row by its momentum, which is far larger than a rounding error.
+        if residual is not None and not any(rule.has_momentum for rule, _ in self._rules):
+            channel.meet("flush")
+            channel.do(self._flush, residual, channel)
 
     @property
     def _rules(self) -> list[tuple[Rule, int]]:
-        """Of embed_w, embedx and expand, with how many columns each has."""
+        """The rules of embed_w, embedx and expand, with their numbers of columns."""
         config = self._config
         found = [
             (config.embed.rule, 1),
             (config.embedx.rule, config.embedx_dim),
-            (config.expand.rule, config.expand_dim),
+            (config.embedx.rule, config.expand_dim),
         ]
         return [(rule, columns) for rule, columns in found if columns]
 
-    def _flush(self, residual: Residual, lane: Lane) -> None:
+    def _flush(self, residual: Residual, channel: Channel) -> None:
         rows, left = residual.left()
         form = self._gradient_format
-        ids = self.all_to_all(lane, "left", rows)
+        ids = self.all_to_all(channel, "left", rows)
         packed = [form.pack(np.insert(part, 1, 0.0, axis=1)).reshape(-1) for part in left]
         values = [
             np.delete(form.unpack(flat.reshape(-1, form.record_bytes)), 1, axis=1)  # no click
-            for flat in self.all_to_all(lane, "left", packed)
+            for flat in self.all_to_all(channel, "left", packed)
         ]
         scaled = [
-            self._config.show_scale and rule in _BY_SHOWS
+            self._config.show_scale and rule.divides_by_shows
             for rule, columns in self._rules
             for _ in range(columns)
         ]
@@ -129,59 +134,73 @@ class Exchange:
     # ---- each batch
 
     def request(
-        self, staged: ShardedPass, wanted: list[list[np.ndarray]], lane: Lane
+        self, staged: ShardedPass, wanted: list[list[np.ndarray]], channel: Channel
     ) -> list[Asked]:
-        """Tells owners which rows are wanted of them.
+        """Tell the owners which rows this rank needs.
 
         Args:
-            wanted: (steps, R) int32 rows at each owner.
+            staged: the pass.
+            wanted: (steps, R) the int32 row ids that this rank needs from each owner.
+            channel: the channel.
+
+        Returns: (steps) the row ids of this rank that each rank needs.
         """
         del staged
         ranks = self.world.size
         counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int64)
-        heads = self.all_to_all(lane, "ids", [counts[:, rank] for rank in range(ranks)])
+        heads = self.all_to_all(channel, "ids", [counts[:, rank] for rank in range(ranks)])
         asked = self._send_ids(
-            lane, [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)]
+            channel,
+            [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)],
         )
         of_rank = [
             np.split(found, np.cumsum(head)[:-1]) for found, head in zip(asked, heads, strict=True)
         ]
         return [Asked([parts[step] for parts in of_rank]) for step in range(len(wanted))]
 
-    def _send_ids(self, lane: Lane, out: list[np.ndarray]) -> list[np.ndarray]:
-        """As `all_to_all`, of row ids."""
+    def _send_ids(self, channel: Channel, out: list[np.ndarray]) -> list[np.ndarray]:
+        """`all_to_all` for row ids."""
         if not self._between_nodes:
-            return self.all_to_all(lane, "ids", out)
-        packed = self.all_to_all(lane, "ids", [pack_ids(ids) for ids in out])
+            return self.all_to_all(channel, "ids", out)
+        packed = self.all_to_all(channel, "ids", [pack_ids(ids) for ids in out])
         return [unpack_ids(ids) for ids in packed]
 
     # ---- each step
 
-    def fetch(self, step: Step, lane: Lane) -> np.ndarray:
-        """(u, P) float32 rows of a batch, from their owners."""
-        return self._from_owners(lane, step.asked, step.counts, step.bare)
+    def fetch(self, step: Step, channel: Channel) -> np.ndarray:
+        """(u, P) float32 rows of a batch from their owners."""
+        return self._from_owners(channel, step.asked, step.counts, step.bare)
 
     def fetch_some(
-        self, step: Step, lane: Lane, asked: list[np.ndarray], own: np.ndarray
+        self, step: Step, channel: Channel, asked: list[np.ndarray], own: np.ndarray
     ) -> np.ndarray:
-        """As `fetch`, of some rows. asked: (R) bool of step.asked. own: (u) bool, those that come
-        here."""
+        """Fetch some rows of a batch.
+
+        Args:
+            step: the step.
+            channel: the channel.
+            asked: (R) bool, by row of `step.asked`: the rows to send.
+            own: (u) bool: the rows to fetch.
+        """
         ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
         of_owner = np.split(own, np.cumsum(step.counts)[:-1])
         counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
         bare = None if step.bare is None else Bare()
-        mine = self._from_owners(lane, ids, counts, bare)
+        mine = self._from_owners(channel, ids, counts, bare)
         if step.bare is not None and bare is not None:
             step.bare.asked[np.concatenate(asked)], step.bare.own[own] = bare.asked, bare.own
         return mine
 
     def _from_owners(
-        self, lane: Lane, asked: list[np.ndarray], counts: list[int], bare: Bare | None
+        self, channel: Channel, asked: list[np.ndarray], counts: list[int], bare: Bare | None
     ) -> np.ndarray:
         """(sum of counts, P) float32 rows from their owners.
 
         Args:
-            asked: (R) int32 rows of this rank. counts: (R) of rows from each. bare: filled.
+            channel: the channel.
+            asked: (R) int32 rows of this rank to send to each rank.
+            counts: (R) number of rows from each owner.
+            bare: is filled in; None: send whole rows.
         """
         ids, form = np.concatenate(asked), self._row_format
         sizes = [len(of_rank) for of_rank in asked]
@@ -190,37 +209,50 @@ class Exchange:
         if bare is None:
             mine = form.empty(sum(counts))
             out = np.split(form.pack(rows), np.cumsum(sizes)[:-1])
-            self._pass_on(lane, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
+            self._pass_on(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
         bits = bare_rows.bits_room(counts)
-        self._pass_on(lane, "rows", bare_rows.packed(bare.asked, sizes), bits)
+        self._pass_on(channel, "rows", bare_rows.packed(bare.asked, sizes), bits)
         bare.own = bare_rows.unpacked(bits, counts)
         whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, :THIN]
         into = bare_rows.room(bare.own, counts, form.record_bytes)
-        self._pass_on(lane, "rows", bare_rows.joined(whole, thin, bare.asked, sizes), into)
+        self._pass_on(channel, "rows", bare_rows.joined(whole, thin, bare.asked, sizes), into)
         whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
-    def give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
-        """Takes (u, P) gradients to the owners of their rows, who apply them."""
-        self._to_owners(step, lane, merged, step.places, step.counts)
+    def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
+        """Send (u, P) merged gradients to the owners, which apply them."""
+        self._to_owners(step, channel, merged, step.places, step.counts)
 
     def _to_owners(
-        self, step: Step, lane: Lane, merged: np.ndarray, places: np.ndarray, counts: list[int]
+        self,
+        step: Step,
+        channel: Channel,
+        merged: np.ndarray,
+        places: np.ndarray,
+        counts: list[int],
     ) -> None:
-        """Args: places: (n) int32 of the residual. counts: (R) of gradients to each."""
+        """Send (n, P) gradients to the owners of their rows.
+
+        Args:
+            step: the step.
+            channel: the channel.
+            merged: the gradients, in the order of owners.
+            places: (n) int32 rows of the residual.
+            counts: (R) number of gradients for each owner.
+        """
         sizes, form, bare = [len(ids) for ids in step.asked], self._gradient_format, step.bare
         if bare is None:
             out = np.split(self._pack_gradients(merged, places), np.cumsum(counts)[:-1])
             records = form.empty(sum(sizes))
-            self._pass_on(lane, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
+            self._pass_on(channel, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
             out = bare_rows.joined(whole, merged[bare.own, :THIN], bare.own, counts)
             into = bare_rows.room(bare.asked, sizes, form.record_bytes)
-            self._pass_on(lane, "gradients", out, into)
+            self._pass_on(channel, "gradients", out, into)
             whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes)
             gradients = bare_rows.spread(form.unpack(whole), thin, bare.asked)
         core.push_planned(self._native, step.push, gradients)
@@ -233,8 +265,8 @@ class Exchange:
         return self._gradient_format.pack(gradients[which])
 
     def _pass_on(
-        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
+        self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> None:
-        """Swaps with those that rows are asked of and given to. out, into: (R)."""
+        """Exchange with the ranks that own rows or need them. out, into: (R)."""
         self._traffic.add(what, out)
-        lane.swap(out, into)
+        channel.swap(out, into)

@@ -1,17 +1,19 @@
-"""Row ids between nodes, in fewer bytes: the rows of a step come in ascending order, so that most
-differ little from the one before. Each difference is a varint: seven bits a byte, the lowest first,
-the eighth set where another byte follows; its sign is the lowest bit (zigzag).
+"""Row ids in fewer bytes, for messages between nodes.
+
+The rows of a step are ascending, so most ids differ little from the previous id. Each difference is
+a zigzag varint, with the sign in its lowest bit. Each byte holds seven bits, the lowest bits first.
+The eighth bit of a byte is set if another byte follows.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-_BYTES = 5  # of the longest: 33 bits
+_BYTES = 5  # of the longest varint: 33 bits
 
 
 def pack_ids(ids: np.ndarray) -> np.ndarray:
-    """(any) uint8. ids: (n) int32."""
+    """Pack (n) int32 ids. Returns uint8 of any length."""
     steps: np.ndarray = np.diff(ids.astype(np.int64), prepend=0)
     left = ((steps << 1) ^ (steps >> 63)).astype(np.uint64)
     sizes = np.ones(len(ids), np.int64)
@@ -27,7 +29,7 @@ def pack_ids(ids: np.ndarray) -> np.ndarray:
 
 
 def unpack_ids(packed: np.ndarray) -> np.ndarray:
-    """(n) int32."""
+    """Unpack what `pack_ids` returned: (n) int32."""
     ends = np.flatnonzero(packed < 128)
     starts = np.append(0, ends[:-1] + 1)[: len(ends)]
     sizes = ends - starts + 1

@@ -8,12 +8,14 @@ from paddlebox.errors import ConfigError
 
 
 def ranks_per_node(size: int, given: int = 0) -> int:
-    """How many ranks a node has: the first so many are on the first node, and so on.
+    """The number of ranks per node. The first node has the first ranks, and so on.
 
     Args:
-        size: of the world. given: ranks.per_node; 0: as the launcher has named their hosts.
+        size: number of all ranks.
+        given: `ranks.per_node`; 0: count the ranks on each host that the launcher names.
 
-    Raises: ConfigError for nodes of different numbers of ranks.
+    Raises:
+        ConfigError: nodes have different numbers of ranks.
     """
     if given:
         if size % given:
@@ -22,13 +24,14 @@ def ranks_per_node(size: int, given: int = 0) -> int:
     endpoints = [e for e in os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",") if e]
     hosts = [endpoint.rsplit(":", 1)[0] for endpoint in endpoints]
     if len(hosts) != size:
-        return size  # no launcher said so: one node
+        return size  # not started by the launcher: one node
     per_node = hosts.count(hosts[0])
     if any(
         hosts[rank] != hosts[rank - rank % per_node] for rank in range(size)
     ) or size != per_node * len(set(hosts)):
         raise ConfigError(
-            f"the ranks' hosts are {', '.join(hosts)}: expected nodes of equally many ranks, one "
-            "after the other; launch each with the same --nproc_per_node, or set ranks.per_node"
+            f"the ranks' hosts are {', '.join(hosts)}: expected the same number of ranks on each "
+            "node, one node after the other; launch each with the same --nproc_per_node, or set "
+            "ranks.per_node"
         )
     return per_node

@@ -1,4 +1,4 @@
-"""What the ranks of a table exchange in a pass, and in each of its steps, as it is known ahead.
+"""What the ranks exchange for a table in a pass and in each of its steps, as planned ahead.
 
 Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch.
 """
@@ -12,52 +12,51 @@ import numpy as np
 
 from paddlebox.ranks.prefetch import Late
 from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.store.one_rank import BESIDE
+from paddlebox.store.coordinator import BESIDE
 from paddlebox.store.staged import StagedPass
 
-Feed = dict[str, Any]
-#: Of a feed: how the step is exchanged. Taken out before a program sees the feed.
+#: Key in a feed: the `Step`. It is removed before a program gets the feed.
 STEP = f"{BESIDE}step"
 
 
 @dataclass(frozen=True)
 class ShardedPass(StagedPass):
-    """A pass whose rows are up at their owners; `row_of_key` are places among this rank's keys."""
+    """A pass whose rows are staged at their owners. `row_of_key` are positions in `keys`."""
 
-    shard: StagedPass | None = None  # of this rank's own range, for all ranks
+    shard: StagedPass | None = None  # the rows of this rank's range, for all ranks
     keys: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))  # (K) ascending
     row_at_owner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (K)
     bounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R + 1) of owners
-    way: Any = None  # what a subclass of `Exchange` needs to know beside it
+    way: Any = None  # what a subclass of `Exchange` adds
 
     @property
     def own(self) -> StagedPass:
-        """The pass of this rank's own range."""
+        """The pass of this rank's range."""
         assert self.shard is not None
         return self.shard
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step asks this rank for."""
+    """The rows that a step needs from this rank."""
 
-    rows: list[np.ndarray]  # int32, by who asks
-    way: Any = None  # what a subclass of `Exchange` needs to know beside it
+    rows: list[np.ndarray]  # (R) int32, by the rank that needs them
+    way: Any = None  # what a subclass of `Exchange` adds
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch exchanges."""
+    """What a step exchanges."""
 
-    stamp: int
-    instances: int  # of this rank; 0: it only serves the others
-    all_instances: int  # of all ranks
-    keys: np.ndarray  # (u) uint64
-    places: np.ndarray  # (u) int32 of the pass's keys
-    counts: list[int]  # (R) of the u rows, which are in the order of owners
+    stamp: int  # of the pass
+    instances: int  # instances of this rank; 0: it only serves the others
+    all_instances: int  # instances of all ranks
+    keys: np.ndarray  # (u) uint64, in the order of owners
+    places: np.ndarray  # (u) int32 positions in the keys of the pass
+    counts: list[int]  # (R) number of these rows at each owner
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
-    way: Any = None  # of `Asked`
-    late: Late | None = None  # where the other rows travel early: between hosts
-    bare: Bare | None = None  # where rows without an embedx travel without one
-    following: Step | None = None  # whose rows this one fetches; not in asynchronous training
+    way: Any = None  # `Asked.way`
+    late: Late | None = None  # the rows to fetch late; None: no row is fetched early
+    bare: Bare | None = None  # None if messages do not leave embedx out (rows_without_embedx.py)
+    following: Step | None = None  # the next step, whose rows this step fetches

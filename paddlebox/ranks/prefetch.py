@@ -1,8 +1,8 @@
-"""Rows that travel early: while the dense part of a step computes, rows of the next one come from
-their owners, but for those that this step changes, which follow when their owner has changed them.
-A rank sees the same bits as without.
+"""Fetches rows a step early, while the dense part of the previous step computes.
 
-Only an owner knows what all ranks change; it tells each, ahead of steps, which rows are late.
+*Late* rows are the rows that the previous step changes. They are fetched after their owner has
+changed them, so a rank gets the same bits as without prefetching. Only the owner knows which of its
+rows the ranks change. It tells each rank ahead of the steps which rows are late.
 
 Letters: R = ranks, u = unique rows of a batch.
 """
@@ -16,17 +16,18 @@ import numpy as np
 
 
 class Late(NamedTuple):
-    """Of one step."""
+    """Which rows of a step are late."""
 
-    asked: list[np.ndarray]  # (R) bool: of the rows that each rank asks of this owner
-    own: np.ndarray  # (u) bool: of those that this rank asks of all owners
+    asked: list[np.ndarray]  # (R) bool, by row that each rank needs from this one
+    own: np.ndarray  # (u) bool, by row that this rank needs
 
 
 class Changes:
-    """Which rows of an owner the step before changes.
+    """Tracks which rows of this owner the previous step changes.
 
     Args:
-        rows: of the owner, in this pass. train: False: steps change nothing.
+        rows: number of the owner's rows in this pass.
+        train: whether steps change rows.
     """
 
     def __init__(self, rows: int, train: bool) -> None:
@@ -34,8 +35,13 @@ class Changes:
         self._before: list[np.ndarray] = []
 
     def late(self, asked: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(R) bool: of the rows that each rank asks for in the next step, those that the step
-        before it changes. asked: (R) int32, -1 for no row; each step once, in their order."""
+        """Find the late rows of the next step. Call it once per step, in order.
+
+        Args:
+            asked: (R) int32 rows that each rank needs, -1 for none.
+
+        Returns: (R) bool.
+        """
         late = [self._changed[ids] & (ids >= 0) for ids in asked]
         if self._train:
             for ids in self._before:
@@ -47,13 +53,19 @@ class Changes:
 
 
 def pack(late: Sequence[Sequence[np.ndarray]], rank: int) -> np.ndarray:
-    """What an owner tells a rank, of several steps: one bit a row. late: of each step (R) bool."""
+    """Pack the late rows of several steps for a rank, one bit per row. late: (steps, R) bool."""
     return np.packbits(np.concatenate([of_step[rank] for of_step in late]))
 
 
 def unpack(found: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Of each step (u) bool. found: (R) what each owner has packed. counts: (steps, R) int64 of
-    rows that were asked of each owner."""
+    """Unpack what the owners packed.
+
+    Args:
+        found: (R) the bits of each owner.
+        counts: (steps, R) int64 number of rows that this rank needs from each owner.
+
+    Returns: (steps) (u) bool.
+    """
     parts = [
         np.split(np.unpackbits(bits, count=int(of_owner.sum())), np.cumsum(of_owner)[:-1])
         for bits, of_owner in zip(found, counts.T, strict=True)

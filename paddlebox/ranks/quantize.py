@@ -1,7 +1,7 @@
-"""Rows and gradients in fewer bytes: the formats of ops/ranks/narrow.h, and what rounding loses.
+"""Rows and gradients in fewer bytes (ops/ranks/quantize.h), and their rounding errors.
 
-Letters: P = 3 + D + E columns [show, click, embed_w, embedx..., expand...]; expand travels as more
-of embedx would.
+Letters: R = ranks, P = 3 + D + E columns [show, click, embed_w, embedx..., expand...]. The expand
+part is sent as if it were more columns of embedx.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ core = _native.core
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How rows of P float32 travel.
+    """The format in which rows of P float32 values are sent.
 
-    A rank's own rows go through it too: a row has one value in a step, whoever asked for it.
+    A rank converts its own rows too, so a row has the same value on all ranks in a step.
     """
 
     wire: Wire
     columns: int  # P
 
     @property
-    def narrow(self) -> bool:
+    def quantized(self) -> bool:
         return self.wire is not Wire.FLOAT32
 
     @property
     def record_bytes(self) -> int:
-        if not self.narrow:
+        if not self.quantized:
             return 4 * self.columns
         return int(core.wire_bytes(self.wire.value, self.columns))
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
-        """(n, width) records of (n, P) float32 rows; the rows themselves for float32."""
-        if not self.narrow:
+        """(n, record_bytes) uint8 records of (n, P) float32 rows; with float32, the rows."""
+        if not self.quantized:
             return rows
         packed: np.ndarray = core.pack_rows(self.wire.value, np.ascontiguousarray(rows))
         return packed
 
     def unpack(self, records: np.ndarray) -> np.ndarray:
-        """(n, P) float32. records: as packed, or their bytes."""
-        if not self.narrow:
+        """(n, P) float32 rows. records: from `pack`, or their bytes."""
+        if not self.quantized:
             return records.view(np.float32)
         rows: np.ndarray = core.unpack_rows(
             self.wire.value, np.ascontiguousarray(records), self.columns
@@ -54,34 +54,41 @@ class RowFormat:
         return rows
 
     def empty(self, count: int) -> np.ndarray:
-        """Room for records that arrive."""
-        if not self.narrow:
+        """A buffer to receive `count` records in."""
+        if not self.quantized:
             return np.empty((count, self.columns), np.float32)
         return np.empty((count, self.record_bytes), np.uint8)
 
 
 class Residual:
-    """What rounding has taken of gradients in a pass, for each row that this rank sends any of: it
-    is added to the row's next gradient, and what is left at the end goes to the owners as it is.
+    """The rounding errors of the gradients that this rank sends in a pass, by row.
+
+    The error of a row is added to its next gradient. At the end of the pass, the remaining errors
+    are sent to the owners.
 
     Args:
-        rows: (K) int32 rows at their owners, -1 for none. bounds: (R + 1) which are whose.
+        form: the format of gradients.
+        rows: (K) int32 rows at their owners, -1 for none.
+        bounds: (R + 1) the range of each owner in rows.
     """
 
     def __init__(self, form: RowFormat, rows: np.ndarray, bounds: np.ndarray) -> None:
         self._form, self._rows, self._bounds = form, rows, bounds
-        self._kept = np.zeros((len(rows), form.columns - 1), np.float32)  # shows, then what is lost
+        self._kept = np.zeros((len(rows), form.columns - 1), np.float32)  # shows, then errors
 
     def pack(self, gradients: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """As `RowFormat.pack`, with what is kept of the rows at `places` (n) int32 of the K."""
+        """`RowFormat.pack` with error feedback. places: (n) int32 positions of the rows in K."""
         packed: np.ndarray = core.pack_with_residual(
             self._form.wire.value, np.ascontiguousarray(gradients), places, self._kept
         )
         return packed
 
     def left(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """(R) rows of each owner that something is left for, and (R) of it: (n, P - 1) float32, the
-        shows that a row's last gradient was sent with, then [embed_w, embedx...]."""
+        """(R) the rows of each owner with remaining errors, and (R) these errors.
+
+        The errors are (n, P - 1) float32: the shows of the row's last gradient, then [embed_w,
+        embedx...].
+        """
         rows, kept = [], []
         for rank in range(len(self._bounds) - 1):
             of_rank = slice(int(self._bounds[rank]), int(self._bounds[rank + 1]))
@@ -94,14 +101,15 @@ class Residual:
 def sum_of_left(
     rows: list[np.ndarray], left: list[np.ndarray], scaled: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What an owner has to apply of `Residual.left` of all ranks, added up in their order.
+    """The remaining errors of all ranks as gradients, added up in the order of ranks.
 
     Args:
-        scaled: (P - 2) of each column from embed_w on: whether its rule divides a gradient by the
+        rows: (R) rows of `Residual.left` of each rank.
+        left: (R) their errors.
+        scaled: (P - 2) for each column from embed_w on, whether its rule divides a gradient by the
             shows of its push.
 
-    Returns (n) rows, and (n, P) gradients without a show or a click, divided by the shows that they
-    would have been divided by.
+    Returns: (n) rows, and (n, P) gradients with show and click 0, already divided by the shows.
     """
     ids, values = np.concatenate(rows), np.concatenate(left)
     if len(ids) == 0:

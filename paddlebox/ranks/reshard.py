@@ -1,8 +1,8 @@
-"""A model of some ranks as the stores of another number of them: what each has of a range.
+"""Writes the rows of a key range from the stores of another number of ranks.
 
-Segments are in the order of hashes, so a range of rows is read without the rest. A row comes with
-its place in the clock of life events, and with its delta_score; counts of feasigns that have no row
-yet come as the blocks of the range (ops/table/admission.h). Nothing of the old stores changes.
+Segments are sorted by hash, so a range is read without the other rows. A row keeps its position in
+the sequence of life events and its delta_score. The counts of feasigns without a row are copied
+in blocks of keys (ops/table/admission.h). The old stores do not change.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 from paddlebox import heartbeat
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
+from paddlebox.store.coordinator import key_ranges
 from paddlebox.store.files import table_folder
-from paddlebox.store.first_version import FirstVersion, commit_moved
+from paddlebox.store.first_version import FirstVersion, commit_resharded
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.tiered_table import TieredTable
 
-_BLOCK = 64  # counters of the admission filter that belong to one stretch of keys
+_BLOCK = 64  # counters of the admission filter for consecutive keys
 Range = tuple[int, int]  # first and last key
 
 
 def overlapping(own: Range, size: int) -> list[int]:
-    """Which of so many ranks have keys of a range."""
+    """The ranks, of `size` ranks, that own keys of a range."""
     return [r for r, (low, high) in enumerate(key_ranges(size)) if low <= own[1] and own[0] <= high]
 
 
@@ -44,21 +44,28 @@ def write_range(
     ranks: int,
     options: TableOptions,
 ) -> int:
-    """Makes the store of a range in folder, which is new, of versions of one pass.
+    """Create the store of a key range from versions of one pass.
 
     Args:
-        sources: (store, version) of the ranks that have keys of the range, in their order.
-        configs: of the tables, the default one first. options: of the run that goes on with it.
-        version: the number of its first version. ranks: that there are from now on.
+        sources: (store, version) of the ranks that own keys of the range, in the order of ranks.
+        configs: the tables, the default one first.
+        own: the range.
+        folder: the folder of the new store.
+        version: number of its first version.
+        ranks: the new number of ranks.
+        options: options of the tables.
 
-    Returns: rows of all tables.
+    Returns: the number of rows of all tables.
 
-    Raises: StoreError for versions that do not belong together; ConfigError for another layout;
-        OutOfSpaceError; CorruptionError.
+    Raises:
+        StoreError: the versions do not belong together.
+        ConfigError: they have another layout.
+        OutOfSpaceError: the rows do not fit on the disk.
+        CorruptionError: a store is damaged.
     """
     first = [_record(store, number) for store, number in sources]
     rows, tables = 0, dict[str, int]()
-    for config in [*configs[1:], configs[0]]:  # the default one names the others
+    for config in [*configs[1:], configs[0]]:  # last: its version names theirs
         name = "" if config is configs[0] else config.name
         if name and name not in first[0].tables:
             continue  # nothing was trained in it yet
@@ -98,7 +105,7 @@ def _write_table(
 ) -> int:
     events = max((record.events for record in records), key=len)
     for (store, _), record in zip(sources, records, strict=True):
-        if record.events != events[: len(record.events)]:  # one may be an event behind
+        if record.events != events[: len(record.events)]:  # a rank may lack the last event
             raise StoreError(
                 f"{store}: version {record.version} has seen other life events than {sources[0][0]}"
                 ": they are not ranks of one model"
@@ -130,14 +137,17 @@ def _write_table(
             config_hash=before.config_hash,
             config=before.config,
         )
-        commit_moved(table, before, own_rows)
+        commit_resharded(table, before, own_rows)
     return imported.rows
 
 
 def counts_of(counts: Sequence[np.ndarray], own: Range) -> np.ndarray:
-    """The filter of a range. Each rank has counted its own keys, so that of a block that two share
-    the sums are those of both; where a range ends inside one, estimates stay too high, never too
-    low."""
+    """The admission filter of a key range.
+
+    Each old rank counted only its own keys. If two of them share a block, their counts are
+    added. If the range ends inside a block, the block also counts keys outside of the range.
+    Estimates may then be too high, but never too low.
+    """
     size = counts[0].size
     begin, end = (key * (size // _BLOCK) >> 64 for key in own)
     cut = slice(begin * _BLOCK, (end + 1) * _BLOCK)

@@ -1,9 +1,9 @@
-"""Which way rows go from one GPU of a machine to another, from what `nvidia-smi topo -m` prints.
+"""Routes between the GPUs of a machine, computed from the output of `nvidia-smi topo -m`.
 
-Two GPUs with NVLink between them talk directly. Two without it, as half of the pairs of a cube
-mesh, go through a third that has links to both, where one does; otherwise through the host. In an
-exchange every GPU sends to every other at once, so of several third ones that is taken which leaves
-the busier of its two links least busy.
+Two GPUs that NVLink connects exchange directly. Other pairs, such as half of the pairs of a cube
+mesh, go through a third GPU with links to both, or through the host if there is none. In an
+exchange every GPU sends to every other at the same time. So a route goes through the third GPU
+whose busier link has the least load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")  # nvidia-smi underlines its header
 
 @dataclass(frozen=True)
 class Route:
-    """From one GPU to another."""
+    """A route from one GPU to another."""
 
     gpus: tuple[int, ...]  # from first to last: (a, b), or (a, c, b) over NVLink
     by_host: bool = False
@@ -37,7 +37,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Topology:
-    """links: (N, N) NVLinks between GPUs a and b, in each direction; 0: none."""
+    """links: (N, N) number of NVLinks between GPUs a and b, in each direction."""
 
     links: tuple[tuple[int, ...], ...]
 
@@ -51,12 +51,16 @@ class Topology:
             if self.links[a][b] != self.links[b][a]:
                 raise ConfigError(
                     f"GPU{a} has {self.links[a][b]} NVLinks to GPU{b}, and GPU{b} "
-                    f"{self.links[b][a]} to GPU{a}: expected as many"
+                    f"{self.links[b][a]} to GPU{a}: expected equal numbers"
                 )
 
     @staticmethod
     def parse(text: str) -> Topology:
-        """Raises: ConfigError for a text that is not the matrix of `nvidia-smi topo -m`."""
+        """Read the matrix of `nvidia-smi topo -m`.
+
+        Raises:
+            ConfigError: the text is not such a matrix.
+        """
         lines = [_UNDERLINE.sub("", line).split() for line in text.splitlines()]
         header = next((words for words in lines if words and _GPU.match(words[0])), [])
         count = sum(1 for word in header if _GPU.match(word))
@@ -98,8 +102,10 @@ def _links(name: str, cells: list[str], other: int) -> int:
 def busy(
     topology: Topology, routes: Mapping[tuple[int, int], Route]
 ) -> dict[tuple[int, int], float]:
-    """What each direction of NVLink between two GPUs carries in an exchange where every GPU sends
-    one unit to every other: units a link."""
+    """The load of the links from GPU a to GPU b, in units per link.
+
+    Every GPU sends one unit to every other GPU.
+    """
     load: dict[tuple[int, int], float] = {}
     for route in routes.values():
         if not route.by_host:
@@ -109,7 +115,7 @@ def busy(
 
 
 def choose_routes(topology: Topology) -> dict[tuple[int, int], Route]:
-    """A route for every ordered pair. Every process that asks finds the same ones."""
+    """A route for every ordered pair. Every process computes the same routes."""
     links = topology.links
     routes = {(a, b): Route((a, b)) for a, b in topology.pairs() if links[a][b]}
     load = busy(topology, routes)
@@ -124,7 +130,7 @@ def choose_routes(topology: Topology) -> dict[tuple[int, int], Route]:
         def busiest(c: int, a: int = a, b: int = b) -> float:
             return max(load[a, c] + 1.0 / links[a][c], load[c, b] + 1.0 / links[c][b])
 
-        c = min(thirds, key=busiest)  # of equals the lowest
+        c = min(thirds, key=busiest)  # the lowest of equal ones
         for leg in ((a, c), (c, b)):
             load[leg] += 1.0 / links[leg[0]][leg[1]]
         routes[a, b] = Route((a, c, b))

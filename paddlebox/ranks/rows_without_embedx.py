@@ -1,11 +1,11 @@
-"""Bare rows: those without an embedx (`table.embedx_threshold`) travel without one, and so do their
-gradients. A rank sees the bits that it would see with whole ones: what an owner has not created
-reads as zeros, and of a gradient of it nothing is left.
+"""Messages that leave out the embedx of bare rows and of their gradients.
 
-Only owners know which rows are bare; before rows they tell, one bit a row. A message has the whole
-ones first, as their format says, then [show, click, embed_w] of the bare ones, as float32.
+A *bare* row has no embedx yet (`table.embedx_threshold`). A rank gets the same bits as with whole
+rows: an embedx that does not exist reads as zeros, and its gradient is ignored. Only the owner
+knows which rows are bare. It sends one bit per row before the rows. A message has the whole rows
+first, in their format, then [show, click, embed_w] of the bare rows as float32.
 
-Letters: n = rows of all messages, R = messages, w = whole ones, b = bare ones, P = columns.
+Letters: n = rows of all messages, R = messages, w = whole rows, b = bare rows, P = columns.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ _NOTHING = np.empty(0, np.bool_)
 
 @dataclass
 class Bare:
-    """Of a step's rows; filled when they are fetched, for their gradients go the same way."""
+    """Which rows of a step are bare. It is filled in when the rows are fetched.
 
-    asked: np.ndarray = field(default_factory=lambda: _NOTHING)  # bool, of this owner, by who asks
-    own: np.ndarray = field(default_factory=lambda: _NOTHING)  # bool, that this rank asks for
+    The messages with the gradients of the step leave out the embedx of the same rows.
+    """
+
+    asked: np.ndarray = field(default_factory=lambda: _NOTHING)  # bool, rows that this owner sends
+    own: np.ndarray = field(default_factory=lambda: _NOTHING)  # bool, rows that this rank needs
 
     @staticmethod
     def of(asked: int, own: int) -> Bare:
-        """To be filled in parts."""
+        """For rows that are fetched in several parts."""
         return Bare(np.zeros(asked, np.bool_), np.zeros(own, np.bool_))
 
 
 def packed(bare: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-    """(R) what goes to each: one bit a row. bare: (n) bool. counts: (R)."""
+    """(R) one bit per row for each rank. bare: (n) bool. counts: (R) rows for each rank."""
     return [np.packbits(part) for part in np.split(bare, np.cumsum(counts)[:-1])]
 
 
 def bits_room(counts: Sequence[int]) -> list[np.ndarray]:
-    """(R) where such come in."""
+    """(R) buffers for the bits of `packed`. counts: (R) rows from each rank."""
     return [np.empty((count + 7) // 8, np.uint8) for count in counts]
 
 
 def unpacked(bits: Sequence[np.ndarray], counts: Sequence[int]) -> np.ndarray:
-    """(n) bool."""
+    """(n) bool: the bits of all ranks. counts: (R) rows from each rank."""
     parts = [np.unpackbits(b, count=int(n)) for b, n in zip(bits, counts, strict=True)]
     return np.concatenate(parts).astype(np.bool_)
 
@@ -51,7 +54,14 @@ def unpacked(bits: Sequence[np.ndarray], counts: Sequence[int]) -> np.ndarray:
 def joined(
     whole: np.ndarray, thin: np.ndarray, bare: np.ndarray, counts: Sequence[int]
 ) -> list[np.ndarray]:
-    """(R) messages. whole: (w, any) records. thin: (b, 3) float32. bare: (n) bool. counts: (R)."""
+    """(R) messages.
+
+    Args:
+        whole: (w, any) records of the whole rows.
+        thin: (b, 3) float32 columns of the bare rows.
+        bare: (n) bool.
+        counts: (R) rows of each message.
+    """
     ends = np.cumsum(_bare_of(bare, counts))[:-1]
     thin_parts = np.split(_bytes(thin), ends)
     whole_parts = np.split(_bytes(whole), np.cumsum(counts)[:-1] - ends)
@@ -62,7 +72,7 @@ def joined(
 
 
 def room(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[np.ndarray]:
-    """(R) where messages come in."""
+    """(R) buffers for messages of `joined`."""
     thin = _bare_of(bare, counts)
     return [
         np.empty(int((n - b) * record_bytes + b * 4 * THIN), np.uint8)
@@ -73,7 +83,7 @@ def room(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[np.
 def parted(
     messages: Sequence[np.ndarray], bare: np.ndarray, counts: Sequence[int], record_bytes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(w, record_bytes) uint8 and (b, 3) float32, of all messages."""
+    """Split messages: (w, record_bytes) uint8 and (b, 3) float32, in the order of messages."""
     cuts = [int(n - b) * record_bytes for n, b in zip(counts, _bare_of(bare, counts), strict=True)]
     whole = np.concatenate([m[:cut] for m, cut in zip(messages, cuts, strict=True)])
     thin = np.concatenate([m[cut:] for m, cut in zip(messages, cuts, strict=True)])
@@ -81,7 +91,7 @@ def parted(
 
 
 def spread(whole: np.ndarray, thin: np.ndarray, bare: np.ndarray) -> np.ndarray:
-    """(n, P) float32 of (w, P) and (b, 3): zeros where a bare one has nothing."""
+    """(n, P) float32 rows of (w, P) whole and (b, 3) bare ones, padded with zeros."""
     rows = np.zeros((len(bare), whole.shape[1]), np.float32)
     rows[~bare] = whole
     rows[bare, :THIN] = thin
@@ -89,13 +99,13 @@ def spread(whole: np.ndarray, thin: np.ndarray, bare: np.ndarray) -> np.ndarray:
 
 
 def _bare_of(bare: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """(R) how many bare ones each message has."""
+    """(R) the number of bare rows of each message."""
     before = np.concatenate([[0], np.cumsum(bare)])
     ends = np.cumsum(counts)
     return np.diff(before[np.concatenate([[0], ends])])
 
 
 def _bytes(records: np.ndarray) -> np.ndarray:
-    """(n, any) uint8 of the same memory."""
+    """(n, any) uint8 view of the same memory."""
     size = records.shape[1] * records.itemsize
     return np.ascontiguousarray(records).view(np.uint8).reshape(len(records), size)

@@ -1,15 +1,16 @@
-"""ShardedTable: the part of a table that a rank owns, and the way to the parts of the others.
+"""ShardedTable: a table of which this rank owns a key range, with access to the rows of all ranks.
 
-A rank owns a range of the hash order, in a store of its own. The keys of a pass are sorted by hash,
-so what a rank needs of an owner is one slice of them:
+Each range has its own store. The keys of a pass are sorted by hash, so the keys that a rank needs
+from an owner are one slice:
 
-    once a pass   keys to their owners; row ids back (here)
-    each batch    the row ids that it needs, to their owners, ahead of its step (step_planner.py)
-    each step     rows before it, between hosts most of them in the step before (prefetch.py);
-                  what the push has merged after it, and at once the rows of the next step:
-                  what a rank does between steps makes no other wait (stepping.py, exchange.py)
+    once per pass  keys go to their owners, and row ids come back (here)
+    each batch     the ids of its rows go to the owners, ahead of its step (step_planner.py)
+    before a step  its rows come from the owners; between hosts, most of them come during the
+                   previous step (prefetch.py)
+    after a step   merged gradients go to the owners; the rows of the next step follow at once, so
+                   that a rank's work between steps delays no other rank (stepping.py, exchange.py)
 
-Operators see the rows of one batch (ops/table/batch_table.h), and know of no other rank.
+Operators see only the rows of one batch (ops/table/batch_table.h).
 
 Letters: R = ranks, K = keys of a pass on this rank.
 """
@@ -17,18 +18,22 @@ Letters: R = ranks, K = keys of a pass on this rank.
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paddlebox import _native
 from paddlebox.ranks.batch_rows import batch_rows
+from paddlebox.ranks.channel import CHANNELS
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
 from paddlebox.ranks.stepping import Stepping
-from paddlebox.ranks.world import LANES, World
-from paddlebox.store.one_rank import key_ranges
+from paddlebox.store.coordinator import key_ranges
 from paddlebox.store.tiered_table import TieredTable
+
+if TYPE_CHECKING:
+    from paddlebox.ranks.world import World
 
 core = _native.core
 
@@ -36,32 +41,33 @@ _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 
 
 def range_starts(size: int) -> np.ndarray:
-    """(size) uint64: where the range of each rank begins in the hash order."""
+    """(R) uint64: the start of each rank's range in the hash order."""
     return np.array([first for first, _ in key_ranges(size)], np.uint64)
 
 
 class ShardedTable:
-    """Args:
-    table: of the rank's own range; programs pull and push the rows of every rank.
-    exchange: of that table. inputs: as of `StepPlanner`.
+    """`stage`, `count_keys` and `end` are collective (store/coordinator.py).
 
-    Every call that goes through all ranks (stage, count_keys, end, gather) is made by all of them
-    in the same order.
+    Args:
+        table: the table of this rank's range. Programs pull and push rows of all ranks.
+        world: the ranks.
+        exchange: the exchange of that table.
+        inputs: the argument of `StepPlanner`.
     """
 
     def __init__(self, table: TieredTable, world: World, exchange: Exchange, inputs: str) -> None:
         self._table, self.exchange = table, exchange
-        self._starts, self._size = range_starts(world.size), world.size
-        self._staging, asking, self._lane, ahead = (world.lane(name) for name in LANES)
-        self.asking = StepPlanner(asking, exchange, inputs)
-        table.native.unregister()  # operators find the batch by the table's name
+        self._starts = range_starts(world.size)
+        self._staging, asking, self._channel, early = (world.channels[name] for name in CHANNELS)
+        self.planner = StepPlanner(asking, exchange, inputs)
+        table.native.unregister()  # operators find the batch under the table's name instead
         batch = batch_rows(table.config, table.options.hbm_place, table.options.threads)
-        self.stepping = Stepping(self._lane, ahead, exchange, batch, inputs)
+        self.stepping = Stepping(self._channel, early, exchange, batch, inputs)
 
     def stage(
         self, keys: np.ndarray, slots: np.ndarray | None, *, train: bool, day: int
     ) -> ShardedPass:
-        """As `TieredTable.stage`; keys: (K) those of this rank's instances, of every range."""
+        """`TieredTable.stage`. keys: (K) the keys of this rank's instances, of all ranges."""
         self._staging.meet("stage")
         return self._staging.do(self._stage, keys, slots, train, day)
 
@@ -97,7 +103,7 @@ class ShardedTable:
         )
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
-        """As `TieredTable.count_keys`; the counts of all ranks are added up by the owners."""
+        """`TieredTable.count_keys`. Owners add up the counts of all ranks."""
         self._staging.meet("count")
         return self._staging.do(self._count_keys, keys, counts)
 
@@ -112,31 +118,23 @@ class ShardedTable:
         return self._table.count_keys(merged, sums)
 
     def _bounds(self, keys: np.ndarray) -> np.ndarray:
-        """(R + 1) where the range of each owner begins among keys."""
+        """(R + 1) the start of each owner's range in keys, and the end of the last one."""
         return np.append(np.searchsorted(keys, self._starts), len(keys))
 
     def _to_owners(self, bounds: np.ndarray, by_key: np.ndarray) -> list[np.ndarray]:
-        """(R) what every rank has for this one's range, of what is by key."""
+        """Send values by key to the owners. Returns (R) what each rank sends to this owner."""
         of_owner = [by_key[a:b] for a, b in itertools.pairwise(bounds.tolist())]
         return self.exchange.all_to_all(self._staging, "keys", of_owner)
 
     def end(self) -> None:
-        """Every gradient of the pass has been applied when this returns, and what rounding took of
-        them."""
+        """Wait until all gradients of the pass, and their rounding errors, have been applied."""
         self.stepping.settle()
-        self.exchange.end(self._lane)
+        self.exchange.end(self._channel)
 
     def drop(self) -> None:
-        """Forgets what of the open pass is on its way."""
+        """Forget rows and gradients of the open pass that are on their way."""
         self.exchange.forget()
         self.stepping.drop()
-
-    def gather(self, mine: bytes) -> list[bytes]:
-        """(R) what each rank gives."""
-        self._lane.meet("gather")
-        array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes may be written
-        found = self._lane.do(self._lane.exchange, [array] * self._size)
-        return [theirs.tobytes() for theirs in found]
 
     def close(self) -> None:
         self.stepping.close()

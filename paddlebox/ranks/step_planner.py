@@ -1,4 +1,4 @@
-"""StepPlanner: what the steps of batches exchange, found ahead of them on a lane of its own.
+"""StepPlanner: plans what steps exchange, some batches ahead, on its own channel.
 
 Letters: R = ranks, u = unique rows of a batch.
 """
@@ -12,48 +12,55 @@ from concurrent.futures import Future
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.lane import Lane
-from paddlebox.ranks.plans import STEP, Feed, ShardedPass, Step
+from paddlebox.ranks.plans import STEP, ShardedPass, Step
 from paddlebox.ranks.prefetch import Changes, Late, pack, unpack
 from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.store.one_rank import BESIDE
+from paddlebox.store.coordinator import BESIDE, Feed
 
 core = _native.core
 
-_BATCHES_A_MESSAGE = 8  # whose row ids travel together
-_BATCHES_FIRST = 2  # of a pass, which waits for them: those of a step and of the one after it
+_BATCHES_A_MESSAGE = 8  # batches whose row ids are sent together
+# The pass waits for its first message, so this message has only the first two steps.
+_BATCHES_FIRST = 2
 
 
 class StepPlanner:
-    """Args:
-    inputs: what ends the names of the table's inputs in a feed (data/batches.py).
+    """Plans the steps of one table.
+
+    Args:
+        channel: the channel for planning.
+        exchange: the exchange of the table.
+        inputs: suffix of the names of the table's inputs in a feed (data/batches.py).
     """
 
-    def __init__(self, lane: Lane, exchange: Exchange, inputs: str) -> None:
-        self._lane, self._exchange, self._world = lane, exchange, exchange.world
-        # Within a host rows take 1 to 2 % of a step: less than another thread would cost.
+    def __init__(self, channel: Channel, exchange: Exchange, inputs: str) -> None:
+        self._channel, self._exchange, self._world = channel, exchange, exchange.world
+        # Within a host, fetching rows takes 1 to 2 % of a step, less than a thread would cost.
         options = exchange.options
-        self._early = not (self._world.on_one_host or options.ahead or options.two_level)
+        self._early = not (self._world.on_one_host or options.staleness or options.two_level)
         self._ids, self._plan, self._step = f"box_ids{inputs}", f"box_plan{inputs}", STEP + inputs
 
-    def agree_steps(self, count: int) -> int:
-        """How many steps all ranks make, of which this one has batches for so many."""
-        return max(int(found) for found in self._world.gather("steps", str(count).encode()))
-
     def changes_of(self, staged: ShardedPass) -> Changes | None:
-        """What says which rows a step changes, where rows travel early."""
+        """Tracks which rows a step changes; None if no rows are fetched early."""
         return Changes(staged.own.rows, staged.train) if self._early else None
 
     def planned(
         self,
         steps: int,
         batches: Iterable[Feed],
-        nobody: Callable[[], Feed],
-        ask: Callable[[list[Feed], list[Feed]], list[Feed]],
+        idle_batch: Callable[[], Feed],
+        plan: Callable[[list[Feed], list[Feed]], list[Feed]],
     ) -> Iterator[Feed]:
-        """So many batches with what their steps exchange, which `ask` finds for some at a time;
-        `nobody` where there are fewer."""
+        """The batches of a part of a pass, each with its step.
+
+        Args:
+            steps: number of batches to return.
+            batches: the batches of this rank.
+            idle_batch: makes a batch for a step for which this rank has none.
+            plan: calls `self.plan` of all tables for some batches.
+        """
         source = iter(batches)
 
         def begin(first: int) -> Future[list[Feed]] | None:
@@ -61,9 +68,9 @@ class StepPlanner:
             if most <= 0:
                 return None
             own = list(itertools.islice(source, most))
-            fill = [nobody() for _ in range(most - len(own))]
-            self._lane.meet("ask")
-            return self._lane.submit(ask, own, fill)
+            fill = [idle_batch() for _ in range(most - len(own))]
+            self._channel.meet("ask")
+            return self._channel.submit(plan, own, fill)
 
         made, coming = 0, begin(0)
         while coming is not None:
@@ -72,16 +79,27 @@ class StepPlanner:
             coming = begin(made)
             yield from feeds
 
-    def ask(
+    def plan(
         self,
         staged: ShardedPass,
         changes: Changes | None,
         own: list[Feed],
         fill: list[Feed],
     ) -> list[Feed]:
-        """The steps of some batches: which rows this rank needs of each owner, and which each rank
-        needs of it. On the lane's thread."""
-        lane, feeds, rows = self._lane, [*own, *fill], []
+        """Plan the steps of some batches. Runs on the thread of the channel.
+
+        A step lists the rows that this rank needs from each owner, and the rows that each rank
+        needs from this one.
+
+        Args:
+            staged: the pass.
+            changes: `changes_of` that pass.
+            own: batches of this rank.
+            fill: batches of `idle_batch`, for more steps.
+
+        Returns: all these batches, each with its step.
+        """
+        channel, feeds, rows = self._channel, [*own, *fill], []
         for feed in feeds:
             names = [_name_in(feed, name) for name in (self._ids, self._plan)]
             ids, plan = (np.array(feed[name], np.int32) for name in names)
@@ -94,13 +112,13 @@ class StepPlanner:
             for of_batch, cut in zip(rows, cuts, strict=True)
         ]
         sizes = [_instances(feed) for feed in own] + [0] * len(fill)
-        asked = self._exchange.request(staged, wanted, lane)
-        all_sizes = lane.exchange([np.array(sizes, np.int64)] * self._world.size)
+        asked = self._exchange.request(staged, wanted, channel)
+        all_sizes = channel.exchange([np.array(sizes, np.int64)] * self._world.size)
         late: list[Late | None] = [None] * len(feeds)
         if changes is not None:
             asked_late = [changes.late(of_step.rows) for of_step in asked]
             told = self._exchange.all_to_all(
-                lane, "ids", [pack(asked_late, rank) for rank in range(self._world.size)]
+                channel, "ids", [pack(asked_late, rank) for rank in range(self._world.size)]
             )
             counts = np.array([np.diff(cut) for cut in cuts], np.int64)
             late = [Late(*each) for each in zip(asked_late, unpack(told, counts), strict=True)]
@@ -133,5 +151,5 @@ def _instances(feed: Feed) -> int:
 
 
 def _name_in(feed: Feed, name: str) -> str:
-    """Of a packed input, which the program may not read."""
+    """The key of a packed input. It has a prefix if the program does not read the input."""
     return name if name in feed else BESIDE + name

@@ -1,6 +1,4 @@
-"""Stepping: the steps of a pass, each with the rows of its batch brought before it, and what its
-push has merged given to their owners after it.
-"""
+"""Stepping: runs steps. It fetches rows before a step and sends gradients after it."""
 
 from __future__ import annotations
 
@@ -13,53 +11,57 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.lane import Lane
-from paddlebox.ranks.plans import STEP, Feed, Step
+from paddlebox.ranks.plans import STEP, Step
 from paddlebox.ranks.prefetch import Late
-from paddlebox.store.one_rank import BESIDE
+from paddlebox.store.coordinator import BESIDE, Feed
 
-_ROWS = f"{BESIDE}rows"  # of a feed: the future of what `Exchange.fetch` gives
+_ROWS = f"{BESIDE}rows"  # key in a feed: the future of `Exchange.fetch`
 
 
 @dataclass
 class Progress:
-    """Steps, and instances of all ranks in them, since whoever counts them set these to 0; and of
-    the steps that training comes to next so many are left out."""
+    """The steps of a pass so far. Partial recovery sets it at the start of a pass."""
 
     steps: int = 0
-    samples: int = 0
-    skip_steps: int = 0
+    samples: int = 0  # instances of all ranks in these steps
+    skip_steps: int = 0  # number of coming steps to leave out
 
     def leave_out(self, steps: int) -> int:
-        """How many of so many steps are left out."""
+        """Leave out steps, of the next `steps`, as `skip_steps` says. Returns their number."""
         passed = min(self.skip_steps, steps)
         self.skip_steps, self.steps = self.skip_steps - passed, self.steps + passed
         return passed
 
 
 class Stepping:
-    """Args:
-    lane, ahead: of what a step waits for, and of what it does not. batch: of `batch_rows`.
-    inputs: as of `StepPlanner`.
+    """The steps of one table.
+
+    Args:
+        channel: for exchanges that a step waits for.
+        ahead: the channel for exchanges that run beside steps.
+        exchange: the exchange of the table.
+        batch: the rows of a batch (`batch_rows`).
+        inputs: the argument of `StepPlanner`.
     """
 
     def __init__(
-        self, lane: Lane, ahead: Lane, exchange: Exchange, batch: Any, inputs: str
+        self, channel: Channel, ahead: Channel, exchange: Exchange, batch: Any, inputs: str
     ) -> None:
-        self._lane, self._ahead = lane, ahead
+        self._channel, self._ahead = channel, ahead
         self._exchange, self._batch = exchange, batch
-        #: So many later steps have their rows fetched before the gradients of a step are given.
-        self.steps_ahead = exchange.options.ahead
+        #: The number of later steps whose rows are fetched before the gradients of a step are sent.
+        self.steps_ahead = exchange.options.staleness
         self._step, self._rows = STEP + inputs, _ROWS + inputs
-        self._coming: tuple[Step, Future[None]] | None = None  # whose early rows are on their way
-        self._brought: np.ndarray | None = None  # keys of the step whose rows are here already
+        self._coming: tuple[Step, Future[None]] | None = None  # early rows on their way
+        self._brought: np.ndarray | None = None  # keys of the step whose rows are here
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
         self.progress = Progress()
 
     def with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
-        """The feeds of a part of a pass; each step knows the one after it."""
+        """The feeds of a part of a pass, with each step linked to the next one."""
         self._coming = self._brought = None
         held: Feed | None = None
         for feed in feeds:
@@ -72,7 +74,7 @@ class Stepping:
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:
-        """As `ManyRanks.step`, of one table."""
+        """`Coordinator.step` for one table."""
         step: Step = feed.pop(self._step)
         for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
             del feed[name]
@@ -85,8 +87,8 @@ class Stepping:
                 self._batch.fill(None, 0, rows.result())
             elif step.late is not None:
                 self._bring_late(step, step.late)
-            elif self._brought is not step.keys:  # the first of a pass
-                self._lane.do(self._bring, step)
+            elif self._brought is not step.keys:  # the first step of a pass
+                self._channel.do(self._bring, step)
             self._batch.open()
             if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
@@ -96,31 +98,31 @@ class Stepping:
                 self.progress.steps += 1
                 self.progress.samples += step.all_instances
             if step.push is not None and rows is None:
-                self._lane.do(self._exchange.give, step, self._lane, self._batch.merged())
+                self._channel.do(self._exchange.give, step, self._channel, self._batch.merged())
             elif step.push is not None:
-                # The table's own memory lasts until the next batch.
+                # A copy: the memory of `merged` is valid until the next batch only.
                 merged = self._batch.merged().copy()
                 give = self._ahead.submit(self._exchange.give, step, self._ahead, merged)
                 self._given.append(give)
                 self.settle(self.steps_ahead)
             if step.following is not None and step.late is None:
-                self._lane.do(self._bring, step.following)
+                self._channel.do(self._bring, step.following)
                 self._brought = step.following.keys
         except BaseException as error:
-            self._exchange.world.leave(error)  # the others are in this step, too
+            self._exchange.world.leave(error)  # the other ranks wait in this step
             raise
 
     def fetch_ahead(self, feed: Feed) -> None:
-        """Begins to fetch the rows of a step before it is made."""
+        """Start to fetch the rows of a later step."""
         feed[self._rows] = self._ahead.submit(self._exchange.fetch, feed[self._step], self._ahead)
 
     def settle(self, most: int = 0) -> None:
-        """Waits until the gradients of at most so many steps have not been applied."""
+        """Wait until the gradients of all but `most` steps have been applied."""
         while len(self._given) > most:
             self._given.popleft().result()
 
     def drop(self) -> None:
-        """Forgets rows and gradients of the open pass that are on their way."""
+        """Forget rows and gradients of the open pass that are on their way."""
         self._ahead.submit(lambda: None).result()
         self._given.clear()
 
@@ -132,7 +134,7 @@ class Stepping:
 
     def _bring(self, step: Step) -> None:
         self._prepare(step)
-        self._batch.fill(None, 0, self._exchange.fetch(step, self._lane))
+        self._batch.fill(None, 0, self._exchange.fetch(step, self._channel))
 
     def _bring_early(self, step: Step) -> None:
         assert step.late is not None
@@ -140,27 +142,29 @@ class Stepping:
         self._bring_some(self._ahead, step, [~late for late in step.late.asked], ~step.late.own)
 
     def _bring_late(self, step: Step, late: Late) -> None:
-        """What the step before has changed, once the rest is here."""
+        """Fetch the rows that the previous step changed, after the other rows have arrived."""
         coming, self._coming = self._coming, None
-        # The first step of a pass has none before it, in which its rows could have come.
+        # The rows of the first step of a pass could not be fetched during a previous step.
         if coming is not None and coming[0].late is late:
             coming[1].result()
         else:
             self._ahead.do(self._bring_early, step)
-        self._lane.do(self._bring_some, self._lane, step, late.asked, late.own)
+        self._channel.do(self._bring_some, self._channel, step, late.asked, late.own)
 
-    def _bring_some(self, lane: Lane, step: Step, asked: list[np.ndarray], own: np.ndarray) -> None:
-        """As `Exchange.fetch_some`."""
-        mine = self._exchange.fetch_some(step, lane, asked, own)
+    def _bring_some(
+        self, channel: Channel, step: Step, asked: list[np.ndarray], own: np.ndarray
+    ) -> None:
+        """Fetch and fill in some rows. The arguments are those of `Exchange.fetch_some`."""
+        mine = self._exchange.fetch_some(step, channel, asked, own)
         self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
 
 
 def with_next(of_tables: Sequence[Stepping], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
-    """Feeds that every one of these tables has asked for; each step knows the one after it. In
-    asynchronous training the rows of the next steps are on their way instead.
+    """The planned feeds of several tables, each step linked to the next one.
 
-    What is done on a lane is done in its order: with `ahead` steps fetched before a step's
-    gradients are given, rows lack those of just so many steps.
+    In asynchronous training (`ranks.staleness`) the rows of later steps are fetched instead. A
+    channel keeps the order of its exchanges, so the rows of a step lack the gradients of exactly
+    the last `ahead` steps.
     """
     ahead = of_tables[0].steps_ahead if train else 0
     if not ahead:

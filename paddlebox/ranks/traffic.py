@@ -1,4 +1,4 @@
-"""Bytes that a rank has sent to others, by what they were."""
+"""Counts the bytes that a rank sends to others, by their content."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Sent = dict[str, Counter[str]]
 
 
 class Traffic:
-    """Counts what leaves a rank; a rank's own share of an exchange is not sent.
+    """What this rank sends to others. What it sends to itself does not count.
 
     Args:
-        per_node: ranks of a node; the nodes have the first so many, the next so many, and so on.
+        rank: number of this rank.
+        per_node: ranks per node. The first node has the first ranks, and so on.
     """
 
     def __init__(self, rank: int, per_node: int) -> None:
         self._rank, self._per_node = rank, per_node
-        self._lock = threading.Lock()  # each lane has a thread
+        self._lock = threading.Lock()  # each channel has a thread
         self.sent: Counter[str] = Counter()
         self.between_nodes: Counter[str] = Counter()
 
     def add(self, what: str, out: Sequence[np.ndarray]) -> None:
-        """out: (R) what goes to each rank."""
+        """Count an exchange. out: (R) the array for each rank."""
         sent = between = 0
         for rank, array in enumerate(out):
             if rank == self._rank:
@@ -45,24 +46,28 @@ class Traffic:
             return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
 
 
-def of_pass(
+def traffic_of_pass(
     before: Sent,
     after: Sent,
     gather: Callable[[bytes], list[bytes]],
     steps: int,
     samples: int,
-    own: Mapping[str, Any] | None = None,
+    own: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What all ranks have sent in a pass; every rank calls it.
+    """What all ranks sent in a pass. Collective.
 
     Args:
-        before, after: of `Traffic.now`. gather: of a table. samples: of all ranks. own: what else
-            is told of this rank under `by_rank`.
+        before: `Traffic.now` at the start of the pass.
+        after: `Traffic.now` at its end.
+        gather: `Coordinator.gather_bytes`.
+        steps: number of steps.
+        samples: number of samples on all ranks.
+        own: other entries about this rank for `by_rank`.
     """
     mine = {name: dict(after[name] - before[name]) for name in after}
     sums: Sent = {name: Counter() for name in after}
     by_rank = []
-    for text in gather(json.dumps({"counts": mine, "own": dict(own or {})}).encode()):
+    for text in gather(json.dumps({"counts": mine, "own": own}).encode()):
         theirs = json.loads(text)
         for name, counts in theirs["counts"].items():
             sums[name].update(counts)

@@ -1,16 +1,17 @@
-"""TwoLevelExchange: what two nodes say to each other is said once.
+"""TwoLevelExchange: merges the traffic of a node, so that two nodes exchange each row once.
 
-Rank (n, l) is the l-th of node n. For the rows that the l-th ranks of all nodes own, it speaks for
-its whole node:
+Rank (n, l) is the l-th rank of node n. For all rows that the l-th ranks of the nodes own, it
+represents its node:
 
-    request    each rank -> (n, l) of its node -> the l-th of the owner's node: rows, each once
-    rows       back on the same way, inside a node as float32
+    request    each rank -> (n, l) of its node -> the owner, an l-th rank; each row once
+    rows       back the same way; within a node as float32
     gradients  each rank -> (n, l), as float32; added up in the order of ranks -> the owner
 
-So gradients are rounded once, by who sends them between nodes, who also keeps what that loses.
-Owners add up nodes in their order. Keys, once a pass, go from each rank to each.
+So gradients are rounded once, by the rank that sends them between nodes. That rank also keeps the
+rounding errors. Owners add up the gradients in the order of nodes. The keys of a pass are sent
+directly.
 
-Letters: N = nodes, L = ranks of a node, P = 3 + D.
+Letters: R = ranks, N = nodes, L = ranks of a node, P = 3 + D.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ import numpy as np
 
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
+from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.lane import Lane
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
 from paddlebox.ranks.quantize import Residual
 
 
 def exchange_of(options: RanksConfig, size: int) -> type[Exchange]:
-    """How so many ranks exchange.
+    """The class that exchanges between `size` ranks.
 
-    Raises: ConfigError for two levels where there is one.
+    Raises:
+        ConfigError: `ranks.two_level` is set, but there is one node, or one rank per node.
     """
     if not options.two_level:
         return Exchange
@@ -47,16 +49,18 @@ def exchange_of(options: RanksConfig, size: int) -> type[Exchange]:
 
 @dataclass(frozen=True)
 class Way:
-    """Of a step, on the rank that speaks for its node: where what others want is among what it asks
-    for."""
+    """The part of a step for which this rank represents its node.
 
-    unions: list[int]  # (N) rows that it asks of the l-th owner of each node
-    at: list[list[np.ndarray]]  # (L, N) places in them of what each rank of its node wants
-    places: np.ndarray  # int32, of the unions one after the other among those of the pass
+    A union is the set of rows that the ranks of this node need from the l-th rank of one node.
+    """
+
+    unions: list[int]  # (N) size of the union for each owner
+    at: list[list[np.ndarray]]  # (L, N) positions in the unions of the rows that each rank needs
+    places: np.ndarray  # int32 positions of the rows of all unions in the residual
 
 
 class TwoLevelExchange(Exchange):
-    """As `Exchange`, with `ranks.two_level`."""
+    """The exchange with `ranks.two_level`. The arguments are those of `Exchange`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -70,12 +74,14 @@ class TwoLevelExchange(Exchange):
 
     # ---- once a pass
 
-    def way_of(self, rows: list[np.ndarray], lane: Lane) -> list[np.ndarray] | None:
-        """(N) of the l-th owner of each node: rows that this rank's node may ask for, ascending;
-        None where nothing is kept of them."""
+    def way_of(self, rows: list[np.ndarray], channel: Channel) -> list[np.ndarray] | None:
+        """(N) the rows that this rank's node may need from the l-th owner of each node, ascending.
+
+        None without error feedback, because nothing else uses these rows.
+        """
         if not self._feedback:
             return None
-        found = self._to_mates(lane, "keys", rows)
+        found = self._to_mates(channel, "keys", rows)
         return [np.unique(np.concatenate([of_mate[n] for of_mate in found])) for n in self._all]
 
     @property
@@ -90,24 +96,28 @@ class TwoLevelExchange(Exchange):
 
     # ---- each batch
 
-    def _to_mates(self, lane: Lane, what: str, wanted: list[np.ndarray]) -> list[list[np.ndarray]]:
-        """(L, N) what each rank of the node wants of the l-th owner of each node.
+    def _to_mates(
+        self, channel: Channel, what: str, wanted: list[np.ndarray]
+    ) -> list[list[np.ndarray]]:
+        """(L, N) the rows that each rank of the node needs from the l-th owner of each node.
 
         Args:
-            wanted: (R) int32 rows, by owner.
+            channel: the channel.
+            what: name under which the bytes are counted.
+            wanted: (R) int32 rows that this rank needs, by owner.
         """
         out = [np.empty(0, np.int32)] * self.world.size
         for at, mate in enumerate(self._mates):
             parts = [wanted[node * self._local + at] for node in self._all]
             out[mate] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        found = self.all_to_all(lane, what, out)
+        found = self.all_to_all(channel, what, out)
         return [_split(found[mate], self._nodes) for mate in self._mates]
 
     def request(
-        self, staged: ShardedPass, wanted: list[list[np.ndarray]], lane: Lane
+        self, staged: ShardedPass, wanted: list[list[np.ndarray]], channel: Channel
     ) -> list[Asked]:
         steps = range(len(wanted))
-        # All steps in one message: the rows of each owner, step by step.
+        # One message for all steps: the rows at each owner, step by step.
         sizes = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int32)
         by_owner = [
             np.concatenate([sizes[:, rank], *(of_step[rank] for of_step in wanted)])
@@ -115,7 +125,7 @@ class TwoLevelExchange(Exchange):
         ]
         found = [
             [_split(part, len(wanted)) for part in of_mate]
-            for of_mate in self._to_mates(lane, "ids", by_owner)
+            for of_mate in self._to_mates(channel, "ids", by_owner)
         ]  # (L, N, steps)
         ways, unions = [], []  # by step
         for step in steps:
@@ -138,7 +148,7 @@ class TwoLevelExchange(Exchange):
         for node, peer in enumerate(self._peers):
             parts = [unions[step][node] for step in steps]
             out[peer] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
-        arrived = self._send_ids(lane, out)
+        arrived = self._send_ids(channel, out)
         of_node = [_split(arrived[peer], len(wanted)) for peer in self._peers]
         return [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
 
@@ -153,9 +163,9 @@ class TwoLevelExchange(Exchange):
 
     # ---- each step
 
-    def fetch(self, step: Step, lane: Lane) -> np.ndarray:
+    def fetch(self, step: Step, channel: Channel) -> np.ndarray:
         way: Way = step.way
-        rows = self._from_owners(lane, step.asked, way.unions, step.bare)
+        rows = self._from_owners(channel, step.asked, way.unions, step.bare)
         unions = np.split(rows, np.cumsum(way.unions)[:-1])
         shares = [
             np.concatenate([unions[node][at] for node, at in enumerate(of_mate)])
@@ -163,7 +173,7 @@ class TwoLevelExchange(Exchange):
         ]
         counts = np.array(step.counts).reshape(self._nodes, self._local)
         found = self._inside_node(
-            lane,
+            channel,
             "rows",
             shares,
             [np.empty((int(n), self._columns), np.float32) for n in counts.sum(axis=0)],
@@ -176,7 +186,7 @@ class TwoLevelExchange(Exchange):
                 mine[ends[node, at] - len(part) : ends[node, at]] = part
         return mine
 
-    def give(self, step: Step, lane: Lane, merged: np.ndarray) -> None:
+    def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
         way: Way = step.way
         of_owner = np.split(merged, np.cumsum(step.counts)[:-1])
         shares = [
@@ -185,7 +195,7 @@ class TwoLevelExchange(Exchange):
         ]
         wants = [[len(at) for at in of_mate] for of_mate in way.at]
         found = self._inside_node(
-            lane,
+            channel,
             "gradients",
             shares,
             [np.empty((sum(n), self._columns), np.float32) for n in wants],
@@ -196,24 +206,24 @@ class TwoLevelExchange(Exchange):
             parts = np.split(share, np.cumsum(wants[mate])[:-1])
             for union, at, part in zip(of_union, way.at[mate], parts, strict=True):
                 union[at] += part
-        self._to_owners(step, lane, sums, way.places, way.unions)
+        self._to_owners(step, channel, sums, way.places, way.unions)
 
     def _pass_on(
-        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
+        self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> None:
-        """Between nodes, with the l-th rank of each. out, into: (N)."""
-        self._swap_some(lane, what, dict(zip(self._peers, out, strict=True)), self._peers, into)
+        """Exchange between nodes, with the l-th rank of each. out, into: (N)."""
+        self._swap_some(channel, what, dict(zip(self._peers, out, strict=True)), self._peers, into)
 
     def _inside_node(
-        self, lane: Lane, what: str, out: list[np.ndarray], into: list[np.ndarray]
+        self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> list[np.ndarray]:
-        """(L) likewise of the ranks of the node."""
-        self._swap_some(lane, what, dict(zip(self._mates, out, strict=True)), self._mates, into)
+        """Exchange within the node. out, into: (L). Returns `into`."""
+        self._swap_some(channel, what, dict(zip(self._mates, out, strict=True)), self._mates, into)
         return into
 
     def _swap_some(
         self,
-        lane: Lane,
+        channel: Channel,
         what: str,
         out: dict[int, np.ndarray],
         ranks: range,
@@ -224,9 +234,9 @@ class TwoLevelExchange(Exchange):
         for rank, room in zip(ranks, into, strict=True):
             all_out[rank], all_into[rank] = np.ascontiguousarray(out[rank]), room
         self._traffic.add(what, all_out)
-        lane.swap(all_out, all_into)
+        channel.swap(all_out, all_into)
 
 
 def _split(message: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Parts of a message that begins with their sizes."""
+    """Split a message that begins with the sizes of its parts."""
     return np.split(message[parts:], np.cumsum(message[:parts])[:-1])

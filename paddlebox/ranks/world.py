@@ -1,59 +1,71 @@
-"""World: the ranks of a job, as `python -m paddle.distributed.launch` started them.
+"""World: the coordinator of several ranks, as `python -m paddle.distributed.launch` started them.
 
-Waiting goes through the job's TCPStore and never through a collective: Gloo gives up on a peer that
-is 30 s late, and a rank may well read, stage or compile for longer.
+Each table is exchanged by its `ShardedTable`, over the same channels. All ranks go through the
+tables in the same order, so that the messages of a table match. A rank owns the same key range in
+all tables.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import json
 import os
-import socket
-import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from paddlebox import _native, heartbeat
-from paddlebox.errors import ConfigError, RankError, StoreError
-from paddlebox.ranks.lane import Lane
+import numpy as np
 
-paddle, core = _native.paddle, _native.core
+from paddlebox import _native
+from paddlebox.config import Config
+from paddlebox.config.ranks import RanksConfig
+from paddlebox.errors import ConfigError, PaddleBoxError, RankError
+from paddlebox.ranks.channel import CHANNELS, DENSE, Channel
+from paddlebox.ranks.host import share_memory
+from paddlebox.ranks.job_store import JobStore
+from paddlebox.ranks.nodes import ranks_per_node
+from paddlebox.ranks.plans import ShardedPass
+from paddlebox.ranks.sharded import ShardedTable
+from paddlebox.ranks.stepping import Progress, with_next
+from paddlebox.ranks.traffic import Sent, Traffic, traffic_of_pass
+from paddlebox.ranks.two_level import exchange_of
+from paddlebox.store.coordinator import ONE_RANK, Coordinator, Feed, T
+from paddlebox.store.staged import StagedPass
+from paddlebox.store.table_set import StagedSet
+from paddlebox.store.tiered_table import TieredTable
 
-# A rank that comes is seen after at most a quarter more of the wait: twice the pause each time let
-# the others of a pass's start sleep on for as long again as they had waited.
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
+paddle = _native.paddle
+
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
-LANES = ("stage", "ask", "step", "early")  # once a pass, ahead of steps, in steps, beside them
-DENSE = "dense"  # within a host: what programs sum (ranks/dense.py)
-_SEEN_LIVING_S = 0.2
-_DIED = "has ended in the middle of the job"  # of ops/base/host_group.cc
-_PATIENCE_S = 24 * 3600  # a rank that is gone ends the job: the launcher sees to that
 
 
-class World:
-    """Of one rank alone until `join`.
+class World(Coordinator):
+    """Several ranks.
 
     Args:
-        rank: this one, from 0. size: how many there are.
+        rank: number of this rank.
+        size: R, the number of ranks, at least 2.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        #: Ranks of this host, this one among them, and the memory that they share, where they do.
+        #: The ranks of this host that share `memory`, a HostGroup, including this rank.
         self.near = [rank]
         self.memory: Any = None
-        self._lanes: dict[str, Lane] = {}
-        self._waits: dict[str, int] = {}
-        self._clients = threading.local()
+        self.store = JobStore(rank, size, self._check_alive)
+        self.shards: dict[str, ShardedTable] = {}  # the open tables, by name
+        self.traffic = Traffic(rank, size)  # of the open tables
+        #: By name (CHANNELS). Only one thread at a time may use a channel.
+        self.channels: dict[str, Channel] = {}
 
-    @classmethod
-    def join(cls) -> World:
-        """The world that the environment names. Before a program is made static: groups are
-        dygraph's.
+    @staticmethod
+    def join() -> Coordinator:
+        """Join the ranks that the environment names. Call it before a program is built.
 
-        Raises: ConfigError for an environment that the launcher did not make.
+        The groups of Paddle need dygraph mode.
+
+        Raises:
+            ConfigError: the environment lacks variables that the launcher sets.
         """
         names = ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
         try:
@@ -61,203 +73,253 @@ class World:
         except ValueError as error:
             raise ConfigError(f"{' and '.join(names)}: expected integers: {error}") from None
         if not 0 <= rank < size:
-            raise ConfigError(f"{names[0]} is {rank}, {names[1]} {size}: expected a rank below it")
-        world = cls(rank, size)
+            raise ConfigError(f"{names[0]} is {rank}, {names[1]} is {size}: expected a lower rank")
+        if size == 1:
+            return ONE_RANK
         missing = [name for name in _OF_THE_LAUNCHER if name not in os.environ]
-        if size > 1 and missing:
+        if missing:
             raise ConfigError(
                 f"{names[1]} is {size}, but {', '.join(missing)} is not set: start the ranks with "
                 "python -m paddle.distributed.launch"
             )
-        if size > 1:
-            paddle.distributed.init_parallel_env()
-            world._share_memory()
-            world._lanes = {name: Lane(world, name, at) for at, name in enumerate(LANES)}
+        world = World(rank, size)
+        paddle.distributed.init_parallel_env()
+        world.near, world.memory = share_memory(world, len(CHANNELS) + 1)
+        if world.on_one_host:
+            world.memory.sums(len(CHANNELS))
+        world.channels = {name: Channel(world, name, at) for at, name in enumerate(CHANNELS)}
         return world
 
     @property
-    def alone(self) -> bool:
-        return self.size == 1
-
-    @property
     def on_one_host(self) -> bool:
-        """Whether every rank is reached through memory."""
+        """Whether all ranks share memory."""
         return len(self.near) == self.size
 
-    def _share_memory(self) -> None:
-        """With the ranks of this host; where they cannot, each goes by the network."""
-        hosts = self.gather("host", _host())
-        near = [rank for rank in range(self.size) if hosts[rank] == hosts[self.rank]]
-        names = [f"rank {rank}" for rank in near]
-        lanes = len(LANES) + 1
-        memory: Any = None
+    def close(self) -> None:
+        for channel in self.channels.values():
+            channel.close()
+        self.channels.clear()
+        self.memory = None
 
-        def agreed(act: Callable[[], bytes]) -> list[bytes]:
-            """What each of the near gives; empty where one of them could not."""
-            mine = b""
-            if len(near) > 1:
-                with contextlib.suppress(StoreError):
-                    mine = act()
-            found = self.gather("memory", mine)
-            return [found[rank] for rank in near]
+    # ---- agreement
 
-        def offer() -> bytes:
-            nonlocal memory
-            if self.rank != near[0]:
-                return b"-"
-            memory = core.HostGroup.create(lanes, names)
-            return bytes(memory.where, "ascii")
+    def gather(self, what: str, mine: Any) -> list[Any]:
+        return [json.loads(text) for text in self.store.gather(what, json.dumps(mine).encode())]
 
-        def take() -> bytes:
-            nonlocal memory
-            if self.rank != near[0]:
-                where = offered[0].decode("ascii")
-                memory = core.HostGroup.open(where, near.index(self.rank), lanes, names)
-            return b"-"
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        channel = self.channels["step"]
+        channel.meet("gather")
+        array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes must be writable
+        found = channel.do(channel.exchange, [array] * self.size)
+        return [theirs.tobytes() for theirs in found]
 
-        def watch() -> bytes:
-            memory.watch()
-            return b"-"
-
-        offered = agreed(offer)
-        if not all(agreed(take)) or not all(agreed(watch)):
-            return
-        self.near, self.memory = near, memory
-        if self.on_one_host:
-            memory.sums(len(LANES))
+    # ---- the end of a rank
 
     @property
-    def _store(self) -> Any:
-        """A client of the thread's own: one that waits lets no other thread through."""
-        store = getattr(self._clients, "store", None)
-        if store is None:
-            host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
-            store = paddle.base.core.TCPStore(host, int(port), False, self.size, _PATIENCE_S)
-            _send_at_once(int(port))
-            self._clients.store = store
-        return store
+    def commits_alone(self) -> bool:
+        return False
 
-    def wait(self, what: str) -> None:
-        """Returns when every rank has called it as often as this one, with the same words. As long
-        as it takes."""
-        self.gather(what, b"1")
+    def is_from_others(self, error: BaseException) -> bool:
+        """The errors of the job's TCPStore and of Gloo are not PaddleBox errors."""
+        foreign = isinstance(error, Exception) and not isinstance(error, PaddleBoxError)
+        return foreign or isinstance(error, RankError)
 
-    def gather(self, what: str, mine: bytes) -> list[bytes]:
-        """(size) what each rank gives, in their order; waits for all. For small things.
-
-        Args:
-            what: names the occasion; the n-th call of it meets the n-th of the others.
-        """
-        if self.alone:
-            return [mine]
-        number = self._waits[what] = self._waits.get(what, 0) + 1
-        # Two keys in turn, for the store forgets none: whoever writes the n-th has seen that all
-        # have written the one before, and so have read the one before that.
-        store, turn = self._store, number % 2
-        store.set(f"paddlebox/{what}/{turn}/{self.rank}", b"=" + mine)
-        store.add(f"paddlebox/{what}/written/{self.rank}", 1)
+    def why_gone(self) -> list[str]:
         found = []
-        for rank in range(self.size):
-            pause, looked = _SHORTEST_PAUSE_S, time.monotonic()
-            # Asked again and again, for `wait` of the store would keep signals from Python.
-            key = f"paddlebox/{what}/written/{rank}"
-            while store.add(key, 0) < number:
-                time.sleep(pause)
-                pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
-                if time.monotonic() - looked > _SEEN_LIVING_S:
-                    looked = time.monotonic()
-                    self._check_living(rank, key, number)
-                if pause == _LONGEST_PAUSE_S:
-                    heartbeat.waits(rank, what)
-            if pause == _LONGEST_PAUSE_S:
-                heartbeat.waits(rank, "")
-            found.append(bytes(store.get(f"paddlebox/{what}/{turn}/{rank}"))[1:])
-        return found
-
-    def _check_living(self, rank: int, key: str, number: int) -> None:
-        """Raises: RankError where one of this host has ended without what is awaited of it."""
-        if self.memory is None or rank not in self.near:
-            return
-        try:
-            self.memory.check(self.near.index(rank))
-        except RankError:
-            if self._store.add(key, 0) < number:  # it may have, and ended well
-                raise
-
-    def leave(self, error: BaseException) -> None:
-        """This rank goes no further: those of its host that wait for it, or will, hear why."""
-        if self.memory is not None:
-            self.memory.leave(f"{type(error).__name__}: {error}")
-
-    def gone(self) -> list[str]:
-        """What is known of the ranks of this host that have ended or left the job: why, a line
-        each."""
-        found = []
-        for member in range(len(self.near) if self.memory is not None else 0):
+        for rank in self.near:
             try:
-                self.memory.check(member)
+                self._check_alive(rank)
             except RankError as error:
                 found.append(str(error))
         return found
 
-    def someone_died(self) -> bool:
-        """Whether a process of this host has ended without a word; also as another rank tells."""
-        return any(_DIED in why for why in self.gone())
+    def leave(self, error: BaseException) -> None:
+        if self.memory is not None:
+            self.memory.leave(f"{type(error).__name__}: {error}")
 
-    def counters(self) -> dict[str, float]:
-        """Sums since the ranks joined: bytes sent to other ranks, seconds in exchanges, how many of
-        them within the host passed in waiting, and in how many waits, as <what>_<lane>."""
-        found = {name: lane.counters() for name, lane in self._lanes.items()}
+    def _check_alive(self, rank: int) -> None:
+        """Check a rank, if it is on this host.
+
+        Raises:
+            RankError: it has ended or left the job.
+        """
+        if self.memory is not None and rank in self.near:
+            self.memory.check(self.near.index(rank))
+
+    # ---- work
+
+    def check_config(self, config: Config, back_to: str = "") -> None:
+        if back_to.isdecimal() and len(back_to) < 8:
+            raise ConfigError(
+                f"--from {back_to}: each rank numbers its versions by itself; name YYYYMMDD or "
+                "YYYYMMDD/PASS"
+            )
+        if config.checkpoint.keep_versions < 2:
+            raise ConfigError(
+                "checkpoint.keep_versions is 1: several ranks need at least 2, because a rank may "
+                "be killed before it commits a pass that others have committed"
+            )
+        if not config.checkpoint.partial_recovery:
+            return
+        if not self.on_one_host:
+            raise ConfigError(
+                "checkpoint.partial_recovery: expected all ranks on one host, found that this rank "
+                f"shares memory with {len(self.near)} of {self.size}: leave the key out"
+            )
+        if config.extra_tables:
+            raise ConfigError(
+                "checkpoint.partial_recovery: expected one table, found extra_tables: leave one of "
+                "the two keys out"
+            )
+
+    def share_files(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[str]:
+        """Files are assigned from the largest to the smallest, each to the rank with the fewest
+        bytes so far. Every rank computes the same shares."""
+        bytes_ = dict(zip(files, sizes or map(_size, files), strict=True))
+        loads = [0] * self.size
+        owner: dict[str, int] = {}
+        for file in sorted(bytes_, key=lambda name: (-bytes_[name], name)):
+            rank = loads.index(min(loads))
+            owner[file] = rank
+            loads[rank] += max(1, bytes_[file])
+        return [file for file in files if owner[file] == self.rank]
+
+    def finish_staging(self, wait: Callable[[], None]) -> None:
+        wait()
+
+    def merge(
+        self, mine: T, encode: Callable[[T], bytes], merged: Callable[[T, list[bytes]], T]
+    ) -> T:
+        return merged(mine, self.gather_bytes(encode(mine)))
+
+    # ---- tables
+
+    def connect(self, tables: Sequence[TieredTable], options: RanksConfig) -> None:
+        make_exchange = exchange_of(options, self.size)
+        self.traffic = Traffic(self.rank, ranks_per_node(self.size, options.per_node))
+        for number, table in enumerate(tables):
+            exchange = make_exchange(table.native, table.config, self, options, self.traffic)
+            inputs = f"_{table.name}" if number else ""
+            self.shards[table.name] = ShardedTable(table, self, exchange, inputs)
+
+    def disconnect(self) -> None:
+        for shard in self.shards.values():
+            shard.close()
+        self.shards.clear()
+
+    @property
+    def progress(self) -> Progress:
+        """The steps of the open pass."""
+        return next(iter(self.shards.values())).stepping.progress
+
+    def stage(
+        self,
+        table: TieredTable,
+        keys: np.ndarray,
+        slots: np.ndarray | None,
+        *,
+        train: bool,
+        day: int,
+    ) -> ShardedPass:
+        return self.shards[table.name].stage(keys, slots, train=train, day=day)
+
+    def count_keys(self, table: TieredTable, keys: np.ndarray, counts: np.ndarray) -> int:
+        return self.shards[table.name].count_keys(keys, counts)
+
+    def begin(self, staged: StagedPass) -> None:
+        for shard, part in zip(self.shards.values(), _parts(staged), strict=True):
+            shard.exchange.begin(part)
+
+    def feeds(
+        self,
+        staged: StagedPass,
+        count: int,
+        batches: Iterable[Feed],
+        idle_batch: Callable[[], Feed],
+    ) -> Iterator[Feed]:
+        """Adds to each batch what its step exchanges, computed ahead of the step.
+
+        All ranks make the same number of steps. A rank with fewer batches feeds `idle_batch`, whose
+        weight in the gradients is 0.
+        """
+        parts = _parts(staged)
+        planners = [shard.planner for shard in self.shards.values()]
+        changes = [planner.changes_of(part) for planner, part in zip(planners, parts, strict=True)]
+
+        def plan(own: list[Feed], fill: list[Feed]) -> list[Feed]:
+            for planner, part, changed in zip(planners, parts, changes, strict=True):
+                feeds = planner.plan(part, changed, own, fill)
+            return feeds
+
+        steps = self.max("steps", count)
+        passed = self.progress.leave_out(steps) if staged.train else 0
+        batches = itertools.islice(batches, passed, None)
+        feeds = planners[0].planned(steps - passed, batches, idle_batch, plan)
+        yield from with_next([s.stepping for s in self.shards.values()], feeds, staged.train)
+
+    @contextmanager
+    def step(self, feed: Feed) -> Iterator[int | None]:
+        """Fetches the rows of the batch first, and sends its merged gradients to the owners."""
+        with ExitStack() as steps:
+            shards = self.shards.values()
+            counts = [steps.enter_context(shard.stepping.step(feed)) for shard in shards]
+            yield counts[0]
+
+    def end(self) -> None:
+        for shard in self.shards.values():
+            shard.end()
+
+    def drop(self) -> None:
+        for shard in self.shards.values():
+            shard.drop()
+
+    # ---- reports
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            f"exchange_{what}_{channel}": value
+            for what, of_channels in self._times().items()
+            for channel, value in of_channels.items()
+        }
+
+    def channel_counters(self) -> dict[str, dict[str, float]]:
+        """Sums since the ranks joined, by channel (`Channel.counters`)."""
+        found = {name: channel.counters() for name, channel in self.channels.items()}
         if self.on_one_host and self.memory is not None:
-            found[DENSE] = self.memory.counters(len(LANES))
-        return {f"{what}_{name}": v for name, of in found.items() for what, v in of.items()}
+            found[DENSE] = self.memory.counters(len(CHANNELS))
+        return found
 
-    def lane(self, name: str) -> Lane:
-        """One of LANES; each is one thread's at a time."""
-        return self._lanes[name]
+    def _times(self) -> dict[str, dict[str, float]]:
+        """Seconds and waits, by channel. Bytes are counted by content instead (traffic.py)."""
+        found = self.channel_counters().items()
+        names = ("seconds", "waiting_seconds", "waits")
+        return {what: {channel: of[what] for channel, of in found} for what in names}
 
-    def rendezvous(self, name: str, first: int) -> Any:
-        """A store of two ranks' own, opened by `first` of them on a free port. (Groups that share
-        the job's store take each other's keys.)"""
-        core, key = paddle.base.core, f"paddlebox/rendezvous/{name}"
-        if self.rank == first:
-            host = os.environ["PADDLE_CURRENT_ENDPOINT"].rsplit(":", 1)[0]
-            with socket.socket() as probe:
-                probe.bind((host, 0))
-                port = probe.getsockname()[1]
-            self._store.set(key, f"{host}:{port}".encode())  # before: making it waits for the other
-            return core.TCPStore(host, port, True, 2, _PATIENCE_S)
-        self._store.wait(key)
-        host, port = self._store.get(key).decode().rsplit(":", 1)
-        return core.TCPStore(host, int(port), False, 2, _PATIENCE_S)
+    def exchanged(self) -> tuple[Sent, dict[str, dict[str, float]]]:
+        return self.traffic.now(), self._times()
 
-    def close(self) -> None:
-        for lane in self._lanes.values():
-            lane.close()
-        self._lanes.clear()
-        self.memory = None
+    def report(
+        self, before: Any, dense_bytes: int, steps: int, samples: int, instances: int
+    ) -> Mapping[str, Any]:
+        self.traffic.sent["dense"] = dense_bytes
+        (sent_before, times_before), (sent, times) = before, self.exchanged()
+        spent = {
+            what: {channel: value - times_before[what][channel] for channel, value in of.items()}
+            for what, of in times.items()
+        }
+        own = {"samples": instances, **spent}
+        sent_in_pass = traffic_of_pass(sent_before, sent, self.gather_bytes, steps, samples, own)
+        return {**sent_in_pass, **spent}
 
 
-def _host() -> bytes:
-    """The same for ranks that one launcher has started in one system and network."""
-    local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
-    launcher = int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net")]
-    return " ".join([str(launcher), boot, *spaces]).encode()
+def _parts(staged: StagedPass) -> list[ShardedPass]:
+    """(T) the pass of each table."""
+    assert isinstance(staged, StagedSet)
+    return [part for part in staged.parts if isinstance(part, ShardedPass)]
 
 
-def _send_at_once(port: int) -> None:
-    """For the process's connections to this port of any host. A TCPStore writes a request in parts,
-    each of which waits for the acknowledgement of the one before: 50 to 100 ms a call, and 0.05 ms
-    without that."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                of_ip = connection.family in (socket.AF_INET, socket.AF_INET6)
-                if of_ip and connection.getpeername()[1] == port:
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:  # closed since, or not connected
-            continue
+def _size(file: str) -> int:
+    try:
+        return 0 if "://" in file else os.stat(file).st_size
+    except OSError:
+        return 0  # the error is raised later, when the file is read

@@ -60,7 +60,7 @@ def read(out: Path, kind: str) -> list[Done]:
                 key, where = fields["key"], fields["input"][: -len(f"/{ROWS}")]
             done.append(Done("/".join(where.rstrip("/").split("/")[-2:]), int(key)))
         except (ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(f"{path}: line {number} is not a donefile's: {error}") from error
+            raise CorruptionError(f"{path}: line {number} has a wrong format: {error}") from error
     return done
 
 
@@ -92,8 +92,8 @@ def claim(out: Path, name: str) -> Path:
             f"{out / name}: is done already, and saves are never overwritten: choose another "
             "folder, or remove it and its line in the donefile"
         )
-    # No reader knows a folder that no donefile names: its writer died before it added the line.
-    # Temporary folders are saves that a dead writer did not finish.
+    # If no donefile names the folder, its writer died before it added the line, and no reader knows
+    # the folder. Temporary folders are saves that a dead writer did not finish.
     if (out / name / META).exists():
         shutil.rmtree(out / name)
     for begun in (out / name).parent.glob(".*.tmp"):
@@ -102,8 +102,8 @@ def claim(out: Path, name: str) -> Path:
 
 
 def new_key(out: Path) -> int:
-    """A key for a new chain, above all existing ones: seconds since 1970, as users of FleetUtil
-    choose it."""
+    """A key for a new chain, above all existing keys: seconds since 1970, as is usual with
+    FleetUtil."""
     return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
 
 

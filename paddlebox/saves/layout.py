@@ -19,7 +19,7 @@ def check_layout(
 
     Args:
         expected: table name -> a mapping with `layout_fingerprint` and `layout`, as in meta.json.
-        where: what has the expected layouts, for the message.
+        where: name of the table or save with the expected layouts, for the message.
         hint: the next step, for the message.
 
     Raises: ConfigError if tables, widths or rules differ.
@@ -27,7 +27,7 @@ def check_layout(
     found = {table: part.meta for table, part in save.parts.items()}
     if sorted(found) != sorted(expected):
         raise ConfigError(
-            f"{save.folder}: has tables {', '.join(sorted(found))}, {where} "
+            f"{save.folder}: has tables {', '.join(sorted(found))}, {where} has "
             f"{', '.join(sorted(expected))}: {hint}"
         )
     for table, meta in found.items():
@@ -35,8 +35,8 @@ def check_layout(
         for name, value in ours.items():
             if value != theirs[name]:
                 raise ConfigError(
-                    f"{save.folder}: rows of table {table} have {name} {value}, those of {where} "
-                    f"{theirs[name]}: {hint}"
+                    f"{save.folder}: rows of table {table} have {name} {value}, rows of {where} "
+                    f"have {theirs[name]}: {hint}"
                 )
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("paddlebox")
 
 
 def load_save(save: Save, tables: TableSet) -> int:
-    """Fill an empty table, or group of tables, with the rows that the save's chain serves.
+    """Fill an empty table, or set of tables, with the rows that the save's chain serves.
 
     This makes the first version of the store, with the dense state of the save.
     docs/box_wrapper.md lists the state that a save does not have.
@@ -67,8 +67,8 @@ def load_save(save: Save, tables: TableSet) -> int:
 
 
 def _days_ended(part: Save) -> list[dict[str, Any]]:
-    """The event that records that the save's day has ended, so that it does not end again. It is a
-    decay by 1, which changes no row."""
+    """The event which records that the save's day has ended, so that the day does not end again.
+    The event is a decay by 1, which changes no row."""
     day = part.meta.get("day_ended", 0)
     return numbered([{"kind": DECAY, "day": day, "decay": 1.0}], 0) if day else []
 

@@ -17,8 +17,8 @@ from paddlebox.saves.writer import SaveWriter, Shape
 def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
     """Write the models, each with its chain, as one base in out.
 
-    The last save that names a feasign decides its row, or that it has none. Dense state and files
-    come from the last model.
+    The row of a feasign comes from the last save that names it. If that save deletes the feasign,
+    there is no row. Dense state and files come from the last model.
 
     Args:
         models: at least one save.
@@ -39,12 +39,11 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
         Shape(table, part.meta["words"], part.meta["layout_fingerprint"])
         for table, part in last.parts.items()
     ]
-    writer = SaveWriter(target, shapes)
-    try:
+    with SaveWriter(target, shapes) as writer:
         for part in writer.parts:
             for keys, rows in Served([save.parts[part.table] for save in chains]).chunks():
                 part.add(keys, rows)
-        # The base of a single model is still a version of its store. That of several is not.
+        # A base of a single model is still a version of its store. A base of several models is not.
         of_tables = [
             {
                 **{field: part.meta[field] for field in OF_TABLE if field in part.meta},
@@ -63,8 +62,5 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
         }
         files = {file: last.file(file) for file in last.meta["files"]}
         save = open_save(writer.finish(fields, of_tables, last.dense(), files))
-    except BaseException:
-        writer.drop()
-        raise
     donefile.append(out, save.meta)
     return save

@@ -66,7 +66,7 @@ def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
 def read_meta(folder: Path) -> dict[str, Any]:
     """Read and check meta.json.
 
-    Raises: StoreError if there is no save, or a later version wrote it; CorruptionError.
+    Raises: StoreError if there is no save, or a later release wrote it; CorruptionError.
     """
     path = folder / META
     try:

@@ -12,9 +12,9 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, TABLES, read_meta
+from paddlebox.store.coordinator import ALL_KEYS
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense
-from paddlebox.store.one_rank import ALL_KEYS
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17
@@ -40,8 +40,8 @@ class Save:
                 if segment["min_key"] <= last:
                     raise CorruptionError(f"{folder}: {part}: {segment['file']} is out of order")
                 last = segment["max_key"]
-        #: Table name -> save: this one for the first table. Of the others use only rows and
-        #: deletions.
+        #: Table name -> save. The first table's save is this object. Use only rows and deletions of
+        #: the others.
         self.parts: dict[str, Save] = {str(self.meta["layout"].get("name", "default")): self}
         for table, about in sorted(self.meta.get("tables", {}).items()):
             self.parts[table] = Save(folder / TABLES / table)
@@ -77,7 +77,7 @@ class Save:
             yield core.feasigns_of(keys), rows
 
     def deleted(self) -> Iterator[np.ndarray]:
-        """Chunks of (n) uint64 feasigns that this save deletes from the chain before it."""
+        """Chunks of (n) uint64 feasigns that this save deletes from earlier saves of its chain."""
         for keys in self.deleted_keys():
             yield core.feasigns_of(keys)
 
@@ -140,13 +140,13 @@ class Save:
 def open_save(path: Path | str) -> Save:
     """Open the save in a folder.
 
-    Raises: StoreError if there is none, or a later version wrote it; CorruptionError.
+    Raises: StoreError if there is none, or a later release wrote it; CorruptionError.
     """
     return Save(Path(os.path.abspath(path)))
 
 
 def chain_of(save: Save) -> list[Save]:
-    """The saves that together form the model of this save: its base first, itself last.
+    """The saves that together form the model of this save: its base first, this save last.
 
     Raises: StoreError if one is missing, or was replaced by another save; CorruptionError.
     """

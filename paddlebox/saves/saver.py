@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,32 +19,29 @@ from paddlebox import _native
 from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.saves import donefile
+from paddlebox.saves.changes import LIFE_SEQ, as_saved, write_changes
 from paddlebox.saves.layout import check_layout
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, open_save
-from paddlebox.saves.served import Served
-from paddlebox.saves.touched import Index, keys_in, touched
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
-from paddlebox.store.life import DELTA_RESET, SaveFilter, base_filter, last_day_ended
-from paddlebox.store.one_rank import OneRank
+from paddlebox.store.life import DELTA_RESET, SaveFilter, last_day_ended
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 
 log = logging.getLogger("paddlebox")
 core = _native.core
-_DELTA_SCORE, _LIFE_SEQ = 3, 5  # positions in the words of a row (docs/formats/row.md)
 
 
 class Saver:
     """Saves the committed rows of a set of tables in OUT.
 
-    It needs that no pass is open.
+    No pass may be open.
 
     Args:
         out: OUT, the folder with the donefiles and one folder for each day.
         extra: files to put into each save, name -> content, such as slots.yaml and config.json.
-        dense: the dense state, name -> array; None: that of the table's newest commit.
+        dense: the dense state, name -> array; None: the dense state of the newest commit.
     """
 
     def __init__(
@@ -76,19 +72,13 @@ class Saver:
             open.
         """
         name = name or f"{self.date}/base"
-        writer = self._writer(name)
-        try:
+        with self._writer(name) as writer:
             chosen = [
-                table.rows_of_base(partial(_add, part), day=day)
+                table.visit(partial(_add, part), table.save_filter(day=day))
                 for table, part in zip(self._members, writer.parts, strict=True)
             ]
             fields = {"key": donefile.new_key(self.out), "base": name, "parent": None}
-            save = self._finish(writer, BASE, name, fields, chosen)
-        except BaseException:
-            writer.drop()
-            raise
-        self._begin_anew(chosen)
-        return save
+            return self._finish(writer, BASE, name, fields, chosen)
 
     def delta(self, name: str = "") -> Save:
         """Save a delta: the rows that changed since the last save of the chain, and the deletions.
@@ -104,11 +94,10 @@ class Saver:
             raise StoreError(f"{self.out}: has no base for a delta: save a base first")
         name = name or f"{self.date}/delta-{self.pass_number}"
         check_layout(parent, layouts_of(self._members), "the table", "save a base")
-        writer = self._writer(name)
-        chain = chain_of(parent)
-        try:
+        with self._writer(name) as writer:
+            chain, world = chain_of(parent), self._table.world
             chosen = [
-                _changes(table, [save.parts[table.name] for save in chain], part, self._table.peers)
+                write_changes(table, [save.parts[table.name] for save in chain], part, world)
                 for table, part in zip(self._members, writer.parts, strict=True)
             ]
             fields = {
@@ -116,12 +105,7 @@ class Saver:
                 "base": parent.meta["base"],
                 "parent": {"name": parent.name, "crc32c": parent.meta["crc32c"]},
             }
-            save = self._finish(writer, DELTA, name, fields, chosen)
-        except BaseException:
-            writer.drop()
-            raise
-        self._begin_anew(chosen)
-        return save
+            return self._finish(writer, DELTA, name, fields, chosen)
 
     def batch(self, name: str = "") -> Save:
         """Save every row, with its delta_score. A batch is for further training, not for serving.
@@ -132,24 +116,20 @@ class Saver:
         Raises: the errors of `base`.
         """
         name = name or f"{self.date}/{self.pass_number}"
-        writer = self._writer(name)
-        try:
+        with self._writer(name) as writer:
             for table, part in zip(self._members, writer.parts, strict=True):
                 everything = SaveFilter(table.day, float("-inf"), float("-inf"), 2**32 - 1)
-                table.visit(partial(_add, part, words=(_LIFE_SEQ,)), everything)
+                table.visit(partial(_add, part, words=(LIFE_SEQ,)), everything)
             fields = {"key": int(time.time()), "base": name, "parent": None}
-            return self._finish(writer, BATCH, name, fields, [None] * len(writer.parts))
-        except BaseException:
-            writer.drop()
-            raise
+            return self._finish(writer, BATCH, name, fields, None)
 
     # ---- in parallel with training
 
     def later(self, kind: str, name: str) -> Callable[[], Save]:
         """Prepare a `base` or `delta` of the newest commit, to run while the next pass trains.
 
-        Call the result exactly once: the files of the version are kept until it returns. The caller
-        also has to call `begin_anew`.
+        Call the returned function exactly once: the files of the version are kept until it ends.
+        The caller also has to call `reset_delta`.
 
         Returns: the function that writes the save. It raises the errors of `base` or `delta`.
 
@@ -157,7 +137,7 @@ class Saver:
         """
         snapshot = Snapshot(self._table)
         try:
-            if self._table.peers.rank == 0:
+            if self._table.world.rank == 0:
                 donefile.claim(self.out, name)
         except BaseException:
             snapshot.close()
@@ -173,7 +153,7 @@ class Saver:
 
         return save
 
-    def begin_anew(self, kind: str, until: Callable[[], None] | None = None) -> None:
+    def reset_delta(self, kind: str, until: Callable[[], None] | None = None) -> None:
         """Set delta_score to 0 in the rows that a save of this kind, of the newest commit, holds.
 
         Call it before the next pass opens. The next commit makes the change durable.
@@ -182,13 +162,10 @@ class Saver:
             until: the next commit calls it first, to wait until the save is durable. None: commit
                 the change at once.
         """
-        if kind == BASE:
-            chosen = [base_filter(t.config.life, t.day) for t in self._members]
-        else:
-            chosen = [t.delta_filter() for t in self._members]
-        self._table.reset_delta(chosen, until)
+        chosen = [table.save_filter(delta=kind == DELTA) for table in self._members]
+        self._table.life.reset_delta(chosen, until)
 
-    def has_begun_anew(self, save: Save) -> bool:
+    def has_reset_delta(self, save: Save) -> bool:
         """Whether delta_score was set to 0 after this save."""
         first = self._members[0]
         later = first.events[save.parts[first.name].meta["events"] :]
@@ -196,18 +173,18 @@ class Saver:
 
     def settle(self) -> None:
         """Make the reset of delta_score durable after the last save of a run."""
-        self._table.settle_events()
+        self._table.life.settle()
 
     # ---- state of the chain and the table
 
     def last(self) -> Save | None:
         """The save that the next delta will extend; None before the first base."""
-        name = self.as_first(donefile.last(self.out) if self._table.peers.rank == 0 else None)
+        name = self.as_first(donefile.last(self.out) if self._table.world.rank == 0 else None)
         return open_save(self.out / name) if name is not None else None
 
     def as_first(self, mine: Any) -> Any:
         """Return the first rank's value on every rank. Only the first rank reads the donefiles."""
-        return json.loads(self._table.peers.meet("save asked", json.dumps(mine).encode())[0])
+        return self._table.world.first("save asked", mine)
 
     def of_last_pass(self) -> Save | None:
         """The save of the table's last pass; None if there is none."""
@@ -223,9 +200,9 @@ class Saver:
     def is_own(self, save: Save) -> bool:
         """Whether the save's version is in the history of the table's newest one.
 
-        It is not if the save is of another store, or of a version that a rollback discarded.
+        Not true for a save of another store, or of a version that a rollback discarded.
         """
-        return save.meta["commit"] in self._members[0].journal()
+        return save.meta["commit"] in self._members[0].versions.journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
@@ -261,15 +238,15 @@ class Saver:
     def _writer(self, name: str) -> SaveWriter:
         self.commit_ended()
         target = self.out / name
-        if self._table.peers.rank == 0:
+        if self._table.world.rank == 0:
             target = donefile.claim(self.out, name)
         return SaveWriter(
             target,
             [
-                Shape(table.name, table.row_bytes // 4, int(table.row_layout["fingerprint"]))
+                Shape(table.name, table.row_bytes // 4, int(table.native.layout["fingerprint"]))
                 for table in self._members
             ],
-            self._table.peers,
+            self._table.world,
         )
 
     def _finish(
@@ -278,8 +255,13 @@ class Saver:
         kind: str,
         name: str,
         fields: Mapping[str, Any],
-        chosen: Sequence[SaveFilter | None],
+        chosen: Sequence[SaveFilter] | None,
     ) -> Save:
+        """Complete the save. Then set delta_score to 0 in the rows that `chosen` selects.
+
+        Args:
+            chosen: the filter of each table; None for a batch.
+        """
         complete = {
             **fields,
             "kind": kind,
@@ -289,28 +271,27 @@ class Saver:
             "pass_number": self.pass_number,
             "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
-        of_tables = list(map(_of_table, self._members, chosen))
+        filters = chosen if chosen is not None else itertools.repeat(None)
+        of_tables = list(map(_of_table, self._members, filters))
         dense = self._dense if self._dense is not None else self._table.load_dense()
         save = open_save(writer.finish(complete, of_tables, dense, self._extra))
-        if self._table.peers.rank == 0:
+        if self._table.world.rank == 0:
             donefile.append(self.out, save.meta)
-        self._table.peers.meet("save is done")
+        self._table.world.wait("save is done")
         log.debug("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
+        # This comes after the donefile is written. If the process dies in between, the next delta
+        # is larger but correct.
+        if chosen is not None and not self._members[0].read_only:
+            self._table.life.reset_delta(chosen)
         return save
-
-    def _begin_anew(self, saved: Sequence[SaveFilter]) -> None:
-        # After the donefile was written: if the process dies before this, the next delta is larger
-        # but correct.
-        if not self._members[0].read_only:
-            self._table.reset_delta(saved)
 
 
 def layouts_of(tables: Sequence[TieredTable]) -> dict[str, dict[str, Any]]:
     """The layouts of tables, in the form that `check_layout` expects."""
     return {
         table.name: {
-            "layout_fingerprint": int(table.row_layout["fingerprint"]),
-            "layout": table.layout,
+            "layout_fingerprint": int(table.native.layout["fingerprint"]),
+            "layout": table.versions.layout,
         }
         for table in tables
     }
@@ -318,11 +299,11 @@ def layouts_of(tables: Sequence[TieredTable]) -> dict[str, dict[str, Any]]:
 
 def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
     """The fields of meta.json that each table has."""
-    head, journal = table.head, table.journal()
+    head, journal = table.head, table.versions.journal()
     return {
         "version": head.version if head is not None else 0,
         "filter": asdict(chosen) if chosen is not None else None,
-        "layout": table.layout,
+        "layout": table.versions.layout,
         "events": len(table.events),
         "day_ended": last_day_ended(table.events),
         "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
@@ -331,82 +312,4 @@ def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
 
 
 def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = ()) -> None:
-    part.add(core.keys_of(feasigns), _own(rows, *words))
-
-
-def _changes(
-    table: TieredTable, chain: list[Save], writer: PartWriter, ranks: OneRank
-) -> SaveFilter:
-    """Write the differences between a base of now and what the chain serves, in the rank's range.
-
-    Returns: the filter of the delta.
-    """
-    chosen = table.delta_filter()
-    segments = touched(table, chain[-1], chosen, ranks)
-    if segments is not None:
-        of_base = asdict(replace(chosen, min_delta_score=0.0))
-        index = Index(chain)
-        for keys in keys_in(segments):
-            found, rows = table.lookup(core.feasigns_of(keys), of_base)
-            _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
-        return chosen
-    served = Served(chain, ranks.key_range)
-
-    def visit(feasigns: np.ndarray, rows: np.ndarray) -> None:
-        keys = core.keys_of(feasigns)
-        _write_changes(writer, chosen, keys, rows, *served.take(keys[-1]))
-
-    table.rows_of_base(visit)
-    writer.delete(served.take()[0])
-    return chosen
-
-
-def _write_changes(
-    writer: PartWriter,
-    chosen: SaveFilter,
-    keys: np.ndarray,
-    rows: np.ndarray,
-    known: np.ndarray,
-    as_served: np.ndarray,
-) -> None:
-    """Write changed rows and deletions of one key range.
-
-    Args:
-        keys, rows: the rows that a base would hold, in key order.
-        known, as_served: the keys and rows that the chain serves, in key order.
-    """
-    # With threshold 0 every change counts, even one that lowered delta_score.
-    grown = np.full(len(keys), chosen.min_delta_score <= 0)
-    grown |= rows[:, _DELTA_SCORE] >= np.float32(chosen.min_delta_score)
-    rows = _own(rows)
-    same = np.zeros(len(keys), bool)
-    if len(known):
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        found = known[at] == keys
-        same[found] = _equal(rows[found], as_served[at[found]])
-    changed = grown & ~same
-    writer.add(keys[changed], rows[changed])
-    writer.delete(known[~_in(known, keys)])
-
-
-def _own(rows: np.ndarray, *words: int) -> np.ndarray:
-    """A copy of the rows with some words set to 0; default: life_seq and delta_score, which have no
-    meaning outside the table."""
-    rows = rows.copy()
-    rows[:, list(words or (_DELTA_SCORE, _LIFE_SEQ))] = 0
-    return rows
-
-
-def _equal(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(n) bool: which rows have equal bits. Bits, so that equal NaNs compare as equal."""
-    same: np.ndarray = (rows.view(np.uint32) == others.view(np.uint32)).all(axis=1)
-    return same
-
-
-def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """(n) bool: which values are among the keys. Both must ascend."""
-    if len(keys) == 0:
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-    found: np.ndarray = keys[at] == values
-    return found
+    part.add(core.keys_of(feasigns), as_saved(rows, *words))

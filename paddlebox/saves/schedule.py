@@ -21,13 +21,14 @@ log = logging.getLogger("paddlebox")
 
 
 def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
-    """Kind and name of the save that is due after a pass that has none; None if none is due."""
+    """Kind and name of the save that is due after a pass without a save; None if none is."""
     last = saver.last()
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
     # If the last save is of a discarded version, delta_score does not show which rows differ from
-    # it, so that only a base is correct.
-    anew = last is None or not saver.is_own(last)
-    if anew or (config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base)):
+    # the save, so only a base is correct.
+    if last is None or not saver.is_own(last):
+        return BASE, saver.free_name(base)
+    if config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base):
         return BASE, saver.free_name(base)
     if _is_delta_due(saver.pass_number, config):
         return DELTA, saver.free_name(delta)
@@ -48,7 +49,7 @@ def _report(save: Save, started: float) -> dict[str, Any]:
     }
 
 
-class SavesBesidePasses:
+class BackgroundSaves:
     """Writes the due saves in the background, one at a time. End it with `finish`, or `close`.
 
     The commit after a pass waits until the save of that pass is complete. So a run that is killed
@@ -61,9 +62,9 @@ class SavesBesidePasses:
         self,
         saver: Saver,
         config: SaveConfig,
-        done: Callable[[str], None] = lambda _: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
-        """done: called with the kind of each complete save, in the thread that wrote it."""
+        """done: called after each complete save, in the thread that wrote it."""
         self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[dict[str, Any]] | None = None
@@ -76,7 +77,8 @@ class SavesBesidePasses:
         due.
 
         Args:
-            number, date: number and date of the pass, if known. They spare a wait for the commit.
+            number, date: number and date of the pass, if known. With both, the method can often
+                return without waiting for the commit.
 
         Returns: name, kind and `waited_s` in seconds; None if no save is due.
         """
@@ -92,9 +94,9 @@ class SavesBesidePasses:
             return None
         if done is None:
             running = self._running = self._thread.submit(self._timed, self._saver.later(*due))
-            self._saver.begin_anew(due[0], until=lambda: _ended(running))
-        elif not self._saver.has_begun_anew(done):
-            self._saver.begin_anew(due[0])
+            self._saver.reset_delta(due[0], until=lambda: _ended(running))
+        elif not self._saver.has_reset_delta(done):
+            self._saver.reset_delta(due[0])
         return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
 
     def _due(self) -> tuple[str, str] | None:
@@ -111,7 +113,7 @@ class SavesBesidePasses:
         started = time.perf_counter()
         report = _report(save(), started)
         log.info("saved %(name)s in %(seconds).2f s: %(rows)d rows, %(deleted)d deleted", report)
-        self._done(report["kind"])
+        self._done()
         return report
 
     def _wait(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from paddlebox.saves.reader import Save
-from paddlebox.store.one_rank import ALL_KEYS
+from paddlebox.store.coordinator import ALL_KEYS
 
 END = np.uint64(2**64 - 1)
 
@@ -70,7 +70,7 @@ class Served:
                 if of_them is None:
                     of_them = np.zeros((len(some), self._words), np.float32)
                 rows.append(of_them)
-        if len(keys) == 2:  # only one save has keys here, the usual case for a base
+        if len(keys) == 2:  # only one save has keys here, as is usual for a base
             return keys[1][kept[1]], rows[1][kept[1]]
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")  # stable: among equal keys the newest is last
@@ -80,7 +80,7 @@ class Served:
         return all_keys[chosen], np.concatenate(rows)[chosen]
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Chunks of all keys and rows, as from `take`."""
+        """Chunks of all keys and rows, as `take` returns them."""
         while ends := [c.loaded_to for c in self._cursors if c.loaded_to is not None]:
             keys, rows = self.take(min(ends))
             if len(keys):

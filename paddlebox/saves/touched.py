@@ -1,8 +1,8 @@
 """Makes a delta from the feasigns that passes touched since the last save, without reading the
 whole table.
 
-This is correct only if nothing else can have changed a row, or whether a filter keeps it. `touched`
-checks that.
+This is correct only if nothing else can have changed a row, or changed whether a filter keeps a
+row. `touched` checks these conditions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from paddlebox import _native
 from paddlebox.saves.meta import DELETED, ROWS
 from paddlebox.saves.reader import Save
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import DELTA_RESET, SaveFilter
-from paddlebox.store.one_rank import OneRank
 from paddlebox.store.tiered_table import TieredTable
 
 core = _native.core
@@ -27,9 +27,9 @@ _BLOCKS = 64  # blocks per read of each segment; small, because a pass may write
 
 
 def touched(
-    table: TieredTable, parent: Save, chosen: SaveFilter, ranks: OneRank | None = None
+    table: TieredTable, parent: Save, chosen: SaveFilter, world: Coordinator = ONE_RANK
 ) -> list[Any] | None:
-    """The segments that contain every key which may differ from the save parent.
+    """The segments that contain every key whose row may differ from the save `parent`.
 
     The conditions are: parent was saved from a version of this store, with the same day and
     thresholds and by as many ranks. Since then there were only passes and compactions: no decay, no
@@ -37,15 +37,14 @@ def touched(
 
     Args:
         chosen: the filter of the delta.
-        ranks: the ranks that share the table; None: there is one.
+        world: the ranks that share the table.
 
     Returns: open segments; None if a condition does not hold.
     """
-    ranks = ranks or OneRank()
     of_ranks = parent.meta.get("ranks", [parent.meta])
-    if len(of_ranks) != ranks.ranks:
+    if len(of_ranks) != world.size:
         return None
-    meta = of_ranks[ranks.rank]
+    meta = of_ranks[world.rank]
     if meta["commit"] is None or meta["filter"] is None:
         return None
     for name in ("day", "min_score", "max_unseen_days"):
@@ -53,16 +52,27 @@ def touched(
             return None
     if any(event["kind"] != DELTA_RESET for event in table.events[meta["events"] :]):
         return None
-    commits = table.journal()
+    commits = table.versions.journal()
     if meta["commit"] not in commits:
         return None
     since = commits[commits.index(meta["commit"]) + 1 :]
     if not {commit["kind"] for commit in since} <= {"pass", "compaction", "life"}:
         return None
-    segments = table.open_segments(after=meta["sequence"])
+    segments = _open_segments(table, after=meta["sequence"])
     rows = sum(segment.shape["rows"] for segment in segments)
     head = table.head
     return segments if head is not None and rows <= _WORTH_IT * head.live_rows else None
+
+
+def _open_segments(table: TieredTable, *, after: int) -> list[Any]:
+    """Open the newest version's segments with a higher sequence. They can be read even if a merge
+    removes them."""
+    with table.versions.committing:
+        return [
+            core.SegmentFile(str(table.folder / "ssd" / segment["file"]), segment)
+            for segment in table.versions.last.segments
+            if table.folder is not None and segment["sequence"] > after
+        ]
 
 
 def keys_in(segments: Sequence[Any]) -> Iterator[np.ndarray]:
@@ -93,8 +103,8 @@ def _keys_of(segment: Any) -> Iterator[np.ndarray]:
 
 
 class Index:
-    """Looks up what a chain serves for a key. The filters of the segments tell in which save to
-    look."""
+    """Looks up the row that a chain serves for a key. Filters of the segments show which save has
+    the key."""
 
     def __init__(self, chain: Sequence[Save]) -> None:
         self._words = int(chain[-1].meta["words"])
@@ -106,7 +116,7 @@ class Index:
             self._tiers.append((rows, gone))
 
     def lookup(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Those of (n) ascending uint64 keys that the chain serves, and their float32 rows."""
+        """The keys that the chain serves, and their float32 rows. keys: (n) uint64, ascending."""
         rows = np.zeros((len(keys), 4 * self._words), np.uint8)
         known = np.zeros(len(keys), np.uint8)  # 1: some save names the key
         served = np.zeros(len(keys), bool)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,9 +15,9 @@ from paddlebox import _native
 from paddlebox.errors import StoreError
 from paddlebox.saves.meta import DELETED, DENSE, ROWS, TABLES, write_meta
 from paddlebox.store import files
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import write_dense
-from paddlebox.store.one_rank import OneRank
 
 core = _native.core
 _SEGMENT_BYTES = 64 << 20  # a segment is in memory until it is written
@@ -94,13 +93,13 @@ class PartWriter:
         """Add rows.
 
         Args:
-            keys: (n) uint64 mixed feasigns, ascending, above all that were added before.
+            keys: (n) uint64 mixed feasigns, ascending, above all keys added before.
             rows: (n, words) float32.
         """
         self._rows.add(keys, rows)
 
     def delete(self, keys: np.ndarray) -> None:
-        """Add deletions. keys: (n) uint64, ascending, above all that were deleted before."""
+        """Add deletions. keys: (n) uint64, ascending, above all keys deleted before."""
         self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
 
     def flush(self) -> dict[str, Any]:
@@ -117,30 +116,31 @@ class PartWriter:
 
 
 class SaveWriter:
-    """Writes one save. End it with `finish`, or with `drop`, which removes all files.
+    """Writes one save. `finish` completes it. A `with` block that raises removes all files.
 
     Several ranks write a save together. Each writes the rows of its key range, and the first rank
     completes the save.
     """
 
-    def __init__(self, target: Path, shapes: Sequence[Shape], ranks: OneRank | None = None) -> None:
+    def __init__(
+        self, target: Path, shapes: Sequence[Shape], world: Coordinator = ONE_RANK
+    ) -> None:
         """Create the temporary folder.
 
         Args:
             target: the folder of the save. It must not exist; its parents are created.
             shapes: the shape of each table, in the order of the tables.
-            ranks: the table through which the ranks agree; None: one rank.
+            world: the ranks that write the save.
 
         Raises: StoreError if a rank does not see the folder that the first rank created.
         """
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
-        self._ranks = ranks or OneRank()
-        rank = self._ranks.rank
+        self._world, rank = world, world.rank
+        self._drop()
         if rank == 0:
-            shutil.rmtree(self._folder, ignore_errors=True)
             files.make_folder(str(self._folder))
-        self._ranks.meet("save begins")
+        world.wait("save begins")
         if not self._folder.is_dir():
             raise StoreError(
                 f"{self._folder}: the first rank created it, but rank {rank} does not see it: "
@@ -160,7 +160,7 @@ class SaveWriter:
     ) -> Path:
         """Complete the save durably: write meta.json last, then rename the folder.
 
-        When it returns, on any rank, the save exists.
+        When this method returns, on any rank, the save exists.
 
         Args:
             fields: the fields of meta.json, without those that describe the files written here.
@@ -172,10 +172,10 @@ class SaveWriter:
 
         Raises: OutOfSpaceError, StoreError. There is no save after an error.
         """
-        try:
+        with files.store_errors(str(self._target), "write"):
             abouts = self._abouts(of_tables)
-            if self._ranks.rank > 0:
-                self._ranks.meet("save is there")
+            if self._world.rank > 0:
+                self._world.wait("save is there")
                 return self._target
             tables = {}
             for part, about, own in list(zip(self.parts, abouts, of_tables, strict=True))[1:]:
@@ -197,21 +197,15 @@ class SaveWriter:
             write_meta(self._folder, {**fields, **of_tables[0], **written})
             os.rename(self._folder, self._target)
             files.sync_folder(str(self._target.parent))
-        except OSError as error:
-            self.drop()
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{self._target}: cannot be written: {error.strerror}") from error
-        self._ranks.meet("save is there")
+        self._world.wait("save is there")
         return self._target
 
     def _abouts(self, of_tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The fields of meta.json about the rows of each table, summed over all ranks."""
         mine = [part.flush() for part in self.parts]
-        if self._ranks.ranks == 1:
+        if self._world.size == 1:
             return mine
-        told = json.dumps([mine, [dict(own) for own in of_tables]]).encode()
-        found = [json.loads(theirs) for theirs in self._ranks.meet("save parts", told)]
+        found = self._world.gather("save parts", [mine, [dict(own) for own in of_tables]])
         merged = []
         for number, about in enumerate(mine):
             of_ranks = [parts[number] for parts, _ in found]
@@ -228,7 +222,14 @@ class SaveWriter:
             )
         return merged
 
-    def drop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is not None:
+            self._drop()
+
+    def _drop(self) -> None:
         """Remove the temporary folder and all files in it."""
-        if self._ranks.rank == 0:
+        if self._world.rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)

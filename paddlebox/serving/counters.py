@@ -74,7 +74,7 @@ class Counters:
             ("waiting", "gauge", "Predictions queued or running.", rows["waiting"], None),
             ("worker_starts_total", "counter", "Starts of workers.", rows["starts"], None),
             ("version", "gauge", "The version that a worker shows.", rows["version"], ready),
-            ("generation_age_seconds", "gauge", "Since that version was exported.", ages, ready),
+            ("generation_age_seconds", "gauge", "Age of that version's export.", ages, ready),
         ):
             yield from _head(name, kind, about)
             for worker in range(len(rows)) if workers is None else workers:

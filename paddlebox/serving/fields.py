@@ -16,8 +16,8 @@ from paddlebox._native import core
 from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
 from paddlebox.errors import DataError
 
-_CELL, _VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
-_CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+CELL, VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
+CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
 _NO_NUMBER = re.compile(r"slot ('[^']*'): (.*) is not a finite number", re.DOTALL)
 _NO_INTEGER = re.compile(r"slot ('[^']*'): ('nan'|'([0-9]+)\.0') is not a decimal feasign.*")
@@ -45,8 +45,8 @@ def _explained(reason: str, with_default: Container[str]) -> str:
         )
     if value == "''":
         return (
-            f"slot {slot}: expected a finite number, found none: send one, or train with a default "
-            "of the slot in slots.yaml"
+            f"slot {slot}: expected a finite number, found none: send a number, or train with a "
+            "default for the slot in slots.yaml"
         )
     return f"slot {slot}: expected a finite number, found {value}: send a number"
 
@@ -66,16 +66,16 @@ class FieldParser:
             slots.of_serving().fields(),
             config.data.key_space is KeySpace.PER_SLOT,
             config.data.max_line_bytes,
-            ",|" if criteo else _CELL + _VALUE,
+            ",|" if criteo else CELL + VALUE,
             csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )
         self._quoted = not criteo
-        self._delimiter = "\t" if criteo else _CELL
-        self._forbidden = {_CELL, _VALUE, "\n", "\r", "\0", self._delimiter}
+        self._delimiter = "\t" if criteo else CELL
+        self._forbidden = {CELL, VALUE, "\n", "\r", "\0", self._delimiter}
         slots = slots.of_serving()
         label = slots.label.column or slots.label.name
         column_of = {slot.name: slot.column or slot.name for slot in slots.slots if not slot.made}
-        columns = _CRITEO if criteo else tuple(self._schema.column_names)
+        columns = CRITEO_COLUMNS if criteo else tuple(self._schema.column_names)
         self._places = {column: place for place, column in enumerate(columns)}
         self._places |= {
             name: self._places[column]
@@ -117,7 +117,7 @@ class FieldParser:
         return chunk
 
     def _said(self, reason: str) -> str:
-        return _explained(reason.replace(_CELL, " "), self._with_default)
+        return _explained(reason.replace(CELL, " "), self._with_default)
 
     def _line(self, number: int, fields: Mapping[str, Any]) -> str:
         cells = self._empty.copy()
@@ -142,9 +142,9 @@ class FieldParser:
         if isinstance(value, str) or not hasattr(value, "__len__"):
             text = self._one(value, hashed)
             if place in self._lists and isinstance(value, str) and text not in self._nulls:
-                text = text.replace(self._separator, _VALUE)
+                text = text.replace(self._separator, VALUE)
         else:
-            text = _VALUE.join([self._one(one, hashed) for one in value])
+            text = VALUE.join([self._one(one, hashed) for one in value])
         return '"' + text.replace('"', '""') + '"' if text[:1] == '"' and self._quoted else text
 
     def _one(self, value: Any, hashed: bool) -> str:
@@ -158,7 +158,7 @@ class FieldParser:
                     + (
                         "leave the field out, or send None"
                         if text == "nan"
-                        else f"send {text[:-2]}, or {text!r} if the data is written so"
+                        else f"send {text[:-2]}, or {text!r} if the data has this text"
                     )
                 )
         if not self._forbidden.isdisjoint(text):

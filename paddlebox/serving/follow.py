@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from paddlebox.config.alerts import Bounds
 from paddlebox.config.save import PublishConfig
 from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
@@ -38,8 +39,8 @@ class Follower:
     """Applies the complete saves in a folder to an export file. The first base creates the file.
 
     A save is refused if the gate refuses it, or if it deletes more than MOST_DELETED of the live
-    rows. It is not tried again. Since a delta needs the one before it, the next save is then
-    applied together with its whole chain.
+    rows. A refused save is not tried again. Since a delta needs the save before it, the save after
+    a refused one is applied together with its whole chain.
 
     Args:
         saves: OUT, the folder with the donefiles.
@@ -95,7 +96,9 @@ class Follower:
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
 
-def follow(saves: Path, publish: PublishConfig, requests: TextIO, answers: TextIO) -> None:
+def follow(
+    saves: Path, publish: PublishConfig, bounds: Bounds, requests: TextIO, answers: TextIO
+) -> None:
     """Apply the saves of a trainer to `publish.file` until `requests` ends.
 
     Args:
@@ -105,7 +108,7 @@ def follow(saves: Path, publish: PublishConfig, requests: TextIO, answers: TextI
     """
     gate = None
     if publish.gate_files:
-        gate = Gate(publish.gate_files, publish.min_auc, publish.max_copc_drift)
+        gate = Gate(publish.gate_files, bounds, publish.min_auc)
     follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
     while requests.readline():
         _catch_up(follower, answers)

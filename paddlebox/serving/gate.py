@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from paddlebox._native import core
+from paddlebox.config.alerts import Bounds
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import task_columns
 from paddlebox.data.whole_files import load_files
@@ -28,14 +30,15 @@ class Gate:
 
     Args:
         files: files with labels, in the format of the config.
+        bounds: the limits of the drop of AUC from the current version, and of COPC (clicks /
+            predicted clicks) divided by the COPC of the current version. If there is no current
+            version, the limits of COPC are for COPC itself.
         min_auc: the lowest AUC; 0: no limit.
-        max_copc_drift: the largest relative difference of COPC (clicks / predicted clicks) from
-            that of the current version, or from 1 if there is none. 0: no limit.
     """
 
     files: Sequence[str]
+    bounds: Bounds = Bounds()  # noqa: RUF009  frozen
     min_auc: float = 0.0
-    max_copc_drift: float = 0.0
 
     def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
         """Evaluate a new version.
@@ -51,28 +54,34 @@ class Gate:
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"
         auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
-        if self.min_auc > 0 and metrics["auc"] < 0:  # -0.5: a class is missing
+        wrong = self._wrong(metrics, shown, loaded)
+        if wrong:
             raise TrainingError(
-                f"{name}: AUC is not defined, because all {metrics['size']:.0f} labels are "
-                f"{metrics['actual_ctr']:.0f}; expected clicks and others in the gate files: it is "
-                "not shown; readers keep the current version"
+                f"{name}: {wrong}: it is not shown; readers keep the current version"
             )
-        if self.min_auc > 0 and not metrics["auc"] >= self.min_auc:
-            raise TrainingError(
-                f"{name}: AUC {auc}, expected {self.min_auc} at least: it is not "
-                "shown; readers keep the current version"
-            )
-        if self.max_copc_drift > 0:
-            before = _evaluate(shown, loaded)["copc"] if shown is not None else 1.0
-            drift = abs(metrics["copc"] / before - 1) if before > 0 else float("inf")
-            if not drift <= self.max_copc_drift:
-                raise TrainingError(
-                    f"{name}: COPC {metrics['copc']:.4f} against {before:.4f} is a drift of "
-                    f"{drift:.4f}, expected {self.max_copc_drift} at most: it is not shown; "
-                    "readers keep the current version"
-                )
         log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
         return metrics
+
+    def _wrong(
+        self, metrics: Mapping[str, float], shown: OpenGeneration | None, loaded: LoadedPass
+    ) -> str:
+        """The conditions that the metrics of a new version do not fulfil; "" if there are none."""
+        auc, copc = metrics["auc"], metrics["copc"]
+        if (self.min_auc or self.bounds.max_auc_drop) and auc < 0:  # -0.5: a class is missing
+            return (
+                f"AUC is not defined, because all {metrics['size']:.0f} labels are "
+                f"{metrics['actual_ctr']:.0f}; expected labels 0 and 1 in the gate files"
+            )
+        if auc < self.min_auc:
+            return f"AUC {auc:.6f}, expected {self.min_auc} at least"
+        if not self.bounds.given:
+            return ""
+        usual, name = math.nan, "COPC"
+        if shown is not None:
+            now, name = _evaluate(shown, loaded), "COPC relative to the current version"
+            usual, copc = now["auc"], copc / now["copc"] if now["copc"] > 0 else math.inf
+        found = self.bounds.broken(auc, copc, usual, "that of the current version", name)
+        return "; ".join(message for _, message in found)
 
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:

@@ -47,7 +47,7 @@ class ServeOptions:
 
     max_body_bytes: int = 1 << 20
     max_batch: int = 4096  # instances in a request
-    max_queue: int = 64  # requests that wait for a prediction or get one; others are refused
+    max_queue: int = 64  # predictions queued or running; further requests are refused
     timeout_s: float = 10.0  # to receive the body and predict
     grace_s: float = 30.0  # for requests in flight, after SIGTERM
 
@@ -223,7 +223,7 @@ class Server:
 
     async def _health(self, _: web.Request) -> web.Response:
         if self._ended is not None:
-            raise Refused(503, "ending", "the server ends; ask another one")
+            raise Refused(503, "ending", "the server is ending; send the request to another one")
         config, _ = self._predictor.model
         return web.json_response(
             {"status": "ready", "version": self._predictor.version, "model": config.name}

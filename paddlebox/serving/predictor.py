@@ -86,11 +86,8 @@ class Predictor(Closing):
 
         Raises: DataError that names the instance and the field; CorruptionError.
         """
-        generation = self._enter()
-        try:
+        with self._using() as generation:
             return generation.predict(instances)
-        finally:
-            self._leave(generation)
 
     def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
         """As `predict`, but also returns the generation that predicted.
@@ -124,11 +121,8 @@ class Predictor(Closing):
         offsets = np.ascontiguousarray(offsets, np.int32)
         if dense is not None:
             dense = np.ascontiguousarray(dense, np.float32)
-        generation = self._enter()
-        try:
+        with self._using() as generation:
             return generation.predict_feasigns(feasigns, offsets, dense)
-        finally:
-            self._leave(generation)
 
     def warm(self) -> None:
         """Read and test every block of the version now, so that no request has to.
@@ -208,7 +202,7 @@ class Predictor(Closing):
         found = [generation for generation in kept if generation.version == self._pin]
         if not found:
             raise StoreError(
-                f"{self.path}: version {self._pin} is not kept; there are "
+                f"{self.path}: version {self._pin} is not kept; the kept versions are "
                 f"{', '.join(str(generation.version) for generation in kept) or 'none'}"
             )
         return found[-1]
@@ -221,32 +215,25 @@ class Predictor(Closing):
             except PaddleBoxError as error:
                 if self._stop.is_set():
                     return
-                log.error("%s: keeps its version: %s", self.path, error)
+                log.error("%s: still predicting with the old version: %s", self.path, error)
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[OpenGeneration]:
-        generation = self._enter()
-        try:
-            yield generation
-        finally:
-            self._leave(generation)
-
-    def _enter(self) -> OpenGeneration:
-        """The current generation. It stays open until `_leave`."""
+        """The current generation. It stays open until the end of the block."""
         self._file.check_process()
         with self._lock:
             generation = self._now
             if generation is None:
                 raise StoreError(f"{self.path}: the predictor is closed")
             generation.users += 1
-        return generation
-
-    def _leave(self, generation: OpenGeneration) -> None:
-        with self._lock:
-            generation.users -= 1
-            last = generation.users == 0 and generation is not self._now
-        if last:
-            self._retire(generation)
+        try:
+            yield generation
+        finally:
+            with self._lock:
+                generation.users -= 1
+                last = generation.users == 0 and generation is not self._now
+            if last:
+                self._retire(generation)
 
     def _retire(self, generation: OpenGeneration) -> None:
         generation.close()

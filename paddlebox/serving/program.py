@@ -72,37 +72,19 @@ class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
         return pooled if behind is None else paddle.concat([pooled, behind], axis=1)
 
 
-def _feed_tables(model: Any, scaled: bool) -> _FedTables:
-    found = [
-        (name, child) for name, child in model.named_sublayers() if isinstance(child, PooledTables)
-    ]
+def _replace(model: Any, pulling: type, fed: type, scaled: bool) -> Any:
+    """Replace the only layer of class `pulling` in a model by one of class `fed`, and return it."""
+    found = [(name, one) for name, one in model.named_sublayers() if isinstance(one, pulling)]
     if len(found) != 1:
         raise ConfigError(
-            f"{type(model).__name__}: expected one PooledTables to export, found "
-            f"{', '.join(name for name, _ in found) or 'none'}"
-        )
-    fed = _FedTables(found[0][1], scaled)
-    _put(model, found[0][0], fed)
-    return fed
-
-
-def _feed_slots(model: Any, scaled: bool) -> _FedSlots:
-    found = [(name, child) for name, child in model.named_sublayers()
-             if isinstance(child, PooledSlots)]  # fmt: skip
-    if len(found) != 1:
-        raise ConfigError(
-            f"{type(model).__name__}: expected one PooledSlots to export, found "
+            f"{type(model).__name__}: expected one {pulling.__name__} to export, found "
             f"{', '.join(name for name, _ in found) or 'none'}"
         )
     name, pulled = found[0]
-    fed = _FedSlots(pulled, scaled)
-    _put(model, name, fed)
-    return fed
-
-
-def _put(model: Any, name: str, layer: Any) -> None:
     *above, last = name.split(".")
+    layer = fed(pulled, scaled)
     functools.reduce(getattr, above, model).add_sublayer(last, layer)
+    return layer
 
 
 def uses_counts(config: Config) -> bool:
@@ -178,9 +160,9 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
         model.eval()
         scaled = bool(config.model.dense_scales)
         if more:
-            pooled_width = _feed_tables(model, scaled).width
+            pooled_width = _replace(model, PooledTables, _FedTables, scaled).width
         else:
-            fed = _feed_slots(model, scaled)
+            fed = _replace(model, PooledSlots, _FedSlots, scaled)
             pooled_width = fed.slots * fed.width
         _, dense_width = form(config, slots)
         packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")

@@ -38,14 +38,14 @@ class Source(Protocol):
         follows: optional, for a delta: the version that it changes.
         save: for a save: {name, crc32c}.
         follows_save: for a save: the {name, crc32c} of a delta's parent; None for a base.
-        filters: optional: a `ServeFilter` for each table, which tells the rows that it keeps.
+        filters: optional: a `ServeFilter` for each table, which has kept the rows of the source.
 
     Rows come in chunks: (n) uint64 feasigns in key order and (n, words) float32 rows
     (docs/formats/row.md). The source is iterable, or has `visit(callback)`.
 
     A source with a new model has `config` and `slots`. The first source of a file must have them.
-    A source of several tables has `parts`: for each table, in the order of `Config.tables`, its
-    name -> an object with its `layout`, its rows and `deleted()`.
+    A source of several tables has `parts`: table name -> an object with the `layout`, the rows and
+    the `deleted()` of that table, in the order of `Config.tables`.
     """
 
     @property
@@ -90,7 +90,7 @@ class _TableRows:
     """
 
     def __init__(self, of_ranks: Sequence[TieredTable], kept: ServeFilter) -> None:
-        self.layout = of_ranks[0].layout
+        self.layout = of_ranks[0].versions.layout
         self._of_ranks = of_ranks
         self._kept = kept
         self.live = self.left_out = 0  # rows in the last visit
@@ -177,9 +177,9 @@ class RunSource(Closing):
             self.close()
             raise
         members = self._table.members
-        self.default_filters = [serve_filter(t.config.life, t.dated) for t in members]
+        self.default_filters = [serve_filter(t.config.life, t.versions.dated) for t in members]
         if threshold is not None:
-            filters = [serve_filter(t.config.life, t.dated, threshold) for t in members]
+            filters = [serve_filter(t.config.life, t.versions.dated, threshold) for t in members]
         if filters is None or len(filters) != len(members):
             filters = self.default_filters
         self.parts = {

@@ -6,17 +6,20 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from paddlebox._native import core
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Phase, Slots
+from paddlebox.config import Config, Slots
 from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
+from paddlebox.serving.compatibility import (
+    check_follows,
+    check_same_form,
+    check_same_phase,
+    new_parts,
+)
 from paddlebox.serving.file import (
     FORMAT,
     FORMAT_OF_TABLES,
@@ -24,21 +27,20 @@ from paddlebox.serving.file import (
     ExportFile,
     Generation,
     Head,
-    Part,
-    block_key,
     generation_key,
     generation_value,
     head_value,
     kept_key,
     kept_value,
-    layer_key,
     model_key,
     system_errors,
     to_json,
 )
 from paddlebox.serving.gate import Gate
-from paddlebox.serving.generation import OpenGeneration, OpenRows, read_model
-from paddlebox.serving.source import Source, each_chunk, embed_state_words, parts_of
+from paddlebox.serving.generation import OpenGeneration, read_model
+from paddlebox.serving.layers import Layers, Puts
+from paddlebox.serving.source import Source, parts_of
+from paddlebox.store import files
 from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.record import seal
@@ -47,9 +49,7 @@ log = logging.getLogger(__name__)
 
 MOST_DELETED = 0.2  # share of the live rows that one version may delete without --force
 PRECISIONS = ("float32", "float16", "int8")
-MAX_LAYERS = 8  # the filter of each layer costs about 3 ns per lookup
 KEPT = 3  # generations before the newest, for rollback
-_TRANSACTION_BYTES = 64 << 20
 _REMOVED_A_TRANSACTION = 1 << 14
 
 
@@ -71,6 +71,7 @@ class Writer(Closing):
         except BaseException:
             self._lock.release()
             raise
+        self._layers = Layers(self._file, self._next)
         with self._closed_on_error():
             self._file.env.reader_check()  # frees the slots of killed readers
             with self._file.read() as txn:
@@ -121,7 +122,7 @@ class Writer(Closing):
         """
         newest = self.newest()
         if newest is None or not after_going_back or source.meta["kind"] != "base":
-            self._check_follows(source, newest)
+            check_follows(self.path, source.meta, newest)
         if newest is not None and precision not in (None, newest.precision):
             raise ConfigError(
                 f"{self.path} holds {newest.precision}, expected the same, found {precision}: "
@@ -147,7 +148,7 @@ class Writer(Closing):
         return record
 
     def rollback(self) -> Generation:
-        """Make the version before the current one the current one, until the next `apply`.
+        """Return to the version before the current one, until the next `apply`.
 
         Raises: StoreError if the file has no earlier version.
         """
@@ -169,14 +170,15 @@ class Writer(Closing):
         found = [g for g in kept if g.version == version]
         if not found:
             raise StoreError(
-                f"{self.path}: version {version} is not kept; there are "
+                f"{self.path}: version {version} is not kept; the kept versions are "
                 f"{', '.join(str(g.version) for g in kept) or 'none'}"
             )
         self._publish(dataclasses.replace(self._head, current=found[-1].generation, pinned=True))
         return found[-1]
 
     def unpin(self) -> Generation:
-        """Make the newest version the current one, and from now on each that is applied."""
+        """Make the newest version the current one. From now on, each applied version becomes the
+        current one."""
         self._publish(dataclasses.replace(self._head, current=self._head.newest, pinned=False))
         with self._file.read() as txn:
             return self._file.generation(txn, self._head.newest)
@@ -193,7 +195,7 @@ class Writer(Closing):
         """Write the data of a generation. No record names it yet, so that readers do not see it."""
         model, config, slots = self._write_model(source, newest)
         of_tables = parts_of(source)
-        parts = _new_parts(self.path, of_tables, config, slots)
+        parts = new_parts(self.path, of_tables, config, slots)
         cells, dense_width = program.form(config, slots)
         record = Generation(
             generation=self._next(),
@@ -211,47 +213,28 @@ class Writer(Closing):
             save=source.meta.get("save"),
             filters=_as_dicts(source.meta.get("filters")),
         ).of(parts)
-        _check_same_form(self.path, record, newest)
+        check_same_form(self.path, record, newest)
         is_delta = source.meta["kind"] == "delta"
-        before = self._live_rows(newest) if newest is not None else [0] * len(parts)
+        before = self._layers.live_rows(newest) if newest is not None else [0] * len(parts)
         deleted = 0
         for number, rows in enumerate(of_tables.values()):
             below = newest.parts[number].layers if newest is not None else []
-            layer, added, gone = self._write_layer(rows, is_delta, number, record, newest)
+            layer, added, gone = self._layers.write(rows, is_delta, number, record, newest)
             live = before[number] * is_delta + added - gone * is_delta
             parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
             deleted += gone
-        # A run goes back to an earlier pass only on request, so that serving follows it.
+        # A run goes back to an earlier pass only on request. The export file follows it then.
         forward = newest is not None and record.pass_number >= newest.pass_number
         if newest is not None and forward and deleted > most_deleted * sum(before):
             raise TrainingError(
                 f"{self.path}: version {record.version} would delete {deleted:,} of the "
                 f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
                 f"{most_deleted:.0%}; the file is unchanged. If this is intended, apply "
-                f"it with tools/export.py --force. It keeps {_told(record)}, the file "
-                f"{_told(newest)}"
+                f"it with tools/export.py --force. The version keeps {_told(record)}, the file "
+                f"keeps {_told(newest)}"
             )
         record = record.of(parts)
-        return record.of([self._merged(record, number) for number in range(len(parts))])
-
-    def _live_rows(self, record: Generation) -> list[int]:
-        """The live rows of each table. For files of earlier releases it has to count them."""
-        if record.counted:
-            return [part.rows for part in record.parts]
-        counts = []
-        for number, part in enumerate(record.parts):
-            with self._file.read() as txn:
-                opened = OpenRows(self._file, txn, record, number=number)
-                writer = core.LayerWriter(
-                    part.embedx_dim, record.counts, record.precision, 0, False
-                )
-                cursor = core.ServeCursor(opened.table, 0, len(opened.rows))
-                while not cursor.done:
-                    writer.merge(cursor, True, _TRANSACTION_BYTES)
-                    writer.take_blocks()
-                writer.finish()
-                counts.append(int(writer.about["rows"]))
-        return counts
+        return record.of([self._layers.merged(record, number) for number in range(len(parts))])
 
     def newest(self) -> Generation | None:
         """The newest version; None if the file has none yet."""
@@ -259,49 +242,6 @@ class Writer(Closing):
             return None
         with self._file.read() as txn:
             return self._file.generation(txn, self._head.newest)
-
-    def _check_follows(self, source: Source, newest: Generation | None) -> None:
-        meta = source.meta
-        found = meta["version"]
-        if newest is None:
-            if meta["kind"] != "base":
-                raise StoreError(
-                    f"{self.path}: holds no version yet, expected a base first, found the "
-                    f"{meta['kind']} of version {found}"
-                )
-            return
-        if meta.get("save") is not None and self._check_save(meta, newest):
-            return
-        follows = meta.get("follows")
-        if found <= newest.version or (follows is not None and follows != newest.version):
-            after = f", which follows version {follows}" if follows is not None else ""
-            raise StoreError(
-                f"{self.path}: holds version {newest.version}, expected one that follows it, found "
-                f"the {meta['kind']} of version {found}{after}"
-                + "; nothing is new until the next commit"
-                * (found == newest.version)
-            )
-
-    def _check_save(self, meta: Mapping[str, Any], newest: Generation) -> bool:
-        """Whether a save follows the newest version; if False, compare the version numbers.
-
-        A base of the version that the file has already is accepted, because the next delta extends
-        that base.
-
-        Raises: StoreError for a delta whose parent the file does not have.
-        """
-        parent = meta["follows_save"]
-        if meta["kind"] == "base":
-            return bool(meta["version"] == newest.version and meta["save"] != newest.save)
-        if newest.save == parent:
-            return True
-        holds = newest.save["name"] if newest.save is not None else "not from a save"
-        raise StoreError(
-            f"{self.path}: holds version {newest.version}, {holds}, expected the delta that "
-            f"extends it, found {meta['save']['name']}, which extends {parent['name']} with CRC32C "
-            f"{parent['crc32c']:#010x}: apply the saves of a chain in order, or export into a new "
-            "file"
-        )
 
     def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
         if getattr(source, "config", None) is not None:
@@ -312,10 +252,10 @@ class Writer(Closing):
                 config, slots, _ = read_model(self._file, txn, newest.model)
         if newest is not None:
             with self._file.read() as txn:
-                _check_same_phase(self.path, read_model(self._file, txn, newest.model)[0], config)
+                check_same_phase(self.path, read_model(self._file, txn, newest.model)[0], config)
         frozen = program.freeze(config, slots, source.dense())
         model = self._next()
-        puts = _Puts(self._file)
+        puts = Puts(self._file)
         for part, value in {
             "program": frozen[0],
             "params": frozen[1],
@@ -325,82 +265,6 @@ class Writer(Closing):
             puts.put(model_key(model, part), seal(value))
         puts.flush()
         return model, config, slots
-
-    def _write_layer(
-        self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
-    ) -> tuple[int, int, int]:
-        """Write a layer.
-
-        Args:
-            rows: the part of the table, from `parts_of`.
-            number: index of the table.
-
-        Returns: the number of the layer; the rows that a delta adds, or that a base has; and the
-            live rows of `newest` that it deletes.
-        """
-        writer = core.LayerWriter(
-            record.parts[number].embedx_dim,
-            record.counts,
-            record.precision,
-            embed_state_words(rows.layout),
-            newest is not None,
-        )
-        layer, puts = self._next(), _Puts(self._file)
-        added = deleted = 0
-        old = None  # the rows of the newest version
-
-        def take(feasigns: np.ndarray, of_them: np.ndarray) -> None:
-            nonlocal added
-            writer.add(feasigns, of_them)
-            puts.take_blocks(writer, layer)
-            there = int(old.contains(feasigns).sum()) if is_delta and old is not None else 0
-            added += len(feasigns) - there
-
-        with self._file.read() as txn:
-            if newest is not None:
-                old = OpenRows(self._file, txn, newest, number=number).table
-            if is_delta:
-                gone = [np.asarray(chunk, np.uint64) for chunk in rows.deleted()]
-                if gone:
-                    writer.delete(np.concatenate(gone))
-                    deleted = int(old.contains(np.concatenate(gone)).sum()) if old else 0
-            elif old is not None:
-                writer.against(old)
-            each_chunk(rows, take)
-            writer.finish()
-        puts.finish_layer(writer, layer)
-        if not is_delta:
-            deleted = int(writer.about["deleted"])
-        log.info(
-            "%s: layer %d: %d rows, %d deleted",
-            self.path,
-            layer,
-            writer.about["rows"],
-            writer.about["deleted"],
-        )
-        return layer, added, deleted
-
-    def _merged(self, record: Generation, number: int) -> Part:
-        """The part of this table, with its layers merged if there are more than MAX_LAYERS."""
-        part = record.parts[number]
-        with self._file.read() as txn:
-            opened = OpenRows(self._file, txn, record, number=number)
-            rows = opened.rows
-            if len(rows) <= MAX_LAYERS:
-                return part
-            whole = 2 * sum(rows[:-1]) > rows[-1]
-            cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
-            writer = core.LayerWriter(
-                part.embedx_dim, record.counts, record.precision, 0, not whole
-            )
-            layer, puts = self._next(), _Puts(self._file)
-            while not cursor.done:
-                writer.merge(cursor, whole, _TRANSACTION_BYTES)
-                puts.take_blocks(writer, layer)
-            writer.finish()
-            puts.finish_layer(writer, layer)
-        log.info("%s: %d layers merged into layer %d", self.path, len(rows) - (not whole), layer)
-        return dataclasses.replace(part, layers=[layer] if whole else [layer, part.layers[-1]])
 
     def _pass_through(self, gate: Gate, record: Generation) -> None:
         with contextlib.ExitStack() as stack:
@@ -460,37 +324,6 @@ class Writer(Closing):
         self._lock.release()
 
 
-class _Puts:
-    """Collects values, and writes them in transactions of about _TRANSACTION_BYTES."""
-
-    def __init__(self, file: ExportFile) -> None:
-        self._file = file
-        self._values: list[tuple[bytes, bytes]] = []
-        self._bytes = 0
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._values.append((key, value))
-        self._bytes += len(value)
-        if self._bytes >= _TRANSACTION_BYTES:
-            self.flush()
-
-    def take_blocks(self, writer: Any, layer: int) -> None:
-        for number, block in writer.take_blocks():
-            self.put(block_key(layer, number), block)
-
-    def finish_layer(self, writer: Any, layer: int) -> None:
-        self.take_blocks(writer, layer)
-        self.put(layer_key(layer, "filter"), seal(writer.filter_table))
-        self.put(layer_key(layer, "about"), seal(to_json(writer.about)))
-        self.flush()
-
-    def flush(self) -> None:
-        with system_errors(self._file.path, "write"), self._file.env.begin(write=True) as txn:
-            for key, value in self._values:
-                txn.put(key, value)
-        self._values, self._bytes = [], 0
-
-
 def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None:
     """Remove the keys with numbers that are not in named, from key `at` on, in one transaction.
 
@@ -515,23 +348,6 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     return None
 
 
-def _new_parts(
-    path: Path, of_tables: Mapping[str, Any], config: Config, slots: Slots
-) -> list[Part]:
-    """Parts without layers. Raises: ConfigError if the tables are not those of the config."""
-    names = [table.name for table in config.tables]
-    found = list(of_tables)
-    if len(found) != len(names) or found[1:] != names[1:]:
-        raise ConfigError(
-            f"{path}: rows are of tables {', '.join(found)}, the config has {', '.join(names)}"
-        )
-    of_slot = slots.tables(names)
-    return [
-        Part(name if number else "", [], int(rows.layout["embedx_dim"]), of_slot.count(number))
-        for number, (name, rows) in enumerate(of_tables.items())
-    ]
-
-
 def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
     return None if filters is None else [dataclasses.asdict(one) for one in filters]
 
@@ -544,37 +360,6 @@ def filters_of(record: Generation) -> list[ServeFilter] | None:
 def _told(record: Generation) -> str:
     kept = filters_of(record)
     return "rows by an unknown filter" if kept is None else filters_text(kept)
-
-
-def _check_same_form(path: Path, record: Generation, newest: Generation | None) -> None:
-    if newest is None:
-        return
-    expected, found = _form(newest), _form(record)
-    for name in {**expected, **found}:
-        if expected.get(name) != found.get(name):
-            raise ConfigError(
-                f"{path}: rows have {name} {expected.get(name)}, expected the same, found "
-                f"{found.get(name)}: export into a new file"
-            )
-
-
-def _check_same_phase(path: Path, old: Config, new: Config) -> None:
-    joins = [one.phases[Phase.JOIN].model for one in (old, new) if one.phases]
-    if old.model != new.model and (old.model in joins or new.model in joins):
-        raise ConfigError(
-            f"{path}: serves one phase of the run, and this is the program of the other: use the "
-            "--phase that the file was created with, or export into a new file"
-        )
-
-
-def _form(record: Generation) -> dict[str, Any]:
-    further = record.parts[1:]
-    return {
-        "embedx_dim": record.embedx_dim,
-        "counts": record.counts,
-        "further tables": [part.name for part in further],
-        **{f"embedx_dim of table {part.name}": part.embedx_dim for part in further},
-    }
 
 
 def export(
@@ -601,18 +386,11 @@ def export(
     for old in (made, Path(f"{made}-lock")):
         old.unlink(missing_ok=True)
     try:
-        with Writer(made, create=True) as writer:
-            generation = writer.apply(source, precision=precision, gate=gate)
-        os.rename(made, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
+        with files.store_errors(str(path), "create"):
+            with Writer(made, create=True) as writer:
+                generation = writer.apply(source, precision=precision, gate=gate)
+            os.rename(made, path)
+            files.sync_folder(str(path.parent))
     finally:
         for left in (made, Path(f"{made}-lock"), Path(f"{made}-writer")):
             left.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How averages of parameters lie in a dense state: `<name>_average` beside `<name>`."""
+"""Averages of parameters in a dense state: `<name>_average` next to `<name>`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 SUFFIX = "_average"
-STEPS = "averaged_steps"  # int64, one value: the steps that they are of
+STEPS = "averaged_steps"  # int64, one value: the number of steps in the averages
 
 
 def averaged(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A dense state as it is to be served: averages in place of parameters, where there are any."""
+    """A dense state for serving: averages replace the parameters that have one."""
     return {name: state.get(name + SUFFIX, value) for name, value in state.items()}

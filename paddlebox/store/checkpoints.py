@@ -1,9 +1,8 @@
-"""Named checkpoints: versions that stay until they are unnamed.
+"""Checkpoints: versions with a name, which stay until the name is removed.
 
-STORE/checkpoints/<name>/ holds hard links to the files of one version, laid out as in the store;
-those of a group's other tables too, below tables/. It costs what has changed since, as the store
-would have removed those files. The folder itself is the reference: `Manifest.prune` keeps the
-version of each.
+STORE/checkpoints/<name>/ holds hard links to the files of one version, in the same layout as the
+store, with the other tables of a set in tables/. It takes the disk space of those files that the
+store would otherwise have removed since. `Manifest.prune` keeps the version of each such folder.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from paddlebox.store import files
 
 FOLDER = "checkpoints"
-UNDER_WAY = ".tmp"  # of a name that is being given or taken back
+UNDER_WAY = ".tmp"  # suffix of a name that is being added or removed
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,21 @@
 """CommitQueue: makes the passes of a set of tables durable, one after another.
 
-A commit writes the further tables first. The version of the first table names theirs (`tables` in
-docs/formats/manifest.md), so that its one transaction makes the whole commit. Killed before it, the
-others may be a version ahead: opened for training again they go back to what is named.
+A commit writes the further tables first. The version of the first table names their versions
+(`tables` in docs/formats/manifest.md), so its one transaction decides the whole commit. If the
+process is killed before this transaction, further tables may be one version ahead. When they are
+opened for training again, they go back to the versions that the first table's version names.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from paddlebox.store.background import Background
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.pass_parts import PassFields
 from paddlebox.store.tiered_table import TieredTable
@@ -27,40 +28,78 @@ class When(StrEnum):
     BACKGROUND = "background"  # while the next pass trains
 
 
+class Background:
+    """A thread that runs one call at a time. The caller calls `wait` before it starts the next
+    call, and so gets the error of the previous one.
+
+    Args:
+        name: the name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._running: Future[Any] | None = None
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """Runs `call` on the thread. `wait` raises the error of the call."""
+        future = self._thread.submit(call)
+        self._running = future
+        return future
+
+    def wait(self) -> float:
+        """Waits for the last call and raises its error, once. Returns the seconds waited."""
+        running, started = self._running, time.perf_counter()
+        if running is not None:
+            running.exception()  # waits; if a signal interrupts this, `_running` stays set
+            self._running = None
+            running.result()
+        return time.perf_counter() - started
+
+    def raise_error(self) -> None:
+        """Raises the error of the last call if it is over; does not wait."""
+        if self._running is not None and self._running.done():
+            self.wait()
+
+    def settle(self) -> None:
+        """As `wait`, also for a call that `start` did not record because a signal came."""
+        self.wait()
+        self._thread.submit(int).result()
+
+    def close(self) -> None:
+        """Waits for all calls and ends the thread. May be called twice."""
+        self._thread.shutdown()
+
+
 class CommitQueue:
     """Args:
-    tables: the first one names a commit. The list may grow until the first commit.
-    agree: called before a commit in the background, on the caller's thread, once the one before
-        is durable here: waits until it is durable on every rank, so that each has a version that
-        all have, whoever is killed.
+    tables: the version of a commit is that of the first table. The list may grow until the first
+        commit.
+    agree: called on the caller's thread before a commit in the background, when the previous commit
+        is durable on this rank. It waits until the previous commit is durable on every rank, so
+        that all ranks always have a version in common, even if some are killed.
     """
 
     def __init__(self, tables: Sequence[TieredTable], agree: Callable[[], None]) -> None:
         self._tables = tables
         self._agree = agree
-        self._torn = False  # a change of all tables stopped half way
+        self._torn = False  # whether a change reached only some of the tables
         self._background = Background("paddlebox-commit")
         #: Called after each commit of a pass, on its thread, with the first table's version.
         self.after_commit: Callable[[VersionRecord], None] | None = None
 
     def commit(self, fields: PassFields, when: When) -> Future[int]:
-        """Makes the pass that has ended now durable, with those that were kept.
-
-        Returns: the first table's version; 0 without a folder.
-        """
+        """As `TableSet.commit`."""
         self.wait()
         if when is When.BACKGROUND:
             self._agree()
         calls = [
-            table.to_commit(own, after)
-            for table, own, after in zip(
-                self._tables, self._of_each(fields), self._callbacks(), strict=True
-            )
+            partial(self._commit, table, table.parts.to_commit(own))
+            for table, own in zip(self._tables, self._of_each(fields), strict=True)
         ]
         return self._run(partial(self.change_all, calls), when)
 
     def keep(self, fields: PassFields, when: When) -> Future[None]:
-        """Writes the pass that has ended now; the next commit names it."""
+        """As `TableSet.keep`."""
         self.wait()
         calls = [
             table.parts.to_keep(own)
@@ -69,47 +108,46 @@ class CommitQueue:
         return self._run(partial(self.change_all, calls), when)
 
     def commit_ended(self) -> int:
-        """Names the passes that were kept. Returns the version; 0 where there is nothing to name,
-        or the tables do not belong together any more: then the last commit is what there is."""
+        """As `TableSet.commit_ended`. Also returns 0 if the tables no longer belong together: then
+        the last commit stands."""
         self._background.settle()
         if self._torn or self.kept is None:
             return 0
         self._agree()
-        calls = [
-            partial(table.commit_kept, after)
-            for table, after in zip(self._tables, self._callbacks(), strict=True)
-        ]
-        return self.change_all(calls)
+        return self.change_all(
+            [partial(self._commit, table, table.parts.commit_kept) for table in self._tables]
+        )
 
     @property
     def kept(self) -> PassFields | None:
-        """Of the last pass that was kept and that no version names; None without one."""
+        """The last kept pass, if no version names it yet."""
         return self._tables[0].parts.kept
 
     def change_all(self, calls: Sequence[Callable[[], T]]) -> T:
-        """Changes all tables as one; returns what the first one's call does.
+        """Changes all tables as one.
 
         Args:
-            calls: one a table. Where one of several tables fails, the tables do not belong together
-                any more, and take no more passes or commits.
+            calls: one for each table. If one of several calls fails, the tables no longer belong
+                together and accept no more passes or commits.
+
+        Returns: the result of the first table's call.
         """
         first, *others = calls
         with self._as_one():
             for change in others:
                 change()
-            with self._others_still():
+            with self._no_merges():
                 done = first()
         for table in self._tables[1:]:
-            table.versions.prune()  # what the version before named
+            table.versions.prune()  # versions that no kept version of the first table names
         return done
 
     def wait(self) -> float:
-        """Waits for the commit in the background and raises what went wrong in it, once; returns
-        the seconds that took."""
+        """As `Background.wait`."""
         return self._background.wait()
 
     def raise_error(self) -> None:
-        """Raises what went wrong in the commit in the background, if that is over."""
+        """As `Background.raise_error`."""
         self._background.raise_error()
 
     def close(self) -> None:
@@ -122,8 +160,16 @@ class CommitQueue:
     def _of_each(self, fields: PassFields) -> list[PassFields]:
         return [fields, *(fields.of_table() for _ in self._tables[1:])]
 
-    def _callbacks(self) -> list[Callable[[VersionRecord], None] | None]:
-        return [self.after_commit, *(None for _ in self._tables[1:])]
+    def _commit(self, table: TieredTable, name_passes: Callable[[], int]) -> int:
+        """Commits the passes of a table. Then drops old versions, and wakes compaction."""
+        version = name_passes()
+        if version:
+            with table.versions.committing:
+                if self.after_commit is not None and table is self._tables[0]:
+                    self.after_commit(table.versions.last)
+                table.versions.prune()
+            table.compactor.wake()
+        return version
 
     def _run(self, call: Callable[[], T], when: When) -> Future[T]:
         if when is When.BACKGROUND:
@@ -144,8 +190,8 @@ class CommitQueue:
             raise
 
     @contextmanager
-    def _others_still(self) -> Iterator[None]:
-        """Keeps merges from replacing the versions of the others while the first names them."""
+    def _no_merges(self) -> Iterator[None]:
+        """Keeps merges from replacing versions of the other tables while the first names them."""
         with ExitStack() as held:
             for table in self._tables[1:]:
                 held.enter_context(table.versions.committing)

@@ -1,19 +1,21 @@
-"""Which segments to merge, decided from their descriptors alone.
+"""Decides which segments to merge, from their descriptors alone.
 
 A merge takes all segments of an *age window* (a range of sequences) that overlap a *hull* (a range
-of keys), so that nothing older ends up above something younger. Files are cut at aligned prefixes
-of the key space (ops/store/cuts.h), so they nest: the hull of a stack of files is its widest file.
+of keys), so that an old row never comes above a younger one. Files are cut at aligned prefixes of
+the key space (ops/store/cuts.h), so they nest: the hull of a stack of files is its widest file.
 
-Two rules, tried in this order:
+Two rules, in this order:
 
-depth   No point of the key space may lie under more than `max_depth` segments, or reading would ask
-        too many of them. When one does, the run of neighbours in age is merged that rewrites the
-        fewest bytes for each segment it removes. Small young files are so merged among themselves
-        before they meet the large old ones, as in size-tiered compaction.
-space   While the segments take more than `space_target` times the live rows, the stack is merged,
-        from its oldest segment upwards, that frees the most bytes for each byte it writes. Stacks
-        come to their turn at different times, so the average stack carries half the garbage of one
-        whose turn it is: the target t costs 1 / (2 (t - 1)) bytes written for each byte of a pass.
+depth   A read looks into every segment over its key, so their number is limited: training waits
+        while it is above `max_depth`. From `merge_depth` on, the planner merges the run of
+        neighbours in age that rewrites the fewest bytes for each segment it removes. So small young
+        files are merged with each other before they are merged with large old ones, as in
+        size-tiered compaction.
+space   While the segments take more than `space_target` times the live rows, the planner merges the
+        stack that frees the most bytes for each byte written, from its oldest segment upwards.
+        Stacks are merged at different times, so an average stack holds half as much garbage as one
+        that is merged now. With target t, merges therefore write 1 / (2 (t - 1)) bytes for each
+        byte that passes write.
 """
 
 from __future__ import annotations
@@ -29,31 +31,35 @@ from paddlebox.store.overlaps import Hull, Overlaps
 
 @dataclass(frozen=True)
 class Policy:
-    """When merging is due. Ratios are to the bytes of the live rows as segments store them."""
+    """When merges are due. Ratios are relative to the bytes of the live rows in segments."""
 
-    space_target: float = 1.28  # above it merging begins
-    space_ceiling: float = 2.0  # above it training waits
-    merge_depth: int = 13  # segments over a key from which a stack is merged
-    max_depth: int = 16  # above it training waits
-    min_bytes: int = 8 << 20  # a store below this is left alone: space is not worth the writes
+    space_target: float = 1.28  # merges begin above it
+    space_above: float = 0.72  # training waits at this much above the target
+    merge_depth: int = 13  # number of segments over a key at which they are merged
+    max_depth: int = 16  # training waits above it
+    min_bytes: int = 8 << 20  # smaller stores are not merged for space
+
+    @property
+    def space_ceiling(self) -> float:
+        return self.space_target + self.space_above
 
 
 @dataclass(frozen=True)
 class Merge:
-    """One merge: ids of the inputs, and what it costs."""
+    """One merge."""
 
-    inputs: tuple[int, ...]
+    inputs: tuple[int, ...]  # ids of segments
     bytes: int  # of the inputs
     reason: str  # "depth" or "space"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What reading a set of segments costs."""
+    """The size and depth of a set of segments."""
 
     bytes: int
     live_bytes: int
-    depth: int  # most segments over a point of the key space
+    depth: int  # largest number of segments over one key
 
     @property
     def space_ratio(self) -> float:
@@ -62,9 +68,9 @@ class Shape:
 
 
 def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
-    """A count of live rows, put right where the segments know better: those of one sequence have no
-    key in common, and all together no more keys than rows. Where no two overlap it is exact; before
-    that the count may be off by the keys that filters took for others."""
+    """Corrects a count of live rows by two bounds: segments of one sequence have no key in common,
+    and there are no more keys than rows. If no two segments overlap, the result is exact; otherwise
+    the count may be wrong by the false positives of filters."""
     columns = Overlaps(segments)
     total = int(columns.rows.sum())
     if columns.deepest() <= 1:
@@ -84,11 +90,11 @@ def shape(segments: Sequence[Mapping[str, Any]], live_rows: int) -> Shape:
 def plan(
     segments: Sequence[Mapping[str, Any]], live_rows: int, policy: Policy, limit: int = 1 << 62
 ) -> list[Merge]:
-    """The merges that are due, of disjoint key ranges: they may run side by side.
+    """The merges that are due. Their key ranges are disjoint, so they can run in parallel.
 
     Args:
         segments: descriptors (docs/formats/manifest.md) of the newest version.
-        live_rows: rows that are not superseded by younger ones.
+        live_rows: number of keys that have a row.
         limit: stop adding merges once their inputs reach this many bytes.
     """
     if len(segments) < 2:
@@ -101,7 +107,7 @@ def plan(
 
 
 def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
-    """Merges everything that overlaps anything else, and nothing else."""
+    """Merges of all segments that overlap another segment."""
     if not segments:
         return []
     columns = Overlaps(segments)

@@ -1,4 +1,4 @@
-"""CompactionThread: merges segments while training goes on (compaction.py says which)."""
+"""CompactionThread: merges segments during training (compaction.py decides which)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from paddlebox.store.compaction import Merge
 
 log = logging.getLogger("paddlebox")
 
-_BATCH_BYTES = 512 << 20  # of inputs merged before they are committed: about a second of work
+_BATCH_BYTES = 512 << 20  # inputs of one commit: about a second of work
 _PARALLEL_MERGES = min(8, len(os.sched_getaffinity(0)))
 _NICE = 10  # training goes first
 
 
 def _yield_to_training() -> None:
-    # On Linux a priority is a thread's own; another thread's is not touched.
+    # On Linux each thread has its own priority.
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class CompactionThread:
-    """Plans, merges and commits until nothing is due, each time it is woken.
+    """Each time it is woken, it plans, merges and commits until nothing is due.
 
     Args:
-        plan: the merges that are due, of at most so many bytes of inputs.
-        merge: one merge; urgent: without waiting for readers.
-        commit: names the outputs of finished merges in place of their inputs.
-        cancel: makes the merges under way end soon.
+        plan, merge, commit: as in `Compactor`.
+        cancel: ends the running merges soon.
     """
 
     def __init__(
@@ -57,21 +55,21 @@ class CompactionThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was committed: look whether merges are due."""
+        """A version was committed: starts the merges that are due."""
         with self._mutex:
             self._due = True
             self._mutex.notify_all()
 
     def raise_error(self) -> None:
-        """Raises what went wrong in the background, once."""
+        """Raises the error of a merge in the background, once."""
         with self._mutex:
             error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
-        """Makes merging urgent and waits until done() or nothing is left to merge; returns the
-        seconds that took, and logs why. Raises what goes wrong meanwhile."""
+        """Makes merges urgent and waits until done() is true or no merge is left; logs why it
+        waits. Returns the seconds it waited. Raises an error of the background."""
         if done():
             return 0.0
         started = time.perf_counter()
@@ -92,18 +90,18 @@ class CompactionThread:
         return time.perf_counter() - started
 
     def wait_idle(self) -> None:
-        """Waits until nothing is due. Raises what went wrong."""
+        """Waits until no merge is due. Raises an error of the background."""
         self.wait_until(lambda: False)
 
     def close(self) -> None:
-        """Cancels what is under way and waits for it. May be called twice."""
+        """Cancels the running merges and waits for their end. May be called twice."""
         with self._mutex:
             self._closed = True
             self._mutex.notify_all()
         self._cancel()
         self._thread.join()
         self._pool.shutdown()
-        if self._error is not None:  # nobody asked since: the store is whole, but not merged
+        if self._error is not None:  # not raised yet; the store is intact, but not merged
             log.error("compaction failed: %s", self._error)
             self._error = None
 
@@ -120,7 +118,7 @@ class CompactionThread:
                 self._run()
             except BaseException as error:
                 with self._mutex:
-                    if not self._closed:  # a cancelled merge is no error
+                    if not self._closed:  # a cancelled merge is not an error
                         self._error = error
 
     def _run(self) -> None:

@@ -1,5 +1,5 @@
-"""Compactor: what is written to a store beside its passes: merges, in the background and on demand
-(compaction.py says which), and parity."""
+"""Compactor: merges the segments of a store, in the background and on demand (compaction.py decides
+which), and keeps its parity files up to date."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.compaction_thread import CompactionThread
 from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
-from paddlebox.store.parity import Keeper
+from paddlebox.store.parity import ParityThread
 from paddlebox.store.record import newly_written
 from paddlebox.store.version_set import VersionSet, added_bytes
 
@@ -22,19 +22,27 @@ _ALL = 1 << 62  # bytes of inputs
 
 class Compactor:
     """Args:
-    native: the core's table. options: read are compaction, disk_budget_bytes and parity.
+    native: the core's table. options: only compaction, disk_budget_bytes and parity are used.
+    settle: waits for the commit in the background.
     """
 
-    def __init__(self, native: Any, versions: VersionSet, options: TableOptions) -> None:
+    def __init__(
+        self,
+        native: Any,
+        versions: VersionSet,
+        options: TableOptions,
+        settle: Callable[[], object],
+    ) -> None:
         assert versions.folder is not None
         self._native = native
         self._versions = versions
+        self._settle = settle
         self.budget = DiskBudget(versions.folder, options.disk_budget_bytes)
         self._policy = options.compaction
         self._thread: CompactionThread | None = None
-        self.parity: Keeper | None = None
+        self.parity: ParityThread | None = None
         if options.parity is not None:
-            self.parity = Keeper(versions.folder, options.parity, lambda: versions.head)
+            self.parity = ParityThread(versions.folder, options.parity, lambda: versions.head)
         if options.compaction is not None:
             self._thread = CompactionThread(
                 self.plan, self.merge, self.commit, native.cancel_merges
@@ -42,37 +50,38 @@ class Compactor:
         self.wake()
 
     def wake(self) -> None:
-        """Something was committed: looks whether merges are due, and parity files."""
+        """A version was committed: starts the merges and parity files that are due."""
         if self.parity is not None:
             self.parity.wake()
         if self._thread is not None:
             self._thread.wake()
 
-    def check_room(self, rows: int, settle: Callable[[], object]) -> None:
-        """Args:
-        settle: waits for a commit that is under way.
+    def make_room(self, rows: int) -> float:
+        """Prepares for a pass of so many rows: if there are too many segments, or they take too
+        much space, logs it and waits. Returns the seconds it waited.
 
-        Raises: OutOfSpaceError when a pass of so many rows could not be committed; as `settle`.
+        Raises: OutOfSpaceError when the pass could not be committed; an error of the background.
         """
+        waited = 0.0
+        if self._thread is not None:
+            self._thread.raise_error()
+            waited = self._thread.wait_until(lambda: not self._over_ceiling(), self._describe)
         stored = sum(segment["bytes"] for segment in self._versions.last.segments)
         row_bytes, unwritten = self._native.stored_row_bytes, self._native.unwritten_rows
-        # The commit of the pass before needs room, too; once it is over the disk says how much.
+        # The commit of the previous pass needs space too; `settle` waits until it has taken it.
         if unwritten and not self.budget.holds_pass(rows + unwritten, row_bytes, stored):
-            settle()
+            self._settle()
         self.budget.check_pass(rows, row_bytes, stored)
+        return waited
 
-    def make_room(self) -> float:
-        """Waits where segments are too many or take too much room, and says so; returns the seconds
-        that took. Raises what went wrong in the background."""
-        if self._thread is None:
-            return 0.0
-        self._thread.raise_error()
-        return self._thread.wait_until(lambda: not self._over_ceiling(), self._describe)
+    def compact(self, *, full: bool = False) -> None:
+        """Makes the merges that are due. With `full`, merges until no two segments overlap.
 
-    def compact(self, *, full: bool) -> None:
-        """Merges what is due, or (full) until no two segments overlap."""
+        Raises: OutOfSpaceError; an error of the background.
+        """
+        self._settle()
         if self._thread is not None:
-            self._thread.wait_idle()  # it looks at nothing before the next commit
+            self._thread.wait_idle()  # idle until the next commit
         while merges := self.plan(_ALL):
             self._make(merges)
         if full:
@@ -80,7 +89,7 @@ class Compactor:
                 self._make([merge])
 
     def rewrite_old_formats(self) -> int:
-        """Rewrites segments of earlier formats; returns how many there were."""
+        """Rewrites segments of earlier formats; returns their number."""
         assert self._versions.folder is not None
         old = []
         for segment in self._versions.last.segments:
@@ -92,7 +101,7 @@ class Compactor:
         return len(old)
 
     def plan(self, limit: int) -> list[Merge]:
-        """The merges that are due, of at most so many bytes of inputs."""
+        """The merges that are due, up to a limit on the bytes of their inputs."""
         with self._versions.committing:
             head = self._versions.head
         if head is None:
@@ -100,12 +109,13 @@ class Compactor:
         return compaction.plan(head.segments, head.live_rows, self._policy or Policy(), limit)
 
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
-        """Writes its segments, which nothing names yet. urgent: without waiting for readers."""
+        """Writes the segments of a merge; no version names them yet. urgent: do not pause
+        while rows are read."""
         self.budget.check_merge(len(merge.inputs), merge.bytes)
         return dict(self._native.merge(list(merge.inputs), urgent))
 
     def commit(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
-        """Names the outputs of merges in place of their inputs."""
+        """Commits a version with the outputs of merges in place of their inputs."""
         gone = {id_ for merge, _ in finished for id_ in merge.inputs}
         made = newly_written(s for _, result in finished for s in result["segments"])
         with self._versions.committing:

@@ -1,14 +1,14 @@
-"""Copies of committed versions on other storage, and stores made from them.
+"""Copies committed versions to other storage, and makes stores from the copies.
 
-URI/data/<file>.<stamp>        segments; a copy writes only those that are not there
+URI/data/<file>.<stamp>        segments; a copy writes only missing ones
 URI/data/<file>.<crc32c>       dense files, likewise
 URI/checkpoints/<label>        the record of a version (a MANIFEST file), written after its files
-URI/tables/<name>/...          the same of a group's other tables, written before; there a label
-                               ends with the CRC of the record that names it, 8 hex digits
+URI/tables/<name>/...          the same for the other tables of a set, written first; a label there
+                               ends with the CRC of the first table's record, 8 hex digits
 
-Nothing is deleted there, and no two contents have the same name: runs that went back, or several
-that were started from one store, may share a folder. The label is ``pass-<pass>-<version>``, or a
-name.
+Nothing is deleted there, and different contents have different names. So several runs that started
+from one store may share a folder, and a run that went back may keep its folder. The label is
+``pass-<pass>-<version>``, or a name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
-from paddlebox.store.leases import Lease, leased
-from paddlebox.store.parts import parts_of, payload_crc
+from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
 
@@ -50,33 +49,29 @@ def copy_version(
     label: str = "",
     stop: threading.Event | None = None,
 ) -> int:
-    """Copies a version whose files stay meanwhile (a lease, or a name); returns the bytes written.
+    """Copies a version; returns the bytes written. A lease or a name must keep its files.
 
     Args:
-        label: default: `label_of`. stop: gives up when it is set.
+        label: default: `label_of`. stop: the copy is given up when it is set.
 
     Raises: StoreError naming the file.
     """
     target, base = _filesystem(uri)
-    try:
+    with files.store_errors(uri, f"copy version {record.version}"):
         return sum(
             _copy_part(
                 os.path.join(store, inside),
                 part,
                 (target, os.path.join(base, inside).rstrip("/")),
-                _label_in_group(record) if inside else label or label_of(record),
+                _label_in_set(record) if inside else label or label_of(record),
                 stop,
             )
-            for inside, part in parts_of(store, record)
+            for inside, part in files.tables_of(store, record)
         )
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{uri}: version {record.version} cannot be copied: {error}") from error
 
 
-def _label_in_group(first: VersionRecord) -> str:
-    return f"{label_of(first)}-{payload_crc(first):08x}"
+def _label_in_set(first: VersionRecord) -> str:
+    return f"{label_of(first)}-{first.crc32c:08x}"
 
 
 def _copy_part(
@@ -88,71 +83,58 @@ def _copy_part(
 ) -> int:
     target, base = to
     written = 0
-    where = base
-    try:
-        for folder in ("data", "checkpoints"):
-            target.create_dir(f"{base}/{folder}", recursive=True)
-        found = target.get_file_info(fs.FileSelector(f"{base}/data"))
-        there = {info.base_name: info.size for info in found}
-        for (path, size), name in zip(
-            files.data_files(store, record).items(), _remote_names(record), strict=True
+    for folder in ("data", "checkpoints"):
+        target.create_dir(f"{base}/{folder}", recursive=True)
+    found = target.get_file_info(fs.FileSelector(f"{base}/data"))
+    there = {info.base_name: info.size for info in found}
+    for (path, size), name in zip(
+        files.data_files(store, record).items(), _remote_names(record), strict=True
+    ):
+        if there.get(name) == size:
+            continue
+        with (
+            files.store_errors(base, f"copy version {record.version} ({path})"),
+            open(os.path.join(store, path), "rb") as source,
+            target.open_output_stream(f"{base}/data/{name}") as sink,
         ):
-            if there.get(name) == size:
-                continue
-            where = path
-            with (
-                open(os.path.join(store, path), "rb") as source,
-                target.open_output_stream(f"{base}/data/{name}") as sink,
-            ):
-                while block := source.read(_BLOCK_BYTES):
-                    if stop is not None and stop.is_set():
-                        raise StoreError(f"{base}: copying version {record.version} was given up")
-                    sink.write(block)
-            written += size
-        where = f"checkpoints/{label}"
-        with target.open_output_stream(f"{base}/{where}.tmp") as sink:
-            sink.write(frame(record.to_payload()))
-        target.move(f"{base}/{where}.tmp", f"{base}/{where}")
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(
-            f"{base}: version {record.version} cannot be copied ({where}): {error}"
-        ) from error
+            while block := source.read(_BLOCK_BYTES):
+                if stop is not None and stop.is_set():
+                    raise StoreError(f"{base}: copying version {record.version} was given up")
+                sink.write(block)
+        written += size
+    with target.open_output_stream(f"{base}/checkpoints/{label}.tmp") as sink:
+        sink.write(frame(record.to_payload()))
+    target.move(f"{base}/checkpoints/{label}.tmp", f"{base}/checkpoints/{label}")
     return written
 
 
 def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
-    """Makes RUN_DIR/store of a copied version; returns its record.
+    """Makes RUN_DIR/store from a copied version; returns its record.
 
     Args:
-        label: of the version, or its name; default: the one that was committed last.
+        label: the label or name of the version; default: the version that was committed last.
 
-    Raises: StoreError where there is a store already, or no such copy; CorruptionError for a file
-        that is not the one that was copied.
+    Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
+        differs from the one that was copied.
     """
     store = run_dir / "store"
     if store.exists():
-        raise StoreError(f"{store}: is there already; restore into another run dir")
+        raise StoreError(f"{store}: exists already; restore into another run dir")
     source, base = _filesystem(uri)
-    try:
+    with files.store_errors(uri, f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = str(store) + ".restoring"
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
         for table in record.tables:
             inside = files.table_folder("", table)
-            where = f"{base}/{inside}/checkpoints/{_label_in_group(record)}"
+            where = f"{base}/{inside}/checkpoints/{_label_in_set(record)}"
             part = _read_record(source, where)
             _restore_part((source, f"{base}/{inside}"), os.path.join(folder, inside), part)
         _restore_part((source, base), folder, record)
         os.rename(folder, store)
         files.sync_folder(str(run_dir))
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{uri}: cannot be restored into {run_dir}: {error}") from error
-    return record
+        return record
 
 
 def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> None:
@@ -176,29 +158,27 @@ def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> No
 
 
 def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]:
-    """The newest copies: (label, record), in the order of passes; none where nothing was copied.
+    """The newest copies: (label, record), in the order of passes; empty if nothing was copied.
 
     Raises: StoreError; CorruptionError.
     """
     source, base = _filesystem(uri)
-    try:
+    with files.store_errors(uri, "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
         labels = sorted(i.base_name for i in found if _LABEL.fullmatch(i.base_name))
         return [
             (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-most:]
         ]
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{uri}: copies cannot be listed: {error}") from error
 
 
 class Copier:
     """Copies commits of a table in the background: give `offer` to `CommitQueue.after_commit`.
 
-    A commit that comes while an earlier one is being copied is left out, or with every_one waits
-    for it. What fails is logged and
-    tried again with the next one; `finish` raises it.
+    A commit during the copy of an earlier one is not copied; with every_one, it waits for that copy
+    and is copied too. An error is logged, and the next commit is copied; only `finish` raises it.
+
+    Args:
+        every: copy each n-th commit.
     """
 
     def __init__(self, store: str, uri: str, every: int, *, every_one: bool = False) -> None:
@@ -207,21 +187,21 @@ class Copier:
         self._offered = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-copy")
         self._running: Future[None] | None = None
-        self._copied = 0  # the newest version that was
+        self._copied = 0  # the newest copied version
         self._stop = threading.Event()
 
     def offer(self, record: VersionRecord) -> None:
-        """For the thread that commits: the version is leased before it returns."""
+        """Called by the thread that commits. When it returns, the version has a lease."""
         self._offered += 1
         if self._offered % self._every != 0:
             return
         if self._running is not None and self._every_one:
             self._running.result()
         elif self._running is not None and not self._running.done():
-            log.info("version %d is not copied: an earlier one still is", record.version)
+            log.info("version %d is not copied: an earlier copy is running", record.version)
             return
         try:
-            lease = leased(self._store, record.version)
+            lease = take_lease(self._store, record.version)
         except StoreError as error:
             log.warning("version %d is not copied: %s", record.version, error)
             return
@@ -234,12 +214,13 @@ class Copier:
             log.debug("version %d copied to %s: %d bytes", record.version, self._uri, written)
         except StoreError as error:
             if not self._stop.is_set():
-                log.warning("%s; the next commit is copied again", error)
+                log.warning("%s; the next commit will be copied", error)
         finally:
             lease.release()
 
     def finish(self, head: VersionRecord | None) -> None:
-        """Waits, and copies the newest version if it was not: nobody may commit meanwhile.
+        """Waits for a running copy. Then copies the newest version if it is not copied yet. Nothing
+        may be committed meanwhile.
 
         Raises: StoreError.
         """
@@ -250,7 +231,7 @@ class Copier:
             self._copied = head.version
 
     def close(self) -> None:
-        """Gives up what is being copied."""
+        """Gives up a copy that is running."""
         self._stop.set()
         self._thread.shutdown()
 
@@ -261,13 +242,13 @@ def _filesystem(uri: str) -> tuple[Any, str]:
     try:
         filesystem, base = fs.FileSystem.from_uri(uri)
     except (OSError, ValueError) as error:
-        raise StoreError(f"{uri}: is no folder that can be opened: {error}") from error
+        raise StoreError(f"{uri}: cannot be opened: {error}") from error
     return filesystem, base.rstrip("/")
 
 
 def _remote_names(record: VersionRecord) -> list[str]:
-    """In the order of `files.data_files`."""
-    # Of a record from before stamps the checksum must do; it covers the keys, but not the rows.
+    """The names of a version's data files in a copy, in the order of `files.data_files`."""
+    # Old records have no stamps; their checksum covers the keys, but not the rows.
     segments = [
         f"{s['file']}.{s.get('stamp', format(s['footer_crc'], '08x'))}" for s in record.segments
     ]

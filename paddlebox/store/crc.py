@@ -9,8 +9,8 @@ from functools import cache
 def crc32c(data: bytes) -> int:
     """The CRC32C of data; ``crc32c(b"123456789") == 0xE3069283``.
 
-    Runs in the native library if the process has loaded it. It is not loaded for this: that would
-    import Paddle into tools that only look at a store, for payloads of a few kilobytes.
+    It uses the native library if the process has loaded it. It does not load the library, because
+    that would import Paddle in tools that only read a few kilobytes of a store.
     """
     native = getattr(sys.modules.get("paddlebox._native"), "core", None)
     if native is not None:
@@ -19,7 +19,7 @@ def crc32c(data: bytes) -> int:
 
 
 def crc32c_by_table(data: bytes) -> int:
-    """The same in Python alone, at about 10 MB/s."""
+    """`crc32c` in Python alone, at about 10 MB/s."""
     table = _table()
     crc = 0xFFFFFFFF
     for byte in data:

@@ -1,8 +1,7 @@
 """The dense state of a version: raw tensors and a JSON index, nothing pickled.
 
 `dense.bin` holds the tensors one after another, little endian, each at a multiple of 64 bytes;
-`dense.json` lists name, dtype, shape, offset and CRC32C of each. Both are written under temporary
-names, synced and renamed: see docs/formats/manifest.md for when.
+`dense.json` lists name, dtype, shape, offset and CRC32C of each (docs/formats/manifest.md).
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 
 _ALIGN = 64
@@ -28,7 +27,7 @@ _NEXT_STEP = (
 
 
 def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:
-    """Writes the tensors durably into ``folder`` (made; its parent is synced by the caller).
+    """Writes the tensors durably into ``folder``, which is created.
 
     Returns: file name -> {"bytes", "crc32c"}, for the version's record.
 
@@ -54,59 +53,50 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
         )
         parts.append(padded)
         offset += len(padded)
-    files = {
+    contents = {
         _TENSORS: b"".join(parts),
         _INDEX: json.dumps({"version": 1, "tensors": index}, indent=1).encode(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            temporary = folder / f"{name}.tmp"
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, folder / name)
-        for path in (folder, folder.parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        files.write_all_durably(str(folder), contents)
+        files.sync_folder(str(folder.parent))
+    except StoreError:
+        raise
     except OSError as error:
-        kind = OutOfSpaceError if error.errno in (28, 122, 27) else StoreError
-        size = sum(map(len, files.values()))
-        raise kind(
-            f"{folder}: cannot write {size} bytes of dense state: {error.strerror}"
-        ) from error
+        raise files.refused(str(folder), "write the dense state", error) from error
     return {
-        name: {"bytes": len(content), "crc32c": crc32c(content)} for name, content in files.items()
+        name: {"bytes": len(content), "crc32c": crc32c(content)}
+        for name, content in contents.items()
     }
 
 
-def read_dense(folder: Path, files: Mapping[str, Mapping[str, int]]) -> dict[str, np.ndarray]:
-    """The tensors of `write_dense`, every byte checked once: those of `dense.json` against the
-    version's record, those of each tensor against `dense.json`, and the padding is zeros.
+def read_dense(folder: Path, named: Mapping[str, Mapping[str, int]]) -> dict[str, np.ndarray]:
+    """Reads the tensors and checks every byte once: `dense.json` against the version's record, each
+    tensor against `dense.json`, and that the padding is zeros.
+
+    Args:
+        named: as `write_dense` returned it.
 
     Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
     """
-    if not files:
+    if not named:
         return {}
     try:
         index = (folder / _INDEX).read_bytes()
     except OSError as error:
         raise StoreError(f"{folder / _INDEX}: {error.strerror}") from error
-    found, expected = crc32c(index), files[_INDEX]["crc32c"]
-    if len(index) != files[_INDEX]["bytes"] or found != expected:
+    found, expected = crc32c(index), named[_INDEX]["crc32c"]
+    if len(index) != named[_INDEX]["bytes"] or found != expected:
         raise CorruptionError(
-            f"{folder / _INDEX}: expected {files[_INDEX]['bytes']} bytes with CRC32C "
+            f"{folder / _INDEX}: expected {named[_INDEX]['bytes']} bytes with CRC32C "
             f"{expected:#010x}, found {len(index)} with {found:#010x}{_NEXT_STEP}"
         )
     path = folder / _TENSORS
     try:
         with open(path, "rb") as file:
-            return _read_tensors(path, file, json.loads(index)["tensors"], files[_TENSORS]["bytes"])
-    except CorruptionError:  # an OSError too
+            return _read_tensors(path, file, json.loads(index)["tensors"], named[_TENSORS]["bytes"])
+    except CorruptionError:  # it is an OSError too
         raise
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
@@ -140,7 +130,7 @@ def _check_padding(path: Path, begin: int, padding: bytes) -> None:
     if padding.strip(b"\0"):
         raise CorruptionError(
             f"{path}: expected zeros between tensors, in bytes {begin} to {begin + len(padding)}, "
-            f"found others{_NEXT_STEP}"
+            f"found other bytes{_NEXT_STEP}"
         )
 
 

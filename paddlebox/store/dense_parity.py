@@ -1,8 +1,9 @@
-"""A second copy of the newest version's dense files, beside the parity of its segments.
+"""A second copy of the newest version's dense files, next to the parity of its segments.
 
-Each is a parity file of one member (docs/formats/parity.md). A place in a group of segments would
-cost an eighth of it on disk, but dense files change with every commit: each would read seven
-segments again, and be one more file whose loss is lost with a neighbour's.
+Each copy is a parity file with one member (docs/formats/parity.md). As a member of a group of
+segments, a dense file would take an eighth of the space. But dense files change with every commit,
+so each commit would read seven segments. And a group that has lost a segment could not rebuild a
+lost dense file too.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _NAME = re.compile(r"dense-(\d{12,})-(.+)\.par")
 
 
 def copies_of(parity_folder: Path) -> list[Path]:
-    """The copies that there are, sound or not."""
+    """The existing copies, intact or damaged."""
     names = sorted(os.listdir(parity_folder)) if parity_folder.is_dir() else []
     return [parity_folder / name for name in names if _NAME.fullmatch(name)]
 
 
 def update(store: Path, parity_folder: Path, record: VersionRecord) -> set[Path]:
-    """Copies the dense files of a version that have no sound copy yet; returns the copies.
+    """Copies the dense files of a version that have no intact copy; returns the copies.
 
-    Raises: CorruptionError where a dense file is not as it was committed; StoreError where it went
-        while it was read, with its version.
+    Raises: CorruptionError if a dense file differs from the committed one; StoreError if the
+        file was removed meanwhile, with its version.
     """
     kept = set()
     for name in record.dense:
@@ -43,20 +44,20 @@ def update(store: Path, parity_folder: Path, record: VersionRecord) -> set[Path]
             if not _is_copy(path, record, name):
                 path.unlink()
                 raise CorruptionError(
-                    f"{os.path.join(folder, name)}: is not as version {record.dense_version} was "
-                    "committed with; it gets no second copy"
+                    f"{os.path.join(folder, name)}: differs from what version "
+                    f"{record.dense_version} committed; it gets no second copy"
                 )
         kept.add(path)
     return kept
 
 
 def rebuild(parity_folder: Path, record: VersionRecord, name: str, target: Path | None) -> bool:
-    """Makes a dense file again, durably, at target. False: it has no copy.
+    """Rebuilds a dense file, durably, at target. Returns False if it has no copy.
 
     Args:
-        target: None: only finds out whether it could be done.
+        target: None: only checks whether it can be rebuilt.
 
-    Raises: CorruptionError: the copy is damaged too; OutOfSpaceError.
+    Raises: CorruptionError if the copy is damaged too; OutOfSpaceError.
     """
     path = _path(parity_folder, record, name)
     if not _is_copy(path, record, name):
@@ -68,7 +69,7 @@ def rebuild(parity_folder: Path, record: VersionRecord, name: str, target: Path 
 
 
 def is_sound(store: Path, record: VersionRecord, name: str) -> bool:
-    """Whether a dense file is there, as it was committed."""
+    """Whether a dense file exists as it was committed."""
     path = os.path.join(files.dense_folder(str(store), record.dense_version), name)
     try:
         content = files.read(path)
@@ -83,7 +84,7 @@ def _path(parity_folder: Path, record: VersionRecord, name: str) -> Path:
 
 
 def _is_copy(path: Path, record: VersionRecord, name: str) -> bool:
-    """By its index; who makes the file again reads all of it."""
+    """Checks the index only; `rebuild` reads the whole file."""
     try:
         members = core.read_parity(str(path))["members"]
     except (StoreError, ValueError):

@@ -1,4 +1,4 @@
-"""DiskBudget: what the disk, and the budget of a store, leave for new files."""
+"""DiskBudget: the bytes that the disk, and the budget of a store, leave for new files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ log = logging.getLogger("paddlebox")
 
 class DiskBudget:
     """Args:
-    folder: of the store. budget_bytes: of all its files; 0: no limit but the disk's.
+    folder: the folder of the store.
+    budget_bytes: limit for all its files; 0: only the disk limits them.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
@@ -29,7 +30,7 @@ class DiskBudget:
         return max(0, free)
 
     def check_merge(self, segments: int, needed: int) -> None:
-        """Raises: OutOfSpaceError when so many segments, of so many bytes, cannot be merged."""
+        """Raises: OutOfSpaceError if so many segments, of so many bytes, cannot be merged."""
         free = self.free_bytes()
         if needed > free:
             raise OutOfSpaceError(
@@ -38,12 +39,15 @@ class DiskBudget:
             )
 
     def holds_pass(self, rows: int, row_bytes: int, stored: int) -> bool:
-        """Whether `check_pass` would find room."""
+        """Whether `check_pass` would succeed."""
         return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
 
     def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
-        """A pass of so many rows can be committed to a store of so many bytes, and a merge made
-        beside it. row_bytes: as stored.
+        """Checks that a pass of so many rows can be committed to a store of so many bytes, with a
+        merge at the same time.
+
+        Args:
+            row_bytes: bytes of a stored row.
 
         Raises: OutOfSpaceError.
         """
@@ -53,7 +57,7 @@ class DiskBudget:
             budget = f", disk_budget_bytes {self.budget_bytes}" * bool(self.budget_bytes)
             raise OutOfSpaceError(
                 f"{self.folder}: a pass of {rows} rows needs {needed} bytes to be committed and a "
-                f"merge {reserve}, {free} are free{budget}; the pass is not begun. Make room"
+                f"merge {reserve}, {free} are free{budget}; the pass is not started. Make room"
                 f"{' or raise ssd.disk_budget_bytes' * bool(budget)}, and start again: the last "
                 "commit stands"
             )
@@ -64,5 +68,5 @@ class DiskBudget:
 
 
 def _of_pass(rows: int, row_bytes: int, stored: int) -> tuple[int, int]:
-    """Bytes of a pass's segments, and of a merge of one range."""
+    """Bytes of the segments of a pass, and of a merge of one range."""
     return rows * (row_bytes + 8) * 11 // 10, stored // 64  # keys, filters, fences

@@ -1,4 +1,4 @@
-"""The files of a store's folder: their names, and writing them so that they survive a power cut."""
+"""The files of a store: their names, and how to write them so that they survive a power failure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from paddlebox.errors import OutOfSpaceError, StoreError
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.record import VersionRecord, unframe
 
-TABLES = "tables"  # below a store: the stores of the other tables of its group
+TABLES = "tables"  # in a store: the folder of the stores of its other tables
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MANIFEST = re.compile(r"MANIFEST-(\d{12,})")
 
@@ -27,12 +27,12 @@ def dense_folder(folder: str, version: int) -> str:
 
 
 def table_folder(folder: str, table: str) -> str:
-    """STORE/tables/<name>, the store of another table of the group."""
+    """STORE/tables/<name>, the store of another table of the set."""
     return os.path.join(folder, TABLES, table)
 
 
-def is_of_group(folder: str) -> bool:
-    """Whether this is the store of one of the other tables of a group."""
+def is_of_set(folder: str) -> bool:
+    """Whether this is the store of one of the other tables of a set."""
     above = os.path.dirname(os.path.realpath(folder))
     beside = os.path.join(os.path.dirname(above), "manifest")
     return os.path.basename(above) == TABLES and os.path.isdir(beside)
@@ -54,7 +54,7 @@ def read(path: str) -> bytes:
 
 
 def sync_folder(folder: str) -> None:
-    """Makes the creations, renames and removals in a folder durable."""
+    """Makes creations, renames and removals in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -63,7 +63,7 @@ def sync_folder(folder: str) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder and the missing ones above it, durably."""
+    """Creates a folder and its missing parents, durably."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(os.path.abspath(folder))
@@ -75,38 +75,62 @@ def make_folder(folder: str) -> None:
         if not os.path.isdir(folder):
             raise StoreError(f"{folder}: expected a folder, found a file") from None
     except OSError as error:
-        raise refused(folder, "make the folder", error) from error
+        raise refused(folder, "create the folder", error) from error
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Writes a file under a temporary name, syncs it, renames it and syncs its folder.
+    """Writes a file; as `write_all_durably`."""
+    folder, name = os.path.split(path)
+    write_all_durably(folder, {name: data})
+
+
+def write_all_durably(folder: str, contents: Mapping[str, bytes]) -> None:
+    """Writes files, name -> content, under temporary names, syncs and renames each, and syncs their
+    folder.
 
     Raises:
-        OutOfSpaceError: the disk is full; what was at path before is still there.
+        OutOfSpaceError: the disk is full; a file of the same name is as before.
     """
-    temporary = path + ".tmp"
+    for name, data in contents.items():
+        path = os.path.join(folder, name)
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise refused(path, "write", error) from error
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        sync_folder(os.path.dirname(path))
+        sync_folder(folder)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise refused(path, "write", error) from error
+        raise refused(folder, "write", error) from error
+
+
+@contextlib.contextmanager
+def store_errors(where: str, action: str) -> Iterator[None]:
+    """Raises StoreError "<where>: cannot <action>: ..." in place of an OSError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{where}: cannot {action}: {error}") from error
 
 
 def refused(path: str, action: str, error: OSError) -> StoreError:
+    """The exception to raise for an OSError; OutOfSpaceError if the disk is full."""
     if error.errno in _FULL:
         return OutOfSpaceError(f"{path}: no space to {action}; the last commit stands ({error})")
     return StoreError(f"{path}: cannot {action}: {error}")
 
 
 def lmdb_text(error: Exception, path: str) -> str:
-    """What LMDB said, and what it leaves out: a full disk that takes a part of a write is EIO to
-    it."""
+    """LMDB's message. If the disk takes only a part of a write, LMDB reports EIO; the text then
+    mentions the free space."""
     text = str(error)
     if os.strerror(errno.EIO) in text:
         stat = os.statvfs(os.path.dirname(path))
@@ -116,11 +140,25 @@ def lmdb_text(error: Exception, path: str) -> str:
 
 
 def data_files(folder: str, record: VersionRecord) -> dict[str, int]:
-    """Path inside the store → bytes, of every data file that a version names."""
+    """Path inside the store -> bytes, of every data file that a version names."""
     dense = os.path.relpath(dense_folder(folder, record.dense_version), folder)
     sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in record.segments}
     sizes |= {os.path.join(dense, name): int(of["bytes"]) for name, of in record.dense.items()}
     return sizes
+
+
+def tables_of(store: str, record: VersionRecord) -> list[tuple[str, VersionRecord]]:
+    """(folder inside the store, record) of each table of a kept version; the first table comes
+    last. A copy made in this order is complete when the last one is there.
+
+    Raises: OSError, CorruptionError: a MANIFEST file cannot be read, or is damaged.
+    """
+    parts = []
+    for table, version in sorted(record.tables.items()):
+        inside = table_folder("", table)
+        path = manifest_path(os.path.join(store, inside), version)
+        parts.append((inside, VersionRecord.from_payload(unframe(read(path), path), path)))
+    return [*parts, ("", record)]
 
 
 def only_in(
@@ -136,11 +174,11 @@ def only_in(
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes of all files of the store; one that has several links counts once, and those below
-    tables/ are of stores of their own."""
+    """Bytes of all files of the store, without the stores in tables/. A file with several links
+    counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for where, below, names in os.walk(folder):
-        if TABLES in below:  # of a named version too: links to files of such a store
+        if TABLES in below:  # in the folder of a named version, too
             below.remove(TABLES)
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -150,7 +188,7 @@ def used_bytes(folder: str) -> int:
 
 
 def first_missing(folder: str, record: VersionRecord) -> str | None:
-    """What is wrong with the first data file that is not there with its size, or None."""
+    """Describes the first data file that is missing or has another size; None if all are there."""
     for name, expected in data_files(folder, record).items():
         try:
             found = os.stat(os.path.join(folder, name)).st_size

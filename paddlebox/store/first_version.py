@@ -1,5 +1,5 @@
-"""The first version of a new store, made of rows that are there already: imported from another run
-or a save, or moved from the stores of another number of ranks."""
+"""The first version of a new store that starts with rows: imported from another run or a save, or
+resharded from the stores of another number of ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from paddlebox.store.tiered_table import TieredTable
 
 @dataclass(frozen=True)
 class FirstVersion:
-    """Of one table; without segments it begins empty."""
+    """The first version of one table. Without segments the table has no rows."""
 
-    #: As `import_rows` and `import_chunks` wrote them: no key is in two of them.
+    #: From `import_rows` or `import_chunks`. Segments have no keys in common.
     segments: Sequence[Mapping[str, Any]] = ()
     dense: Mapping[str, np.ndarray] = field(default_factory=dict)
-    #: Counts of feasigns without a row.
+    #: The filter that counts feasigns without a row.
     admission: bytes | None = None
-    #: That the rows have seen, of the store they came from.
+    #: The life events of the store from which the rows come.
     events: Sequence[Mapping[str, Any]] = ()
     day: int = 0
     cursor: Mapping[str, Any] = field(default_factory=dict)
@@ -37,10 +37,10 @@ def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
     """Makes imported rows the first version of new stores. Returns the first table's version.
 
     Args:
-        of_each: what each table is given.
+        of_each: the content of each table.
 
-    Raises: StoreError, OutOfSpaceError: the stores of one table are as empty as before; several
-        tables go back to that when they are opened again.
+    Raises: StoreError, OutOfSpaceError: a single table is empty as before; several tables are empty
+        again when they are reopened.
     """
     calls = [
         partial(_commit, table, "init", own)
@@ -49,9 +49,9 @@ def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
     return tables.queue.change_all(calls)
 
 
-def commit_moved(table: TieredTable, before: VersionRecord, own: FirstVersion) -> int:
-    """As `commit_initial`, of rows of this very model that other stores held
-    (ranks/reshard.py): the version goes on from `before`, of which it has all else."""
+def commit_resharded(table: TieredTable, before: VersionRecord, own: FirstVersion) -> int:
+    """As `commit_initial`, with rows of the same model from other stores (ranks/reshard.py). The
+    version follows `before` and takes all other fields from it."""
     table.versions.before = before
     return _commit(table, "ranks", own)
 

@@ -1,4 +1,4 @@
-"""Where the rows of an open pass are: `hbm.place`."""
+"""`hbm.place`: where the rows of an open pass are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from paddlebox._native import core
 from paddlebox.config.tiers import HbmPlace
 from paddlebox.errors import ConfigError
 
-#: Set to `host`, a library that was built without CUDA takes `hbm.place: gpu`, its own memory being
-#: the GPU's: so all but the GPU itself is tested anywhere.
+#: If this variable is `host`, a library that was built without CUDA accepts `hbm.place: gpu` and
+#: uses host memory in place of the GPU's. With it, tests run without a GPU.
 SWITCH = "PADDLEBOX_HBM_DEVICE"
 _SELECTED = "FLAGS_selected_gpus"
 
@@ -19,7 +19,7 @@ def host_is_device() -> bool:
 
 
 def gpu_number() -> int:
-    """Of this process, as Paddle's launcher tells it; 0 alone."""
+    """The number of this process's GPU, from Paddle's launcher; 0 without a launcher."""
     if host_is_device():
         return 0
     first = os.environ.get(_SELECTED, "").split(",")[0].strip()
@@ -27,14 +27,14 @@ def gpu_number() -> int:
 
 
 def native_place(place: HbmPlace) -> str:
-    """What the native table is told: host, gpu, or host_as_gpu."""
+    """The place as the native table names it: host, gpu, or host_as_gpu."""
     if place is HbmPlace.HOST:
         return "host"
     return "host_as_gpu" if host_is_device() else "gpu"
 
 
 def check_place(place: HbmPlace) -> None:
-    """Raises: ConfigError where no pass could have its rows there."""
+    """Raises: ConfigError if this build cannot have rows there."""
     if place is HbmPlace.HOST:
         return
     if core.hbm_backend() == "cuda" or host_is_device():

@@ -1,4 +1,4 @@
-"""Rows of one store as the first rows of another (ops/table/import.h)."""
+"""Imports the rows of a store, or a save, into a new store (ops/table/import.h)."""
 
 from __future__ import annotations
 
@@ -11,46 +11,33 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import TableConfig
 from paddlebox.errors import OutOfSpaceError
+from paddlebox.store.coordinator import ALL_KEYS
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.one_rank import ALL_KEYS
-from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
-from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.tiered_table import TieredTable, stored_table
 
-_SORT_BYTES = 256 << 20  # of rows in memory, where their keys change
+_SORT_BYTES = 256 << 20  # of rows to sort in memory at a time, if keys change
 
 
 @dataclass(frozen=True)
 class Imported:
-    segments: list[dict[str, Any]]  # durable, named by nothing yet; no key in two of them
+    segments: list[dict[str, Any]]  # durable, not named by a version yet, without common keys
     rows: int
     with_embedx: int  # rows
-    dropped: list[int]  # rows left out, by their slot in the source
+    dropped: list[int]  # rows left out, for each slot of the source
 
 
 def open_source(folder: Path, version: int | None) -> TieredTable:
-    """A store's newest version, or the one that is named, to read: it stays until the table is
-    closed, also while the store is trained.
+    """Opens a store's newest version, or another one, for reading. The version stays until the
+    table is closed, also while the store is trained.
 
     Raises: StoreError, CorruptionError.
     """
     with Manifest.open_reader(folder) as manifest:
         record = manifest.head() if version is None else manifest.version(version)
-    record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table says what is missing
-    layout = dict(record.layout)
-    seed = int(layout.pop("seed"))
-    config = TableConfig.model_validate(layout, strict=False)
-    # Tables of one process go by their names.
-    config = config.model_copy(update={"name": f"{config.name} of {folder}"})
-    options = TableOptions(
-        folder=folder,
-        seed=seed,
-        mem_budget_bytes=LEAST_MEM_BYTES,
-        read_only=True,
-        version=version,
-    )
-    return TieredTable(config, options)
+    record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table reports what is missing
+    name = f"{record.layout.get('name', 'default')} of {folder}"
+    return stored_table(folder, record, name, read_only=True, version=version)
 
 
 def import_rows(
@@ -67,14 +54,14 @@ def import_rows(
     """Writes the rows of some stores as segments of target, a new store: see `commit_initial`.
 
     Args:
-        sources: the table, or its ranks in their order.
-        key_range: the first and the last key that is target's; rows of others are left out.
-        slots: of slot 0, 1, ... of source: its index in target, or -1: its rows are left out.
-        keyed_by_slot: data.key_space is per_slot, so a slot that moves moves its feasigns.
-        key_slots: of slot 0, 1, ... of source: the number mixed into its feasigns there and in
-            target; without them, the slot's own.
-        progress: called now and then with the rows read so far.
-        sort_bytes: of rows in memory where keys change.
+        sources: the table, or its ranks in order.
+        key_range: the first and the last key of target; rows with other keys are left out.
+        slots: for each slot of the source, its index in target; -1: its rows are left out.
+        keyed_by_slot: data.key_space is per_slot, so feasigns contain the number of their slot.
+        key_slots: for each slot of the source, the slot number in its feasigns, in the source and
+            in target; empty: the slots' indices.
+        progress: called repeatedly with the rows read so far.
+        sort_bytes: bytes of rows that are sorted in memory, if keys change.
 
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
@@ -113,9 +100,9 @@ def import_chunks(
     """Writes rows as segments of target, a new store: see `commit_initial`.
 
     Args:
-        chunks: (n) uint64 keys, ascending from chunk to chunk too, and (n, words) float32 rows
+        chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32 rows
             (docs/formats/row.md) of target's layout.
-        most_rows: that chunks will bring.
+        most_rows: upper bound of the rows in chunks.
 
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
@@ -124,7 +111,7 @@ def import_chunks(
 
 
 def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
-    """How many rows of a table have keys in a range: keys are hashes, which lie evenly."""
+    """Estimates the rows of a table with keys in a range; keys are hashes and spread evenly."""
     head = source.head
     if head is None or not head.segments:
         return 0
@@ -136,7 +123,7 @@ def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
 
 def _check_room(target: TieredTable, rows: int, which: str, times: int = 1) -> None:
     needed = rows * (target.native.stored_row_bytes + 8) * 11 // 10 * times
-    free = target.free_bytes()
+    free = target.compactor.budget.free_bytes()
     if needed > free:
         raise OutOfSpaceError(
             f"{target.folder}: {rows} rows {which} need {needed} bytes, {free} are free"

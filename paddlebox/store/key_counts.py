@@ -1,4 +1,4 @@
-"""How often feasigns without a row have occurred: the admission filter, as of each pass."""
+"""KeyCounts: how often feasigns without a row have occurred, up to each pass (docs/design.md)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from paddlebox.errors import PassError
 
 
 class KeyCounts:
-    """Passes are counted ahead of their commit; each commit has the counts up to its own pass.
+    """Several passes may be counted before the first of them is committed; each commit gets the
+    counts up to its own pass.
 
     Args:
-        native: the core's table, whose filter it is.
+        native: the core's table, which has the filter that counts.
     """
 
     def __init__(self, native: Any) -> None:
         self._native = native
         self._mutex = threading.Lock()
         self._counted = 0  # calls of count
-        self._before: dict[int, bytes] = {}  # the filter before each that no commit has
+        self._before: dict[int, bytes] = {}  # count not committed yet -> the filter before it
 
     def count(self, keys: np.ndarray, counts: np.ndarray) -> int:
         """Returns the number of this count, for `after` and `take_back`."""
@@ -35,23 +36,23 @@ class KeyCounts:
 
     @property
     def last(self) -> int:
-        """The number of the last count; 0 before one."""
+        """The number of the last count; 0 before the first."""
         with self._mutex:
             return self._counted
 
     def take_back(self, counted: int) -> None:
-        """Raises: PassError for a count that is not the last."""
+        """Undoes a count. Raises: PassError if it is not the last one."""
         with self._mutex:
             if counted != self._counted:
                 raise PassError(
-                    f"count {counted} is not the last one, {self._counted}: passes are given up in "
-                    "the reverse order"
+                    f"count {counted} is not the last one, {self._counted}: counts are taken back "
+                    "in the reverse order"
                 )
             self._native.set_admission_state(self._before.pop(counted))
             self._counted -= 1
 
     def after(self, counted: int) -> np.ndarray:
-        """The filter as of a count. What came before it is forgotten."""
+        """The filter after a count. The states before it are dropped."""
         with self._mutex:
             following = counted + 1
             state = self._before.get(following)

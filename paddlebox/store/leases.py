@@ -1,8 +1,8 @@
-"""Leases: how a reader keeps the files of the version that it reads.
+"""Leases: keep the files of a version while it is read.
 
-A reader writes the number of its version into a file of its own under STORE/leases/ and holds an
-flock on that file. The writer keeps every version with a held lease. A lock ends with its process,
-so the lease of a reader that was killed is found to be free, and removed.
+A reader writes the number of its version into its own file in STORE/leases/ and holds an flock on
+that file. The writer keeps every version with a held lease. A lock ends with its process, so the
+writer can remove the lease of a reader that was killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDER = "leases"
 
 @dataclass(frozen=True)
 class Held:
-    """A lease that some process holds; version None: it is only just being taken."""
+    """A lease that a process holds. version None: the process is still choosing its version."""
 
     pid: int
     version: int | None
@@ -30,25 +30,32 @@ class Lease:
     """A reader's lease. Not inherited by child processes.
 
     Raises:
-        OSError: the folder cannot be written, as on a file system that is mounted read-only.
+        StoreError: the folder cannot be written, for example on a read-only file system.
+        OutOfSpaceError: the disk is full.
     """
 
     def __init__(self, store: str) -> None:
         folder = os.path.join(store, _FOLDER)
+        try:
+            self._take(folder)
+        except OSError as error:
+            raise files.refused(folder, "take a lease on the version to read", error) from error
+
+    def _take(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         while True:
             self._path = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(8)}")
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             self._owner = os.getpid()
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            # A writer may have taken the file for a stale one before it was locked.
+            # A writer may have removed the file as stale before it was locked.
             if os.path.exists(self._path):
                 return
             os.close(self._fd)
 
     def pin(self, version: int) -> None:
-        """Names the version. The caller must look again whether it is still kept: the writer may
-        have dropped it just before.
+        """Names the version. The caller must then check that the version is still kept: the writer
+        may have dropped it just before.
 
         Raises: OutOfSpaceError, StoreError.
         """
@@ -58,7 +65,7 @@ class Lease:
             raise files.refused(self._path, "name the version to keep", error) from error
 
     def release(self) -> None:
-        """Gives the version free. May be called again."""
+        """Releases the version. May be called twice."""
         if self._fd < 0:
             return
         if self._owner == os.getpid():
@@ -68,12 +75,12 @@ class Lease:
         self._fd = -1
 
 
-def leased(store: str, version: int) -> Lease:
-    """A lease on a version that is kept just now. Raises: OutOfSpaceError, StoreError."""
-    try:
-        lease = Lease(store)
-    except OSError as error:
-        raise files.refused(os.path.join(store, _FOLDER), "take a lease", error) from error
+def take_lease(store: str, version: int) -> Lease:
+    """Takes a lease on a version that cannot be dropped meanwhile.
+
+    Raises: OutOfSpaceError, StoreError.
+    """
+    lease = Lease(store)
     try:
         lease.pin(version)
     except BaseException:
@@ -83,7 +90,7 @@ def leased(store: str, version: int) -> Lease:
 
 
 def held_leases(store: str, remove_stale: bool = False) -> list[Held]:
-    """The leases that are held now; the writer also removes those that are not."""
+    """The leases that are held now. remove_stale: remove all others; only for the writer."""
     folder = os.path.join(store, _FOLDER)
     held = []
     try:
@@ -96,7 +103,7 @@ def held_leases(store: str, remove_stale: bool = False) -> list[Held]:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # given back meanwhile
+            continue  # released meanwhile
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if remove_stale:

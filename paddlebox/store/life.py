@@ -1,6 +1,6 @@
-"""Life events and save filters: what a day's end, a shrink and a save mean (docs/life.md).
+"""Life events and save filters as plain data (docs/life.md).
 
-Plain data: `Table` makes events durable, and `ops/rule/life.h` applies them to rows.
+`TableLife` makes events durable, and `ops/rule/life.h` applies them to rows.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _MAX_WORD = 2**32 - 1
 
 @dataclass(frozen=True)
 class SaveFilter:
-    """Which rows a base or a delta holds: those that fulfil all three."""
+    """The rows of a base or a delta: those within all three bounds."""
 
-    day: int  # of the save; unseen days are counted up to it
+    day: int  # of the save, up to which unseen days are counted
     min_score: float
     min_delta_score: float
     max_unseen_days: int
 
 
 def base_filter(config: LifeConfig, day: int) -> SaveFilter:
-    """PaddleBox's save mode 2."""
+    """The rows of a base, PaddleBox's save mode 2."""
     return SaveFilter(day, config.base_threshold, 0.0, config.delta_keep_days)
 
 
 def delta_filter(config: LifeConfig, day: int) -> SaveFilter:
-    """PaddleBox's save mode 1."""
+    """The rows of a delta, PaddleBox's save mode 1."""
     return SaveFilter(day, config.base_threshold, config.delta_threshold, config.delta_keep_days)
 
 
 @dataclass(frozen=True)
 class ServeFilter:
-    """Which rows an export of a run keeps: those that are within both bounds."""
+    """The rows that an export of a run keeps: those within both bounds."""
 
     min_score: float | None = None  # None: any
     max_unseen_days: int | None = None  # None: any
 
     def at(self, day: int) -> SaveFilter:
-        """Unseen days are counted up to this day."""
+        """The filter on a day, up to which unseen days count."""
         return SaveFilter(
             day,
             -math.inf if self.min_score is None else self.min_score,
@@ -72,10 +72,10 @@ class ServeFilter:
 
 
 def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None) -> ServeFilter:
-    """Of a run's export. Without dates no row ever decays, and all are kept.
+    """The filter of a run's export. Without dates rows do not decay, and all are kept.
 
     Args:
-        threshold: in place of this choice; 0 keeps all rows.
+        threshold: keep rows from this score on, with or without dates; 0 keeps all rows.
     """
     if threshold is None and dated:
         return ServeFilter(config.base_threshold, config.delta_keep_days)
@@ -83,13 +83,13 @@ def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None
 
 
 def filters_text(filters: Sequence[ServeFilter]) -> str:
-    """The filters of several tables, those that are alike once."""
+    """The filters of several tables; equal ones appear once."""
     return " and ".join(dict.fromkeys(map(str, filters)))
 
 
 def saved_rows(config: TableConfig, chosen: SaveFilter, rows: np.ndarray) -> np.ndarray:
-    """(n) bool, which of (n, words) rows (docs/formats/row.md) the filter chooses. As
-    ops/rule/life.h, in float32."""
+    """(n) bool, which of (n, words) rows (docs/formats/row.md) the filter chooses. Computed in
+    float32, as in ops/rule/life.h."""
     show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
     score = (show - click) * np.float32(config.nonclk_coeff) + click * np.float32(
         config.click_coeff
@@ -105,12 +105,12 @@ def saved_rows(config: TableConfig, chosen: SaveFilter, rows: np.ndarray) -> np.
 
 
 def end_of_day(config: LifeConfig, day: int) -> list[dict[str, Any]]:
-    """The events of a day's end, in PaddleBox's order: rows are judged by what the decay left."""
+    """The events of a day's end, in PaddleBox's order: the shrink uses the decayed scores."""
     return [decay(config, day), shrink(config, day)]
 
 
 def decay(config: LifeConfig, day: int, rate: float | None = None) -> dict[str, Any]:
-    """Shows and clicks fade by the rate, or the config's."""
+    """Multiplies shows and clicks by the rate; None: the config's rate."""
     rate = config.show_click_decay_rate if rate is None else rate
     return {"kind": DECAY, "day": day, "decay": rate}
 
@@ -121,7 +121,7 @@ def shrink(
     min_score: float | None = None,
     max_unseen_days: int | None = None,
 ) -> dict[str, Any]:
-    """Rows of a low score or long unseen go; bounds that are None are the config's."""
+    """Deletes rows with a low score and rows long unseen; None: the config's bound."""
     return {
         "kind": SHRINK,
         "day": day,
@@ -133,19 +133,19 @@ def shrink(
 
 
 def after_save(saved: SaveFilter) -> dict[str, Any]:
-    """The event after a save: delta_score of the rows that were in it starts anew."""
+    """The event after a save: sets delta_score of the rows in it to 0."""
     return {"kind": DELTA_RESET, **asdict(saved)}
 
 
 def last_day_ended(events: Sequence[Mapping[str, Any]]) -> int:
-    """The newest day that has ended, 0 without one. Its decay says so; a shrink may come alone."""
+    """The newest day that has ended; 0 if none has. Only a decay counts as the end of a day."""
     return max((event["day"] for event in events if event["kind"] == DECAY), default=0)
 
 
 def numbered(events: Sequence[Mapping[str, Any]], after: int) -> list[dict[str, Any]]:
-    """Events as the manifest keeps them: complete, and numbered from after + 1.
+    """Events as the manifest has them: complete, and numbered from after + 1.
 
-    Raises: ValueError for one that no reader of the store could apply.
+    Raises: ValueError for an event that readers of the store could not apply.
     """
     for event in events:
         _check(event)

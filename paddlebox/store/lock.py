@@ -1,4 +1,4 @@
-"""StoreLock: the right to be a store's only writer."""
+"""StoreLock: makes a process the only writer of a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 class StoreLock:
-    """An exclusive flock on a file that tells people who holds it; released when the process ends.
+    """An exclusive flock on a file that names its holder; released when the process ends.
 
     Raises:
         StoreLockedError: another process holds it; the message names its pid and host.
@@ -37,22 +37,22 @@ class StoreLock:
                 f"{path}: process {pid or '?'} on {host or '?'} is the store's writer, expected "
                 "none: wait for it or end it, or open the store as a reader"
             ) from None
-        # On a full disk the name is lost, not the lock.
+        # On a full disk only the name is lost, not the lock.
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         _held.add(self)
 
     def release(self) -> None:
-        """Lets the next writer in. May be called again."""
+        """Releases the lock. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _drop_after_fork() -> None:
-    # A flock lives as long as any copy of its descriptor: a forked worker that outlives its killed
-    # parent would lock everyone out.
+    # A flock lasts as long as any copy of its descriptor: a forked worker that outlives its killed
+    # parent would keep the lock.
     for lock in list(_held):
         lock.release()
 

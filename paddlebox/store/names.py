@@ -1,4 +1,4 @@
-"""Giving names to versions of a store, and taking them back (checkpoints.py)."""
+"""Finds the version that a user means, and adds and removes names (checkpoints.py)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import os
 import re
 import shutil
 
+from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.store import files
 from paddlebox.store.checkpoints import FOLDER, UNDER_WAY, checkpoints
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.parts import parts_of
 from paddlebox.store.record import VersionRecord, frame
 
-# Not only digits: those are versions and days.
+# Not only digits, which name versions and days.
 _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def give_name(store: str, record: VersionRecord, name: str) -> None:
-    """Names a kept version, beside a writer or not. The caller holds a lease on it.
+    """Names a kept version; a writer may have the store open. The caller holds a lease on the
+    version.
 
-    Raises: StoreError for a name that is taken or none, or where files cannot be linked.
+    Raises: StoreError if the name is taken or not valid, or files cannot be linked.
     """
     if not _NAME.fullmatch(name) or name.endswith(UNDER_WAY):
         raise StoreError(
@@ -35,34 +36,32 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
             "`unname` it first"
         )
     under_way = target + UNDER_WAY
-    shutil.rmtree(under_way, ignore_errors=True)  # of a process that died
+    shutil.rmtree(under_way, ignore_errors=True)  # left by a process that died
     try:
-        files.make_folder(under_way)
-        for inside, part in parts_of(store, record):
-            source, folder = os.path.join(store, inside), os.path.join(under_way, inside)
-            for path in files.data_files(source, part):
-                link = os.path.join(folder, path)
-                files.make_folder(os.path.dirname(link))
-                os.link(os.path.join(source, path), link)
-            files.make_folder(folder)
-            for made, _, _ in os.walk(folder):
-                files.sync_folder(made)
-            payload = frame(part.to_payload())
-            files.write_durably(files.manifest_path(folder, part.version), payload)
-        os.rename(under_way, target)
-        files.sync_folder(os.path.dirname(target))
-    except OSError as error:
+        with files.store_errors(target, "make the named version"):
+            files.make_folder(under_way)
+            for inside, part in files.tables_of(store, record):
+                source, folder = os.path.join(store, inside), os.path.join(under_way, inside)
+                for path in files.data_files(source, part):
+                    link = os.path.join(folder, path)
+                    files.make_folder(os.path.dirname(link))
+                    os.link(os.path.join(source, path), link)
+                files.make_folder(folder)
+                for made, _, _ in os.walk(folder):
+                    files.sync_folder(made)
+                payload = frame(part.to_payload())
+                files.write_durably(files.manifest_path(folder, part.version), payload)
+            os.rename(under_way, target)
+            files.sync_folder(os.path.dirname(target))
+    except StoreError:
         shutil.rmtree(under_way, ignore_errors=True)
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"{target}: cannot be made: {error}") from error
+        raise
 
 
 def name_version(store: str, version: int, name: str) -> None:
-    """`give_name` with a lease that keeps the version meanwhile. For a store that this process has
-    not opened.
+    """As `give_name`, with a lease on the version. For a store that this process has not opened.
 
-    Raises: StoreError, also where the version is not kept.
+    Raises: StoreError, also if the version is not kept.
     """
     with Manifest.open_reader(store) as manifest:
         record = manifest.pin(version)
@@ -71,9 +70,9 @@ def name_version(store: str, version: int, name: str) -> None:
 
 
 def unname(store: str, name: str) -> int:
-    """Takes a name back; returns its version, which the next commit may forget.
+    """Removes a name; returns its version, which the next commit may drop.
 
-    Raises: StoreError when there is no such name.
+    Raises: StoreError if there is no such name.
     """
     found = next((c for c in checkpoints(store) if c.name == name), None)
     if found is None:
@@ -84,3 +83,32 @@ def unname(store: str, name: str) -> int:
     files.sync_folder(os.path.dirname(folder))
     shutil.rmtree(folder + UNDER_WAY)
     return found.version
+
+
+def find_version(manifest: Manifest, what: str) -> int:
+    """The number of a version.
+
+    Args:
+        what: a number, YYYYMMDD (the newest version of that day), YYYYMMDD/PASS, or a name.
+
+    Raises: StoreError that lists the existing versions and names.
+    """
+    records = manifest.records()
+    named = {c.name: c.version for c in checkpoints(manifest.folder)}
+    day, _, number = what.partition("/")
+    if what in named:
+        return named[what]
+    found = [
+        record
+        for record in records
+        if what == str(record.version)
+        or (date_of(record.day) == day and number in ("", str(record.cursor.get("pass", 0))))
+    ]
+    if not found:
+        there = [f"{r.version} ({date_of(r.day) or 'no date'}/{r.pass_number})" for r in records]
+        raise StoreError(
+            f"{manifest.folder}: no version {what!r}; expected one of {', '.join(there)}"
+            + (f", and the names {', '.join(named)}" if named else "")
+        )
+    whole = [record for record in found if not record.is_partial]
+    return max(record.version for record in whole or found)

@@ -1,4 +1,4 @@
-"""TableOptions: how a table, or a set of tables, is opened."""
+"""TableOptions: how to open a table, or a set of tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.store.compaction import Policy
 from paddlebox.store.hbm_place import gpu_number, native_place
 
@@ -16,38 +17,40 @@ LEAST_MEM_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Budgets are of all tables of a set together, which divide them by `TableConfig.share`."""
+    """The tables of a set share the budgets, as `TableConfig.share` says."""
 
-    #: Of the store; made when absent. None: in memory only, and nothing is committed.
+    #: Folder of the store; created if absent. None: rows stay in memory and nothing is committed.
     folder: Path | str | None = None
-    #: Of new rows; the same for the table's whole life.
+    #: Seed of new rows; the same for the table's whole life.
     seed: int = 1
-    #: For the three pass tables that may live at once.
+    #: Bytes of the three pass tables that may exist at once.
     hbm_budget_bytes: int = HbmConfig().budget_bytes
-    #: Where the rows of an open pass are. On a GPU they are reached by operators with tensors
-    #: there, and an error of a step may be raised some steps later, or when the pass ends.
+    #: Where the rows of an open pass are. With rows on a GPU, operators need tensors on this GPU,
+    #: and an error in a step may be raised some steps later, or when the pass ends.
     hbm_place: HbmPlace = HbmPlace.HOST
-    #: Rows kept near between passes, at least 1 MiB a table.
+    #: Bytes of rows that stay in memory between passes, at least 1 MiB for each table.
     mem_budget_bytes: int = MemConfig().budget_bytes
     #: A segment file is cut at this size.
     max_segment_bytes: int = SsdConfig().max_segment_bytes
-    #: Of staging, pull and push.
+    #: Threads of staging, pull and push.
     threads: int = 1
-    #: Takes passes for evaluation only, and changes no byte of the store.
+    #: Allows only passes for evaluation, and changes no byte of the store.
     read_only: bool = False
     #: With read_only, the version to read; None: the newest.
     version: int | None = None
-    #: Passes whose newest version is kept, besides named versions and those that are being read.
+    #: Number of passes whose newest version is kept, besides named versions and those being read.
     keep_versions: int = 2
-    #: Days whose newest version is kept too.
+    #: Number of days whose newest version is kept too.
     keep_daily: int = 0
     #: When segments are merged in the background; None: never.
     compaction: Policy | None = Policy()  # noqa: RUF009  frozen
-    #: Of all files of the store; 0: no limit but the disk's.
+    #: Bytes of all files of the store; 0: only the disk limits them.
     disk_budget_bytes: int = 0
-    #: Segments that one parity file protects (docs/formats/parity.md); 0: parity files are removed;
-    #: None: those that are there stay, and none is written.
+    #: Segments that one parity file protects (docs/formats/parity.md). 0: parity files are removed.
+    #: None: existing ones stay, and none is written.
     parity: int | None = None
+    #: How several ranks exchange rows.
+    ranks: RanksConfig = RanksConfig()  # noqa: RUF009  frozen
 
     @property
     def store(self) -> Path | None:
@@ -55,7 +58,7 @@ class TableOptions:
         return None if self.folder is None else Path(self.folder)
 
     def of_native(self) -> dict[str, Any]:
-        """What the core's table is told of them."""
+        """The fields that the core's table gets."""
         return {
             "seed": self.seed,
             "hbm_budget_bytes": self.hbm_budget_bytes,

@@ -1,8 +1,8 @@
-"""Parity: files that can make any one lost segment of their group again, and lost dense files
+"""Parity files: each can rebuild any one lost segment of its group, or a lost dense file
 (docs/formats/parity.md).
 
-Keeper writes them in the background, as segments come and go. Nothing in here is needed to read a
-store; what it writes is only ever read by `tools/store.py`.
+ParityThread writes them in the background as segments change. A store can be read without them;
+only `tools/store.py` reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"par-(\d{12,})\.par")
 
 @dataclass(frozen=True)
 class Group:
-    """A sound parity file's index."""
+    """The index of an intact parity file."""
 
     path: Path
     number: int
@@ -39,9 +39,9 @@ class Group:
 
 
 def groups_of(store: Path) -> tuple[list[Group], list[str]]:
-    """The groups whose index is sound, by number, and what is wrong with the others.
+    """The groups with an intact index, by number, and a message for each other parity file.
 
-    Their bodies are not read: see `check`.
+    The bodies are not read: see `check`.
     """
     groups, wrong = [], []
     for number, path in _parity_files(store):
@@ -56,7 +56,7 @@ def groups_of(store: Path) -> tuple[list[Group], list[str]]:
 
 
 def check(group: Group) -> None:
-    """Reads the body.
+    """Checks the body of a parity file.
 
     Raises: CorruptionError.
     """
@@ -64,12 +64,12 @@ def check(group: Group) -> None:
 
 
 def rebuild(store: Path, segment: Mapping[str, Any], target: Path | None) -> bool:
-    """Makes a segment again from its group, durably, at target. False: it is in no group.
+    """Rebuilds a segment from its group, durably, at target. Returns False if it is in no group.
 
     Args:
-        target: None: only finds out whether it could be done.
+        target: None: only checks whether it can be rebuilt.
 
-    Raises: CorruptionError naming all that is in the way; OutOfSpaceError.
+    Raises: CorruptionError that names every obstacle; OutOfSpaceError.
     """
     groups, _ = groups_of(store)
     problems = []
@@ -93,11 +93,11 @@ def rebuild(store: Path, segment: Mapping[str, Any], target: Path | None) -> boo
 def plan(
     live: Sequence[Mapping[str, Any]], groups: Sequence[Group], size: int
 ) -> tuple[list[list[str]], list[Group]]:
-    """What to write, as members, and which groups to remove after that.
+    """The members of each group to write, and the groups to remove after that.
 
     Args:
-        live: the newest version's segments.
-        size: most members of a group; 0: there shall be no parity.
+        live: the segments of the newest version.
+        size: members of a full group; 0: no parity.
     """
     bytes_of = {str(segment["file"]): int(segment["bytes"]) for segment in live}
     whole = [g for g in groups if size and g.members.items() <= bytes_of.items()]
@@ -107,7 +107,8 @@ def plan(
         if len(group.members) == size and covered.isdisjoint(group.members):
             kept.append(group)
             covered.update(group.members)
-    # By name, so by age: what was written together is mostly merged, and goes, together.
+    # In the order of names, and so of age: segments that were written together are mostly merged,
+    # and removed, together.
     open_ = sorted(bytes_of.keys() - covered) if size else []
     wanted = [open_[at : at + size] for at in range(0, len(open_), size or 1)]
     for group in whole:
@@ -118,19 +119,19 @@ def plan(
 
 
 def update(store: Path, record: VersionRecord | None, size: int) -> None:
-    """Writes the parity files that are missing, then removes those that are no longer wanted.
+    """Writes the missing parity files, then removes those that are no longer needed.
 
     Args:
-        record: of the newest version. size: most members of a group; 0: there shall be no parity.
+        record: the newest version. size: members of a full group; 0: no parity.
 
-    Raises: StoreError where a file went while it was read: the next update sees to it.
+    Raises: StoreError if a file was removed while it was read; the next update corrects that.
     """
     folder = store / FOLDER
     files.make_folder(str(folder))
     numbers = [number for number, _ in _parity_files(store)]
     groups, wrong = groups_of(store)
     for message in wrong:
-        log.warning("%s; a new one is written", message)
+        log.warning("%s; a new parity file is written", message)
     wanted, unwanted = plan(record.segments if record is not None else (), groups, size)
     following = max(numbers, default=0) + 1
     for number, members in enumerate(wanted, following):
@@ -148,25 +149,25 @@ def update(store: Path, record: VersionRecord | None, size: int) -> None:
     files.sync_folder(str(folder))
 
 
-class Keeper:
-    """Keeps the parity of a store's newest version, on a thread of its own."""
+class ParityThread:
+    """Keeps the parity files of the newest version up to date."""
 
     def __init__(self, store: Path, size: int, newest: Callable[[], VersionRecord | None]) -> None:
         self._store = store
         self._size = size
         self._newest = newest
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-parity")
-        self._waiting = threading.Event()  # an update that will see what is committed now
+        self._waiting = threading.Event()  # an update is queued that will see the newest version
         self._last: Future[None] | None = None
 
     def wake(self) -> None:
-        """There is a version more."""
+        """A version was committed."""
         if not self._waiting.is_set():
             self._waiting.set()
             self._last = self._thread.submit(self._update)
 
     def wait(self) -> None:
-        """Until all that was committed before has its parity."""
+        """Waits until everything that was committed before has its parity."""
         if self._last is not None:
             self._last.result()
 
@@ -178,7 +179,7 @@ class Keeper:
         try:
             update(self._store, self._newest(), self._size)
         except StoreError as error:
-            # Training goes on without: a merge that finished meanwhile has woken it again.
+            # Training continues. If a merge removed the file, it has queued the next update.
             log.warning("parity: %s", error)
 
 

@@ -1,4 +1,4 @@
-"""PassParts: what the passes of one table wrote, until a version names it."""
+"""PassParts: the segments that the passes of one table wrote, until a version names them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from typing import Any
 import numpy as np
 
 from paddlebox.store.key_counts import KeyCounts
-from paddlebox.store.record import newly_written
-from paddlebox.store.version_set import ADMISSION, VersionSet, added_bytes
+from paddlebox.store.version_set import ADMISSION, VersionSet
 
 
 @dataclass(frozen=True)
 class PassFields:
-    """What a version says of the pass that it makes durable."""
+    """The fields of a version about its pass."""
 
-    #: The whole dense state of the moment when the pass ended.
+    #: The whole dense state at the end of the pass.
     dense: Mapping[str, np.ndarray] | None = None
-    #: Of the pass, in days since 1970-01-01; 0: no date.
+    #: Day of the pass, in days since 1970-01-01; 0: no date.
     day: int = 0
     pass_number: int = 0
-    #: Where reading the data stands.
+    #: The position in the data.
     cursor: Mapping[str, Any] | None = None
     config_hash: str = ""
     config: Mapping[str, Any] | None = None
-    #: What `count_keys` returned for the pass; None: the last count.
+    #: The result of `count_keys` for the pass; None: the last count.
     counted: int | None = None
 
     def of_table(self) -> PassFields:
-        """For a further table of a set: what is of the whole run is in the first one's version."""
+        """For a further table of a set: the first table's version has the fields of the run."""
         return replace(self, dense=None, cursor=None, config=None)
 
     def of_record(self) -> dict[str, Any]:
-        """Fields of a `VersionRecord`: copies, because a caller may go on changing the mappings."""
+        """Fields of a `VersionRecord`; copies, because the caller may change the mappings later."""
         return {
             "day": self.day,
             "pass_number": self.pass_number,
@@ -47,7 +46,7 @@ class PassFields:
 
 class PassParts:
     """Args:
-    native: the core's table, in which a pass is frozen.
+    native: the core's table, which holds the ended pass frozen until it is written.
     counts: None for a table that admits every feasign.
     """
 
@@ -56,27 +55,27 @@ class PassParts:
         self._versions = versions
         self._counts = counts
         self._unnamed: list[dict[str, Any]] = []  # parts of the open pass
-        self._kept: list[dict[str, Any]] = []  # of passes that ended without a version
-        self._kept_fields: PassFields | None = None  # of the last of those, with its counts
-        self._last_day: int | None = None  # of the pass that was taken last, written or not
+        self._kept: list[dict[str, Any]] = []  # parts of the kept passes
+        self._kept_fields: PassFields | None = None  # of the last kept pass, with its counts
+        self._last_day: int | None = None  # of the pass that ended last, written or not
 
     @property
     def last_day(self) -> int:
-        """Of the training pass that ended last, though it may still be being committed."""
+        """Day of the training pass that ended last, even if its commit still runs."""
         return self._versions.day if self._last_day is None else self._last_day
 
     @property
     def has_parts(self) -> bool:
-        """Whether a pass that was split has written parts and not ended."""
+        """Whether the open pass was split and has written parts."""
         return bool(self._unnamed)
 
     @property
     def kept(self) -> PassFields | None:
-        """Of the last pass that was kept and that no version names; None without one."""
+        """The last kept pass, if no version names it yet."""
         return self._kept_fields
 
-    def forget(self) -> None:
-        """Of a pass that is given up: no later commit may name them."""
+    def drop(self) -> None:
+        """Drops the parts of a pass that is abandoned; no later commit may name them."""
         self._unnamed = []
 
     def spill(self) -> None:
@@ -86,24 +85,24 @@ class PassParts:
         self._unnamed.append(written)
 
     def take(self) -> list[dict[str, Any]]:
-        """The parts of the pass that has ended: whoever commits it holds them, so that a later pass
-        which is abandoned meanwhile forgets only its own."""
+        """Removes and returns the parts of the ended pass. The caller commits them. If a later
+        pass is abandoned meanwhile, only the parts of the later pass are dropped."""
         parts, self._unnamed = self._unnamed, []
         return parts
 
     def to_keep(self, fields: PassFields) -> Callable[[], None]:
-        """The call that writes the pass that has ended now, without a version."""
+        """A call that writes the ended pass, without a version."""
         parts, fields = self._ended(fields)
         return lambda: self._keep(parts, fields)
 
     def to_commit(self, fields: PassFields) -> Callable[[], int]:
-        """The call that writes the pass that has ended now, and names it and those that were kept.
-        It returns the version; 0 without a folder."""
+        """A call that writes the ended pass and commits it together with the kept passes. It
+        returns the version; 0 without a folder."""
         parts, fields = self._ended(fields)
         return lambda: self._commit(parts, fields)
 
     def commit_kept(self) -> int:
-        """Names the passes that were kept; 0 where there is nothing to name."""
+        """Commits the kept passes. Returns the version; 0 if there are none."""
         if self._kept_fields is None or self._versions.manifest is None:
             return 0
         with self._versions.committing:
@@ -123,7 +122,8 @@ class PassParts:
         return self.take(), replace(fields, counted=self._counted_by_now(fields.counted))
 
     def _counted_by_now(self, counted: int | None) -> int:
-        """Asked when a pass ends: the next one may be counted before this one is written."""
+        """The number of the ended pass's count. Called when the pass ends, because the next pass
+        may be counted before this one is written."""
         if counted is not None or self._counts is None:
             return counted or 0
         return self._counts.last
@@ -133,7 +133,7 @@ class PassParts:
         try:
             yield
         except BaseException:
-            self._unnamed = [*parts, *self._unnamed]  # the commit may be tried again
+            self._unnamed = [*parts, *self._unnamed]  # for another try of the commit
             raise
 
     def _keep(self, parts: list[dict[str, Any]], fields: PassFields) -> None:
@@ -152,25 +152,16 @@ class PassParts:
             self._versions.pass_without_folder(fields.day)
             self.native.publish(written["segments"])
             return 0
-        with self._versions.committing:  # until published: no merge of what is not there is planned
+        with self._versions.committing:  # no merge is planned before the segments are published
             with self._given_back(parts):
                 version = self._name([*parts, written], fields)
             self.native.publish(written["segments"])
         return version
 
     def _name(self, parts: Sequence[Mapping[str, Any]], fields: PassFields) -> int:
-        """Names these parts, and those of the passes that were kept."""
-        last, parts = self._versions.last, [*self._kept, *parts]
-        written = newly_written(segment for part in parts for segment in part["segments"])
-        record = self._versions.commit(
-            "pass",
-            segments=[*last.segments, *written],
-            live_rows=last.live_rows + sum(part["new_rows"] for part in parts),
-            bytes_written=added_bytes(last, "pass", written),
-            dense=fields.dense,
-            digest=None,
-            tables=self._versions.others(),
-            **fields.of_record(),
+        """Commits these parts and those of the kept passes."""
+        record = self._versions.commit_rows(
+            "pass", [*self._kept, *parts], dense=fields.dense, **fields.of_record()
         )
         self._kept, self._kept_fields = [], None
         return record.version

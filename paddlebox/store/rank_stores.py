@@ -1,4 +1,4 @@
-"""The stores of all ranks of a run, each at the same pass (docs/ranks.md)."""
+"""Finds the stores of all ranks of a run, and versions of one pass in them (docs/ranks.md)."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ _MASK = (1 << 64) - 1
 
 
 def store_of_rank(store: Path, rank: int) -> Path:
-    """store: of the first rank."""
+    """The store of a rank. store: the store of the first rank."""
     return store if rank == 0 else store.parent / "ranks" / str(rank) / store.name
 
 
 def ranks_of(record: VersionRecord) -> int:
-    """How many ranks trained a version."""
+    """The number of ranks that trained a version."""
     return int(record.cursor.get("ranks", 1))
 
 
 def pass_of(record: VersionRecord) -> int:
-    """The pass of the run after which a version is."""
+    """The number of the last pass in a version, counted over the run."""
     return int(record.cursor.get("pass", 0))
 
 
 def newest_after_passes(records: Sequence[VersionRecord]) -> dict[int, VersionRecord]:
-    """By pass, the newest version after it; a partial one only where there is no other."""
+    """Pass -> the newest version after it; a partial version only if there is no other."""
     whole = {pass_of(record): record for record in records if not record.is_partial}
     return {pass_of(record): record for record in records} | whole
 
 
 def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, VersionRecord]]:
-    """(store, record) of each rank, the first one's first; one pair where a rank trained alone.
+    """(store, record) of each rank, in the order of ranks; one pair if there is one rank.
 
     Args:
-        store: of the first rank. version: of its own; None: that of the newest pass which every
-            rank has committed.
+        store: the store of the first rank.
+        version: a version of that store; None: the version after the newest pass that every rank
+            has committed.
 
-    Raises: StoreError where nothing is committed, a rank's store is missing, or it does not keep a
+    Raises: StoreError if nothing is committed, a rank's store is missing, or it does not keep a
         version of that pass; CorruptionError.
     """
     with Manifest.open_reader(store) as manifest:
@@ -56,8 +57,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         of_rank = store_of_rank(store, rank)
         if not of_rank.is_dir():
             raise StoreError(
-                f"{of_rank}: is missing, the store of rank {rank} of the {size} that trained "
-                f"{store.parent}: bring it here, or restore it from its copy (tools/store.py "
+                f"{of_rank}: is missing: it is the store of rank {rank} of the {size} that trained "
+                f"{store.parent}: move it here, or restore it from its copy (tools/store.py "
                 "restore COPY_TO/ranks/R RUN_DIR/ranks/R)"
             )
         kept.append(_kept(of_rank))
@@ -72,8 +73,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         of_pass = [record for record in records if pass_of(record) == pass_of(first)]
         if not of_pass:
             raise StoreError(
-                f"{store_of_rank(store, rank)}: keeps no version after pass {pass_of(first)}, as "
-                f"version {first.version} of {store} is"
+                f"{store_of_rank(store, rank)}: keeps no version after pass {pass_of(first)}, "
+                f"which is the pass of version {first.version} of {store}"
             )
         whole = [record for record in of_pass if record.is_partial == first.is_partial]
         of_pass = whole or of_pass
@@ -82,8 +83,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
     return chosen
 
 
-def stores_beside(store: Path) -> list[Path]:
-    """A run's stores that are there, by rank, whatever is in them; store: of the first rank."""
+def existing_stores(store: Path) -> list[Path]:
+    """The existing stores of a run, in the order of ranks. store: the first rank's."""
     folders = {0: store}
     for path in (store.parent / "ranks").glob(f"*/{store.name}"):
         if path.parent.name.isdecimal():
@@ -92,7 +93,7 @@ def stores_beside(store: Path) -> list[Path]:
 
 
 def sum_of_digests(digests: Sequence[str]) -> str:
-    """The digest of the rows of all ranks: what one rank with all of them would give."""
+    """The digest of the rows of all ranks, equal to that of one rank with all rows."""
     first = sum(_native.core.unmix(int(text[:16], 16)) for text in digests) & _MASK
     second = sum(int(text[16:], 16) for text in digests) & _MASK
     return f"{_native.core.mix(first):016x}{second:016x}"

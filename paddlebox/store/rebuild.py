@@ -1,4 +1,4 @@
-"""Making a store's LMDB environment anew from its MANIFEST files (docs/formats/manifest.md)."""
+"""Rebuilds a store's LMDB environment from its MANIFEST files (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,30 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.manifest import head_payload, journal_entry, journal_key
-from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+from paddlebox.store.record import (
+    HEAD,
+    VersionRecord,
+    frame,
+    head_payload,
+    journal_entry,
+    journal_key,
+    seal,
+    unframe,
+    unseal,
+    version_key,
+)
 
 
 def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
-    """Replaces a damaged manifest by one made of the sound MANIFEST files; returns the newest.
+    """Replaces a damaged environment by one that is made from the intact MANIFEST files. Returns
+    the newest version.
 
-    A version counts if its MANIFEST file is sound and every file it names is there with its size.
-    The old environment is kept beside the new one as ``manifest.damaged-<n>``.
+    A version is used if its MANIFEST file is intact and every file that it names has the right
+    size. The old environment stays as ``manifest.damaged-<n>``.
 
     Raises:
         StoreLockedError: a writer has the store open.
-        CorruptionError: no version is whole; says what is wrong with each.
+        CorruptionError: no version can be used; says why for each.
     """
     folder = os.fspath(folder)
     lock = StoreLock(os.path.join(folder, "LOCK"))
@@ -65,14 +76,14 @@ def _payload(folder: str, version: int, newest: bool) -> bytes:
 
 
 def _copy_in_lmdb(folder: str, version: int) -> bytes | None:
-    # Only asked where it alone can save the newest version: LMDB trusts the pages it reads.
+    # A last resort for the newest version, because LMDB does not check the pages it reads.
     path = os.path.join(folder, "manifest")
     try:
         with (
             lmdb.open(path, readonly=True, lock=False, create=False) as env,
             env.begin() as txn,
         ):
-            value = txn.get(f"version/{version:012d}".encode())
+            value = txn.get(version_key(version))
             return unseal(value, path) if value is not None else None
     except (lmdb.Error, OSError):
         return None
@@ -87,12 +98,12 @@ def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
     with lmdb.open(fresh, map_size=(16 << 20) + 4 * size) as env, env.begin(write=True) as txn:
         for version, payload in payloads.items():
             records[version] = record = VersionRecord.from_payload(payload, folder)
-            txn.put(f"version/{version:012d}".encode(), seal(payload))
-            # Saves name the commit that they are of: a chain goes on from one that is still known.
+            txn.put(version_key(version), seal(payload))
+            # A chain of saves can continue only if the journal has the commit of the last save.
             entry = journal_entry(record, records.get(record.parent))
             txn.put(journal_key(version), seal(entry))
         crcs = {version: crc32c(payload) for version, payload in payloads.items()}
-        txn.put(b"head", seal(head_payload(head, crcs)))
+        txn.put(HEAD, seal(head_payload(head, crcs)))
     files.sync_folder(fresh)
     for version, payload in payloads.items():
         path = files.manifest_path(folder, version)

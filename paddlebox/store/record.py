@@ -1,4 +1,5 @@
-"""VersionRecord: what a committed version is made of, and its bytes (docs/formats/manifest.md)."""
+"""VersionRecord: the content of a committed version, and the bytes of a manifest
+(docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store.crc import crc32c
@@ -18,8 +19,8 @@ _MAGIC = "PBXMANIFEST"
 
 
 def newly_written(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Descriptors for the record that first names these segments. Each gets a `stamp` of its own:
-    a store that went back writes other rows under the same names, with the same keys."""
+    """Descriptors for the record that first names these segments. Each gets a unique `stamp`,
+    because a store that went back may write other rows, with the same keys, under the same name."""
     return [{**segment, "stamp": secrets.token_hex(8)} for segment in segments]
 
 
@@ -29,32 +30,37 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class VersionRecord:
-    """One committed version. Every field holds what JSON can hold."""
+    """One committed version. Every field can be written as JSON."""
 
-    version: int  # counts without gaps, from 1 but in a store that goes on from others
+    version: int  # without gaps; from 1, or higher in a store that continues others
     parent: int  # the version before; 0 for version 1
-    segments: list[dict[str, Any]]  # as docs/formats/manifest.md has them
+    segments: list[dict[str, Any]]  # see docs/formats/manifest.md
     layout: dict[str, Any]  # of the rows
     pass_number: int
-    kind: str = "pass"  # what made it, as docs/formats/manifest.md has them
-    day: int = 0  # of training, as its cursor counts them
-    cursor: dict[str, Any] = field(default_factory=dict)  # where reading the data stands
-    live_rows: int = 0  # keys that have a row; rows superseded by younger ones do not count
+    kind: str = "pass"  # see docs/formats/manifest.md
+    day: int = 0  # day of the pass, in days since 1970-01-01; 0: no date
+    cursor: dict[str, Any] = field(default_factory=dict)  # position in the data
+    live_rows: int = 0  # keys that have a row
     events: list[dict[str, Any]] = field(default_factory=list)  # life events, in order
     bytes_written: dict[str, int] = field(default_factory=dict)  # by kind, since the store began
     dense: dict[str, dict[str, Any]] = field(default_factory=dict)  # file name -> {bytes, crc32c}
     dense_version: int = 0  # the files of dense/<dense_version>/
     config_hash: str = ""
-    config: dict[str, Any] = field(default_factory=dict)  # that trained it, every value
+    config: dict[str, Any] = field(default_factory=dict)  # complete, with every value
     digest: str | None = None
-    tables: dict[str, int] = field(default_factory=dict)  # of a group: the others' versions
+    tables: dict[str, int] = field(default_factory=dict)  # in a set: versions of other tables
     created_at: str = field(default_factory=_now)
 
     @property
     def is_partial(self) -> bool:
-        """Whether its rows stand elsewhere in the data than those of other ranks may
-        (train/recovery.py)."""
+        """Whether it was committed within a pass, so that other ranks may be at another position in
+        the data (train/recovery.py)."""
         return "partial" in self.cursor
+
+    @property
+    def crc32c(self) -> int:
+        """Differs between versions with the same number, which exist if a store went back."""
+        return crc32c(self.to_payload())
 
     def following(self, kind: str, **changes: Any) -> VersionRecord:
         """The next version: this one with changes. The dense state stays where it is."""
@@ -67,14 +73,14 @@ class VersionRecord:
         )
 
     def to_payload(self) -> bytes:
-        """Its one spelling as JSON.
+        """The record as JSON; equal records have equal bytes.
 
         Raises:
-            StoreError: a field holds something that is not JSON.
+            StoreError: a field cannot be written as JSON.
         """
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         if not self.tables:
-            del fields["tables"]  # a store of one table stays readable as it was
+            del fields["tables"]  # earlier releases can then read a store of one table
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -83,11 +89,11 @@ class VersionRecord:
 
     @classmethod
     def from_payload(cls, payload: bytes, where: str) -> VersionRecord:
-        """Reads what to_payload wrote. ``where`` names the place in errors.
+        """Reads the result of to_payload. ``where`` names the place in errors.
 
         Raises:
             CorruptionError: it is not a record.
-            StoreError: written by a later version of the project.
+            StoreError: written by a later release.
         """
         try:
             fields = json.loads(payload)
@@ -101,7 +107,7 @@ class VersionRecord:
         raise _later(where, found)
 
     def _checked(self) -> VersionRecord:
-        """Itself, if its fields are of their types; ValueError otherwise."""
+        """Returns itself. Raises ValueError if a field has the wrong type."""
         for name, kind in _TYPES.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {kind.__name__}")
@@ -118,27 +124,16 @@ class VersionRecord:
 
 
 _TYPES = {
-    "version": int,
-    "parent": int,
-    "segments": list,
-    "layout": dict,
-    "pass_number": int,
-    "kind": str,
-    "day": int,
-    "live_rows": int,
-    "events": list,
-    "bytes_written": dict,
-    "dense": dict,
-    "dense_version": int,
-    "config": dict,
-    "cursor": dict,
-    "tables": dict,
+    name: get_origin(kind) or kind
+    for name, kind in get_type_hints(VersionRecord).items()
+    if name != "digest"  # may be None
 }
 _SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 
 
 def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 knew no merges: a segment's age was its id, every version had its dense folder."""
+    """Format 1 had no merges: the id of a segment was its age, and every version had a dense
+    folder."""
     segments = [{"sequence": s["id"], **s} for s in fields["segments"]]
     return {
         **fields,
@@ -157,7 +152,7 @@ def _later(where: str, found: object) -> StoreError:
 
 
 def seal(payload: bytes) -> bytes:
-    """The value that LMDB keeps for a payload: its CRC32C, little endian, and the payload."""
+    """The value in LMDB for a payload: its CRC32C, little endian, and the payload."""
     return crc32c(payload).to_bytes(4, "little") + payload
 
 
@@ -165,7 +160,7 @@ def unseal(value: bytes, where: str) -> bytes:
     """The payload of a sealed value.
 
     Raises:
-        CorruptionError: the CRC does not hold.
+        CorruptionError: the CRC differs.
     """
     expected = int.from_bytes(value[:4], "little")
     found = crc32c(value[4:])
@@ -185,16 +180,70 @@ def unframe(data: bytes, where: str) -> bytes:
 
     Raises:
         CorruptionError: it is torn or damaged.
-        StoreError: written by a later version of the project.
+        StoreError: written by a later release.
     """
     line, _, payload = data.partition(b"\n")
     words = line.decode(errors="replace").split(" ")
     found = int(words[1]) if len(words) == 4 and words[1].isdecimal() else 0
-    # The CRC covers the line too, so a flipped bit cannot pass for a later format.
+    # The CRC covers the line too, so a flipped bit cannot look like a later format.
     if found == 0 or data != frame(payload, found):
         raise CorruptionError(
-            f"{where}: not a sound {_MAGIC} file: {len(data)} bytes that begin {data[:40]!r}"
+            f"{where}: not an intact {_MAGIC} file: {len(data)} bytes, which begin {data[:40]!r}"
         )
     if found > FORMAT:
         raise _later(where, found)
     return payload
+
+
+HEAD = b"head"  # the key of `head_payload`
+
+
+def version_key(version: int) -> bytes:
+    return f"version/{version:012d}".encode()
+
+
+def journal_key(version: int) -> bytes:
+    return f"journal/{version:012d}".encode()
+
+
+def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
+    """The payload of "head": the newest version, and the kept versions.
+
+    Args:
+        kept: each kept version -> CRC32C of its payload. It shows whether a value was lost or
+            replaced by an older one.
+    """
+    named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
+    return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
+
+
+def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int] | None]:
+    """The arguments that `head_payload` got; kept is None in stores of format 1.
+
+    Raises: CorruptionError.
+    """
+    try:
+        if payload.isdigit():
+            return int(payload), None
+        fields = json.loads(payload)
+        return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise CorruptionError(f"{where}: not a head: {error!r}") from error
+
+
+def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
+    """The journal's entry of a commit. Without a parent, all bytes written so far count as its
+    own."""
+    before = parent.bytes_written if parent is not None else {}
+    written = sum(record.bytes_written.values()) - sum(before.values())
+    entry = {
+        "version": record.version,
+        "kind": record.kind,
+        "pass": record.pass_number,
+        "day": record.day,
+        "created_at": record.created_at,
+        "live_rows": record.live_rows,
+        "segments": len(record.segments),
+        "bytes": written,
+    }
+    return json.dumps(entry, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""The config and the slots that a run keeps, for tools that are given its folder alone."""
+"""Reads the config and the slots of a run from its folder."""
 
 from __future__ import annotations
 
@@ -15,44 +15,40 @@ from paddlebox.config.stored import completed, with_stored
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.record import VersionRecord
 
-# Of the store only what needs no lmdb is imported here: tools that fork import this module.
+# Tools that fork import this module, so it imports lmdb only when it is needed.
 
 CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
 
 def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
-    """What the newest commit was trained with; what RUN_DIR/config.json and slots.json say where
-    the commit says nothing, as that of a program of one's own.
+    """The config and slots of the newest commit. A commit of your own program has none; then those
+    in RUN_DIR/config.json and slots.json are used.
 
     Args:
-        overrides: "key.path=value", applied on top. With one of data.slots the slots are those of
-            that file.
+        overrides: "key.path=value", applied on top. An override of data.slots also changes the
+            slots.
 
-    Raises: StoreError where there is no run, or it says no config; ConfigError for an override.
+    Raises: StoreError if there is no run, or it has no config; ConfigError for an override.
     """
     own = _own(run_dir)
-    head = _newest(own)
-    if head is None:
-        config = of_last_start(run_dir, overrides)
-        return config, _slots_beside(own, config, overrides)
-    return of_version(own, head, overrides)
+    return of_version(own, _newest(own), overrides)
 
 
 def continuing(config: Config, run_dir: Path) -> Config:
-    """The config with the values that the newest commit was trained with, for keys that it does not
-    name (`with_stored`); as it is where there is no commit, or one that says nothing."""
+    """The config, with the values of the newest commit for keys that the config does not name
+    (`with_stored`). It is unchanged if there is no commit, or the commit has no config."""
     stored = stored_config(_own(run_dir))
     return with_stored(config, stored, f"{run_dir}: config") if stored else config
 
 
 def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
-    """The config that the newest commit, or another version, was trained with; empty where there is
-    none, or it says nothing.
+    """The config with which the newest commit, or another version, was trained; empty if it has
+    none, or there is no commit.
 
-    Raises: StoreError for a version that is not there.
+    Raises: StoreError if there is no such version.
     """
     from paddlebox.store.manifest import Manifest
-    from paddlebox.store.versions import find_version
+    from paddlebox.store.names import find_version
 
     data = run_dir / "store" / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
@@ -63,12 +59,12 @@ def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
 
 
 def of_version(
-    run_dir: Path, record: VersionRecord, overrides: Sequence[str] = ()
+    run_dir: Path, record: VersionRecord | None, overrides: Sequence[str] = ()
 ) -> tuple[Config, Slots]:
-    """As `of_newest`, of any version."""
-    if not record.config:
+    """As `of_newest`, for any version; None: there is no commit."""
+    if record is None or not record.config:
         config = of_last_start(run_dir, overrides)
-        return config, _slots_beside(run_dir, config, overrides)
+        return config, _stored_slots(run_dir, config, overrides)
     where = f"{run_dir}: version {record.version}"
     config = config_of(completed(record.config["config"]), overrides, f"{where}: config")
     if _names_slots(overrides):
@@ -77,8 +73,8 @@ def of_version(
 
 
 def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
-    """What the run was last started with: RUN_DIR/config.json, or where there is none, as in a run
-    dir that was restored from a copy, what its newest commit was trained with.
+    """The config of the last start: RUN_DIR/config.json. If there is none, as in a run dir that was
+    restored from a copy, the config of the newest commit.
 
     Raises: as `of_newest`.
     """
@@ -93,7 +89,7 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
         what = (
             f"holds no config: neither {CONFIG_FILE} nor a commit of tools/train.py"
             if run_dir.is_dir()
-            else f"no such folder, seen from {Path.cwd()}"
+            else f"no such folder in {Path.cwd()}"
         )
         raise StoreError(
             f"{run_dir}: {what}; expected the --run-dir of a training run: correct it, or give the "
@@ -109,7 +105,7 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _own(run_dir: Path) -> Path:
-    """The run dir of this rank, on a machine that does not have the first one's."""
+    """The first rank's run dir; this rank's, if this machine does not have the first one."""
     rank = os.environ.get("PADDLE_TRAINER_ID", "0")
     own = run_dir / "ranks" / rank
     return run_dir if rank == "0" or (run_dir / "store").is_dir() or not own.is_dir() else own
@@ -125,7 +121,7 @@ def _newest(run_dir: Path) -> VersionRecord | None:
         return manifest.head()
 
 
-def _slots_beside(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:
+def _stored_slots(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:
     path = run_dir / SLOTS_FILE
     if _names_slots(overrides) or not path.is_file():
         return load_slots(config.data.slots)

@@ -1,5 +1,5 @@
-"""A committed version, read in the process that goes on training: its rows and its dense state stay
-what they were, whatever is committed meanwhile."""
+"""Snapshot: a committed version, read in the process that continues to train. Its rows and its
+dense state stay the same, whatever is committed meanwhile."""
 
 from __future__ import annotations
 
@@ -8,90 +8,69 @@ from typing import Any
 
 from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
-from paddlebox.store.leases import leased
+from paddlebox.store.leases import take_lease
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_set import VersionLink, VersionSet
 
 
-class _Version:
-    """The newest version of a table, whose files a lease keeps."""
+class _LeasedVersion(VersionSet):
+    """The newest version of a table, whose files a lease keeps. The table keeps the
+    manifest."""
 
     def __init__(self, table: TieredTable) -> None:
         if table.folder is None or table.head is None:
             raise StoreError(f"table '{table.name}' has no committed version to keep")
+        super().__init__(TableOptions(read_only=True), table.versions.layout, VersionLink())
         self.folder, self.config = table.folder, table.config
-        self.name, self.layout = table.name, table.layout
-        with table.versions.committing:  # else it might be forgotten before it is leased
-            self.record = table.head
-            self.journal = table.journal()
-            self.lease = leased(str(table.folder), self.record.version)
-
-
-class _SnapshotVersions(VersionSet):
-    """One version. The manifest stays with the table that it was taken of."""
-
-    def __init__(self, of: _Version) -> None:
-        super().__init__(TableOptions(read_only=True), of.layout, VersionLink())
-        self.folder, self.head = of.folder, of.record
-        self._journal = of.journal
+        with table.versions.committing:  # otherwise it might be dropped before the lease
+            self.head = table.versions.last
+            self._journal = table.versions.journal()
+            self.lease = take_lease(str(table.folder), self.head.version)
 
     def journal(self) -> list[dict[str, Any]]:
         return self._journal
 
-
-class SnapshotTable(TieredTable):
-    """Operators do not find it: a program that names no table means the one that it was taken
-    of."""
-
-    def __init__(self, of: _Version) -> None:
-        self._of = of
-        super().__init__(
-            # When it is closed the name is taken from the operators: not that of the other.
-            of.config.model_copy(update={"name": f"{of.name} at version {of.record.version}"}),
-            TableOptions(
-                folder=of.folder,
-                seed=int(of.layout["seed"]),
-                mem_budget_bytes=LEAST_MEM_BYTES,
-                read_only=True,
-            ),
-            versions=_SnapshotVersions(of),
+    def open(self) -> TieredTable:
+        """Opens it. Operators do not find this table, but the one that is being trained."""
+        options = TableOptions(
+            folder=self.folder,
+            seed=int(self.layout["seed"]),
+            mem_budget_bytes=LEAST_MEM_BYTES,
+            read_only=True,
         )
-
-    @property
-    def name(self) -> str:
-        return self._of.name
+        return TieredTable(self.config, options, versions=self)
 
 
 class Snapshot(Closing):
-    """The last commit of a set of tables, kept until `close`. Rows are opened by `open`, which
-    another thread may call: filters and fences are read then, 2 bytes a row.
+    """The last commit of a set of tables, kept until `close`. `open` opens its rows; another thread
+    may call it. Opening reads filters and fences, 2 bytes per row.
 
     Raises: StoreError for a table without a folder, or without a commit; OutOfSpaceError.
     """
 
     def __init__(self, tables: TableSet) -> None:
         tables.commit_ended()
-        self._versions: list[_Version] = []
+        self._versions: list[_LeasedVersion] = []
         self._opened = ExitStack()
         try:
             for table in tables.members:
-                self._versions.append(_Version(table))
+                self._versions.append(_LeasedVersion(table))
         except BaseException:
             self.close()
             raise
 
-    def open(self) -> list[SnapshotTable]:
-        """Of each table. Raises: CorruptionError, StoreError."""
+    def open(self) -> list[TieredTable]:
+        """Opens each table at the version. Raises: CorruptionError, StoreError."""
         tables = []
-        for of in self._versions:
-            tables.append(SnapshotTable(of))
+        for version in self._versions:
+            tables.append(version.open())
             self._opened.callback(tables[-1].close)
         return tables
 
     def close(self) -> None:
         """May be called twice."""
         self._opened.close()
-        for of in self._versions:
-            of.lease.release()
+        for version in self._versions:
+            version.lease.release()

@@ -1,4 +1,4 @@
-"""What a pass is staged with, and what it gets."""
+"""StagedPass: a pass whose rows were brought up into a pass table."""
 
 from __future__ import annotations
 
@@ -12,34 +12,24 @@ from paddlebox import _native
 
 @dataclass(frozen=True)
 class StagedPass:
-    """A pass whose rows are up. K = keys it was staged with."""
+    """K = keys it was staged with."""
 
-    stamp: int  # names the pass; batches carry it
+    stamp: int  # identifies the pass; batches carry it
     rows: int
-    row_of_key: np.ndarray  # (K) int32, -1 where the key has no row (evaluation)
-    hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and made "new"
+    row_of_key: np.ndarray  # (K) int32, -1 if the key has no row (evaluation)
+    hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and created as "new"
     train: bool = True
     refused: int = 0  # keys that get no row yet: see TableSet.count_keys
-
-    @property
-    def stamps(self) -> tuple[int, ...]:
-        """Of each table that the pass has rows in."""
-        return (self.stamp,)
 
     @property
     def own(self) -> StagedPass:
         """The pass in the table of this rank's own range."""
         return self
 
-    @property
-    def hits_of(self) -> Mapping[str, Mapping[str, int]]:
-        """`hits` by the name of the table, where there are several."""
-        return {}
-
 
 def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
-    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits), padding left
-    out."""
+    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits) without
+    padding."""
     flat = np.ascontiguousarray(feasigns).reshape(-1)
     if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
         raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")

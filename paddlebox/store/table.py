@@ -1,4 +1,4 @@
-"""Table: a set of one table, and what a program asks of that table alone."""
+"""Table: a set of one table, with the methods that only a single table has."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Table(TableSet):
 
     Args:
         config: layout, accessor and rules.
-        options: how it is opened; default: `TableOptions()`.
-        slot_rates: of slot 0, 1, ...: what the learning rates of its rows are multiplied by;
-            `config.slot_learning_rates` by the order of slots. Empty: 1 for all.
+        options: how to open it; default: `TableOptions()`.
+        slot_rates: one factor for each sparse slot, by which the learning rates of its rows are
+            multiplied (`config.slot_learning_rates` has them by name). Empty: 1 for all.
         changes: fields of `TableOptions` that differ from options, such as folder.
 
     Raises: as `TableSet`.
@@ -48,6 +48,8 @@ class Table(TableSet):
     def folder(self) -> Path | None:
         return self.first.folder
 
+    # ---- rows
+
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
         """As `TieredTable.read_all`."""
         return self.first.read_all()
@@ -61,15 +63,49 @@ class Table(TableSet):
     def rows_of_base(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
-        """As `TieredTable.rows_of_base`."""
-        return self.first.rows_of_base(visit, day=day)
+        """Calls visit with the rows of a base (PaddleBox's save mode 2), in the order of keys.
+
+        Args:
+            visit: as in `TieredTable.visit`.
+            day: the day of the save; default: the property `day`.
+
+        Returns: the filter that chose the rows; give it to `reset_delta` once they are saved.
+
+        Raises: as `TieredTable.visit`.
+        """
+        return self.first.visit(visit, self.first.save_filter(day=day))
 
     def rows_of_delta(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
-        """As `TieredTable.rows_of_delta`."""
-        return self.first.rows_of_delta(visit, day=day)
+        """As `rows_of_base`, of a delta (save mode 1): rows that changed enough since a save."""
+        return self.first.visit(visit, self.first.save_filter(delta=True, day=day))
 
     def compact(self, *, full: bool = False) -> None:
-        """As `TieredTable.compact`."""
-        self.first.compact(full=full)
+        """As `Compactor.compact`. Raises: StoreError for a table that is read-only or has no
+        folder."""
+        self.first.compactor.compact(full=full)
+
+    # ---- days
+
+    def begin_day(self, day: int) -> bool:
+        """As `TableLife.begin_day`."""
+        return self.life.begin_day(day)
+
+    def shrink_table(self) -> bool:
+        """As `TableLife.shrink_table`."""
+        return self.life.shrink_table()
+
+    def end_of_day(self, day: int, decay: float | None = None) -> None:
+        """As `TableLife.end_of_day`."""
+        self.life.end_of_day(day, decay)
+
+    def shrink(
+        self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
+    ) -> None:
+        """As `TableLife.shrink`."""
+        self.life.shrink(day, min_score, max_unseen_days)
+
+    def reset_delta(self, saved: SaveFilter, until: Callable[[], None] | None = None) -> None:
+        """As `TableLife.reset_delta`."""
+        self.life.reset_delta(saved, until)

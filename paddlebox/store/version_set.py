@@ -1,4 +1,4 @@
-"""VersionSet: the committed versions of one table, of which the newest is its head."""
+"""VersionSet: the committed versions of one table; the newest is its head."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ import numpy as np
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import files
 from paddlebox.store.dense import read_dense, write_dense
+from paddlebox.store.life import DECAY, SHRINK
 from paddlebox.store.manifest import NOTHING_COMMITTED, Manifest, VersionRecord
 from paddlebox.store.options import TableOptions
+from paddlebox.store.record import newly_written
 
 log = logging.getLogger("paddlebox")
 
-# Of the arrays of a version's dense state those that are the table's own, not the program's.
+# Prefix of arrays in a version's dense state that belong to the table, not to the program.
 OWN = "paddlebox."
 ADMISSION = OWN + "admission"
 
 
 @dataclass(frozen=True)
 class VersionLink:
-    """What ties a table to the others of its `TableSet` (store/table_set.py)."""
+    """The link between a table and the others of its `TableSet`."""
 
-    #: Of the first table: the versions of the others that its next version names.
+    #: For the first table: the versions of the others that its next version names.
     others: Callable[[], Mapping[str, int]] | None = None
-    #: Of another: its versions that kept versions of the first one name.
+    #: For another table: its versions that are named by kept versions of the first table.
     named: Callable[[], Collection[int]] | None = None
-    #: Of another that is opened for training: the version to go back to; 0: an empty table.
+    #: For another table that is trained: the version to go back to; 0: an empty table.
     version: int | None = None
 
 
 class VersionSet:
-    """Without a folder there are no versions; only events and days are remembered.
+    """Without a folder there are no versions; only events and days are kept, in memory.
 
     Args:
-        layout: goes into each version: tools open the store with it, and whoever trains it on must
-            agree on what of it gives the rows' bytes their meaning.
-        options: read are folder, read_only, version, keep_versions and keep_daily.
-        link: as of `Table`.
+        layout: stored in each version. Tools open the store with it, and training can continue
+            only with a layout in which rows have the same meaning.
+        options: it uses folder, read_only, version, keep_versions and keep_daily.
+        link: the set of the table; `VersionLink()`: the table stands alone.
 
     Raises: StoreLockedError, ConfigError, CorruptionError, as `Table`.
     """
@@ -53,11 +55,11 @@ class VersionSet:
         self.layout = dict(layout)
         self._options = options
         self.head: VersionRecord | None = None  # as committed or read by this table
-        #: Of a new store: the version of others that its first one goes on from.
+        #: For a new store that continues others: the version that its first version follows.
         self.before: VersionRecord | None = None
         self.committing = threading.RLock()  # one writer of versions at a time
         self._link = link
-        self._events: list[dict[str, Any]] = []  # that no version has; all of them without a folder
+        self._events: list[dict[str, Any]] = []  # not in a version yet
         self._until: Callable[[], None] | None = None  # see add_events
         self._day = 0
         self.manifest: Manifest | None = None
@@ -68,7 +70,7 @@ class VersionSet:
         else:
             self.manifest = Manifest.open_writer(folder)
         try:
-            self.head = self._read(options.version) if options.read_only else self._take_up()
+            self.head = self._read(options.version) if options.read_only else self._resume()
             self._check_layout()
         except BaseException:
             self.close()
@@ -83,12 +85,12 @@ class VersionSet:
             raise StoreError(f"{self.folder}: {NOTHING_COMMITTED}")
         return head
 
-    def _take_up(self) -> VersionRecord | None:
+    def _resume(self) -> VersionRecord | None:
         assert self.manifest is not None
         if self._link.version is not None:
-            forgotten = self.manifest.rewind(self._link.version)
-            if forgotten:
-                log.info("%s: versions %s belong to no commit", self.folder, forgotten)
+            dropped = self.manifest.rewind(self._link.version)
+            if dropped:
+                log.info("%s: versions %s belong to no commit", self.folder, dropped)
         self.manifest.remove_unreferenced()
         return self.manifest.head()
 
@@ -101,16 +103,16 @@ class VersionSet:
             raise ConfigError(
                 f"{self.folder}: version {self.head.version} was written with "
                 f"{ {key: stored[key] for key in differing} }, the config says "
-                f"{ {key: wanted[key] for key in differing} }: rows of one would be misread by the "
-                "other; say what it was written with, in the config or by -o, or begin another "
-                "folder, by --init-from with these rows"
+                f"{ {key: wanted[key] for key in differing} }: the rows would be misread; use the "
+                "values of the store, in the config or by -o, or start a new folder with these "
+                "rows, by --init-from"
             )
 
-    # ---- what there is
+    # ---- reading
 
     @property
     def last(self) -> VersionRecord:
-        """The head, or a version without rows."""
+        """The head; without one, the version that the first commit will follow."""
         return self.head or self.before or VersionRecord(0, 0, [], self.layout, 0)
 
     @property
@@ -121,8 +123,13 @@ class VersionSet:
     def day(self) -> int:
         return self.head.day if self.head is not None else self._day
 
+    @property
+    def dated(self) -> bool:
+        """Whether rows decay or expire: passes have dates, or the caller ended a day."""
+        return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
+
     def read_dense(self) -> dict[str, np.ndarray]:
-        """Of the head, the table's own arrays too; empty without one."""
+        """The dense state of the head, with the table's own arrays; empty without a head."""
         if self.head is None:
             return {}
         folder = Path(files.dense_folder(str(self.folder), self.head.dense_version))
@@ -132,24 +139,24 @@ class VersionSet:
         return self.manifest.journal() if self.manifest is not None else []
 
     def named_versions(self, table: str) -> set[int]:
-        """Versions of another table of the group that kept versions of this one name."""
+        """The versions of another table of the set that kept versions of this table name."""
         if self.manifest is None:
             return set()
-        kept = self.manifest.records()  # at one moment: the other table's merges ask for them, too
+        kept = self.manifest.records()  # of one moment: merges of the other table call this too
         return {record.tables[table] for record in kept if table in record.tables}
 
-    # ---- what is added
+    # ---- writing
 
     def commit(
         self, kind: str, *, dense: Mapping[str, np.ndarray] | None = None, **changes: Any
     ) -> VersionRecord:
-        """Makes one more version, of what the last one had but for the changes, and with the events
-        that have happened since.
+        """Commits the next version: the newest one with `changes`, and the events added since it.
 
         Args:
-            dense: the whole dense state; None: it is that of the version before.
+            dense: the whole dense state; None: as in the newest version.
+            changes: fields of the record with new values.
 
-        Raises: OutOfSpaceError, StoreError: the head is untouched.
+        Raises: OutOfSpaceError, StoreError. The head is then unchanged.
         """
         assert self.manifest is not None
         with self.committing:
@@ -168,8 +175,29 @@ class VersionSet:
             self._events, self._until = [], None
         return record
 
+    def commit_rows(
+        self, kind: str, parts: Sequence[Mapping[str, Any]], **changes: Any
+    ) -> VersionRecord:
+        """As `commit`, with the rows that passes have written besides those of the last version.
+
+        Args:
+            parts: as the core's `write_frozen` returned them.
+        """
+        with self.committing:
+            last = self.last
+            written = newly_written(segment for part in parts for segment in part["segments"])
+            return self.commit(
+                kind,
+                segments=[*last.segments, *written],
+                live_rows=last.live_rows + sum(part["new_rows"] for part in parts),
+                bytes_written=added_bytes(last, kind, written),
+                digest=None,
+                tables=self.others(),
+                **changes,
+            )
+
     def others(self) -> dict[str, int]:
-        """What the next version names of the other tables."""
+        """The versions of the other tables that the next version names."""
         if self._link.others is not None:
             return dict(self._link.others())
         return self.last.tables
@@ -177,8 +205,9 @@ class VersionSet:
     def add_events(
         self, added: Sequence[Mapping[str, Any]], until: Callable[[], None] | None = None
     ) -> None:
-        """Events that happen now, durably; with `until` they are durable with the next version,
-        which waits for it: where that raises, or the process dies before, they never happened."""
+        """Adds events, durably. With `until`, they become durable with the next version, whose
+        commit first calls `until`. If that raises, or the process dies before, the events never
+        happened."""
         if self._until is not None:
             self._until()
         self._events += [dict(event) for event in added]
@@ -187,23 +216,24 @@ class VersionSet:
             self.settle()
 
     def settle(self) -> None:
-        """Makes the events durable that no version has yet."""
-        if self._events and self.manifest is not None:
-            self.commit("life", tables=self.others())
-            self.prune()
+        """Makes events durable that are not in a version yet."""
+        with self.committing:
+            if self._events and self.manifest is not None:
+                self.commit("life", tables=self.others())
+                self.prune()
 
     def pass_without_folder(self, day: int) -> None:
-        """A pass has ended whose rows stay in memory."""
+        """Notes the day of a pass whose rows stay in memory."""
         self._day = day
 
     def prune(self) -> None:
-        """Forgets versions, and their files, that are no longer to be kept."""
+        """Drops versions that need not be kept, with their files."""
         if self.manifest is None:
             return
         with self.committing:
             if self._link.named is not None:
                 self.manifest.prune(self._options.keep_versions, named=self._link.named())
-            elif not files.is_of_group(str(self.folder)):  # else nobody says which are named
+            elif not files.is_of_set(str(self.folder)):  # in a set, the first table decides
                 self.manifest.prune(self._options.keep_versions, self._options.keep_daily)
 
     def close(self) -> None:
@@ -215,17 +245,18 @@ class VersionSet:
 def added_bytes(
     last: VersionRecord, kind: str, segments: Sequence[Mapping[str, Any]]
 ) -> dict[str, int]:
-    """`bytes_written` of a version that these new segments make of the last one."""
+    """`bytes_written` of the version that adds these segments to the last one."""
     count = sum(segment["bytes"] for segment in segments)
     return {**last.bytes_written, kind: last.bytes_written.get(kind, 0) + count}
 
 
 def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a table's config a row's bytes depend on; rates and thresholds may change."""
+    """The settings on which the meaning of a row's bytes depends. Rates and thresholds may
+    change."""
     return {
         "seed": layout.get("seed"),
         "embedx_dim": layout.get("embedx_dim"),
-        "row_precision": layout.get("row_precision", "float32"),  # before there was a choice
+        "row_precision": layout.get("row_precision", "float32"),  # before the option existed
         "embed.rule": layout.get("embed", {}).get("rule"),
         "embedx.rule": layout.get("embedx", {}).get("rule"),
         "expand_dim": layout.get("expand_dim", 0),

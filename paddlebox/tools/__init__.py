@@ -1,1 +1,1 @@
-"""Product tooling. Each tool knows the core; the core knows none of them."""
+"""Tools for users. Each tool imports the core; the core imports no tool."""

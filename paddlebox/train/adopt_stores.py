@@ -1,21 +1,21 @@
 """Restores or reshards the stores of an earlier job before a job starts.
 
 Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its remote
-copy is restored, at the newest pass that all ranks can go to. If another number of ranks trained
-the model, it is resharded:
+copy is restored, at the newest pass that every rank can go back to. If another number of ranks
+trained the model, the model is resharded:
 
     <rank's dir>/store.moving   being written from the old ranks' stores; nothing else changes
     <rank's dir>/store.moved    complete and durable; once all ranks have one, the move is valid
     <rank's dir>/store          each rank then replaces its old store with its `store.moved`
-    <rank's dir>/store.before   the old store, until all ranks have done that
+    <rank's dir>/store.before   the old store, until all ranks have replaced theirs
 
-After a kill at any moment, the next start repeats the move or finishes it. It finishes it if every
-rank of the new number has a `store.moved`, or a `store` that was one. No rank trains before that.
+If the job is killed during the move, the next start finishes or repeats it. It finishes the move if
+every rank of the new job has a `store.moved`, or a `store` that was renamed from one. Otherwise it
+repeats the move. No rank trains before the move is finished.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -26,16 +26,15 @@ from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
-from paddlebox.ranks import World
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
+from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.rank_stores import newest_after_passes
-from paddlebox.train.coordination import copies_of, dir_of, own_dir
 from paddlebox.train.opening import table_options
+from paddlebox.train.run_dir import copies_of, dir_of, own_dir
 
 log = logging.getLogger("paddlebox")
 
@@ -68,13 +67,13 @@ def look(store: Path) -> Found | None:
     except CorruptionError:
         if files.manifest_versions(str(store)):
             raise
-        records = []  # a power cut while the store was created: its writer creates it again
+        records = []  # a power cut while the store was created; the writer creates it again
     passes = {number: record.version for number, record in newest_after_passes(records).items()}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
     return Found(ranks, passes, records[-1].version if records else 0)
 
 
-def take_over(root: Path, config: Config, world: World, back_to: str = "") -> None:
+def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "") -> None:
     """Give each rank the store of its own key range, if the run has stores. Every rank calls it.
 
     Args:
@@ -84,24 +83,23 @@ def take_over(root: Path, config: Config, world: World, back_to: str = "") -> No
         back_to: the version to go back to; it must be empty if the model is resharded.
 
     Raises:
-        ConfigError: some folders of the old ranks are not visible, or `back_to` names a version of
-            another number of ranks.
+        ConfigError: some folders of the old ranks are not visible, or `back_to` is set although
+            the model must be resharded.
         StoreError: the stores do not belong together.
     """
-    mine = look(own_dir(root, world) / "store")
-    found = [_from_json(text) for text in world.gather("store", _to_json(mine))]
-    left = any(world.gather("left", b"1" if _has_leftovers(root, world) else b""))
+    mine = look(own_dir(root, world.rank) / "store")
+    views = world.gather("store", asdict(mine) if mine is not None else None)
+    found = [_from_fields(fields) if fields is not None else None for fields in views]
+    left = world.any("left", _has_leftovers(root, world))
     if not left and all(one is None or one.ranks in (0, world.size) for one in found):
-        if not world.alone:
-            _bring_back(root, config, world, found)
+        _bring_back(root, config, world, found)
         return
     stores = _settled(root, world)
     if not stores:
         return
     size = _size_of(stores)
     if size == world.size:
-        if not world.alone:
-            _bring_back(root, config, world, [stores.get(rank) for rank in range(size)])
+        _bring_back(root, config, world, [stores.get(rank) for rank in range(size)])
         return
     if back_to:
         raise ConfigError(
@@ -109,15 +107,6 @@ def take_over(root: Path, config: Config, world: World, back_to: str = "") -> No
             f"{world.size}: go back with {size} ranks, or start without --from"
         )
     _move(root, config, world, stores, size)
-
-
-def _to_json(found: Found | None) -> bytes:
-    return json.dumps(asdict(found) if found is not None else None).encode()
-
-
-def _from_json(text: bytes) -> Found | None:
-    fields = json.loads(text)
-    return _from_fields(fields) if fields is not None else None
 
 
 def _from_fields(fields: Mapping[str, Any]) -> Found:
@@ -131,7 +120,7 @@ def _ranks_seen(root: Path) -> list[int]:
     return [0, *sorted(int(name) for name in beside)]
 
 
-def _has_leftovers(root: Path, world: World) -> bool:
+def _has_leftovers(root: Path, world: Coordinator) -> bool:
     """Whether this rank sees folders of an unfinished move, or of ranks that no longer exist."""
     return any(
         (dir_of(root, rank) / name).exists()
@@ -140,7 +129,7 @@ def _has_leftovers(root: Path, world: World) -> bool:
     )
 
 
-def _in_turns(world: World) -> Iterator[None]:
+def _in_turns(world: Coordinator) -> Iterator[None]:
     """Run the body on one rank after another, because ranks may see the same folders."""
     for rank in range(world.size):
         if rank == world.rank:
@@ -148,19 +137,19 @@ def _in_turns(world: World) -> Iterator[None]:
         world.wait("turn")
 
 
-def _view(root: Path, world: World, name: str) -> dict[int, Found]:
+def _view(root: Path, world: Coordinator, name: str) -> dict[int, Found]:
     """The stores with this folder name that any rank sees, by rank."""
     here = {rank: look(dir_of(root, rank) / name) for rank in _ranks_seen(root)}
-    mine = {rank: asdict(found) for rank, found in here.items() if found is not None}
-    views = [json.loads(v) for v in world.gather(f"view {name}", json.dumps(mine).encode())]
+    mine = {str(rank): asdict(found) for rank, found in here.items() if found is not None}
+    views = world.gather(f"view {name}", mine)
     fields = {rank: of for view in views for rank, of in view.items()}
-    # Nodes that do not share the folder may hold old folders of other ranks: each rank's own view
-    # of its own store wins.
+    # Nodes that do not share the run dir may hold outdated folders of other ranks. So what a rank
+    # sees of its own store replaces what other ranks see of it.
     fields |= {str(r): view[str(r)] for r, view in enumerate(views) if str(r) in view}
     return {int(rank): _from_fields(of) for rank, of in fields.items()}
 
 
-def _settled(root: Path, world: World) -> dict[int, Found]:
+def _settled(root: Path, world: Coordinator) -> dict[int, Found]:
     """Finish or undo a move that was interrupted, and remove leftovers. Every rank calls it.
 
     Returns: the committed stores, by rank.
@@ -213,7 +202,7 @@ def _put_in_place(folder: Path) -> None:
 
 
 def _set_aside(folder: Path, to: Path) -> None:
-    """Rename a store to a name that is never opened, so that no one finds it half removed."""
+    """Rename a store to a name that is never opened, so that no process opens it half removed."""
     _remove(to)
     os.rename(folder, to)
 
@@ -225,14 +214,16 @@ def _remove(folder: Path) -> None:
 # ---- another number of ranks
 
 
-def _move(root: Path, config: Config, world: World, stores: dict[int, Found], size: int) -> None:
+def _move(
+    root: Path, config: Config, world: Coordinator, stores: dict[int, Found], size: int
+) -> None:
     for _ in _in_turns(world):
         _check_may_go(root, stores, world)
     _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
     unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
-    told = world.gather("unseen", json.dumps(unseen).encode())
-    hidden = sorted({rank for text in told for rank in json.loads(text)})  # from some rank
+    # Stores that some rank does not see.
+    hidden = sorted(set[int]().union(*world.gather("unseen", unseen)))
     uris = {rank: copies_of(config, rank) for rank in hidden}
     copied = _copies(uris, size, world)
     missing = [rank for rank in hidden if not copied.get(rank)]
@@ -247,7 +238,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
         )
     at = max(agreed)
     log.info("%s: resharding pass %d from %d rank(s) to %d", root, at, size, world.size)
-    folder = own_dir(root, world)
+    folder = own_dir(root, world.rank)
     sources = []
     for rank in overlapping(own, size):
         store = dir_of(root, rank) / "store"
@@ -259,7 +250,7 @@ def _move(root: Path, config: Config, world: World, stores: dict[int, Found], si
             version = stores[rank].passes[at]
         sources.append((store, version))
     versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
-    newest = max(int(text) for text in world.gather("newest", str(max(versions)).encode()))
+    newest = world.max("newest", max(versions))
     rows = write_range(
         sources,
         config.tables,
@@ -284,7 +275,7 @@ def _visible(root: Path, rank: int) -> bool:
     return (dir_of(root, rank) / "store" / "manifest").is_dir()
 
 
-def _check_may_go(root: Path, stores: Mapping[int, Found], world: World) -> None:
+def _check_may_go(root: Path, stores: Mapping[int, Found], world: Coordinator) -> None:
     """Check that the old stores may be replaced.
 
     Raises:
@@ -308,7 +299,7 @@ def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
     """Check that each visible store has a complete pass.
 
     Raises:
-        ConfigError: a store has none.
+        ConfigError: a store has no complete pass.
     """
     for rank in range(size):
         if not _visible(root, rank):
@@ -318,11 +309,13 @@ def _check_whole(root: Path, stores: Mapping[int, Found], size: int) -> None:
         if rank not in stores or all(record.is_partial for record in records):
             raise ConfigError(
                 f"{dir_of(root, rank)}: rank {rank} has not committed a whole pass yet: launch "
-                f"with {size} ranks until one is, or start from nothing with --fresh"
+                f"with {size} ranks until a pass is committed, or start from nothing with --fresh"
             )
 
 
-def _raise_missing(root: Path, config: Config, missing: list[int], size: int, world: World) -> None:
+def _raise_missing(
+    root: Path, config: Config, missing: list[int], size: int, world: Coordinator
+) -> None:
     ranges = key_ranges(size)
     lines = [
         f"rank {r}, hashes {ranges[r][0]:#018x} to {ranges[r][1]:#018x}: {dir_of(root, r)}/store"
@@ -341,7 +334,7 @@ def _raise_missing(root: Path, config: Config, missing: list[int], size: int, wo
 # ---- a folder that is gone
 
 
-def _bring_back(root: Path, config: Config, world: World, found: list[Found | None]) -> None:
+def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Found | None]) -> None:
     """Restore missing stores from their copies, at a pass that all ranks can go to."""
     lost = [rank for rank, one in enumerate(found) if one is None]
     there = {rank: one for rank, one in enumerate(found) if one is not None}
@@ -365,10 +358,10 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
             "checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
         )
     at = max(agreed)
-    own = own_dir(root, world)
+    own = own_dir(root, world.rank)
     mine = there.get(world.rank)
     if mine is not None and at in mine.can_go_to():
-        return  # `coordination.agreed_passes` goes back to it
+        return  # `agreed_passes` goes back to it
     if (own / "store").exists():
         _set_aside(own / "store", own / _BEFORE)
     record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])
@@ -376,11 +369,12 @@ def _bring_back(root: Path, config: Config, world: World, found: list[Found | No
     log.info("%s: restored pass %d from its copy, version %d", own, at, record.version)
 
 
-def _copies(uris: Mapping[int, str], size: int, world: World) -> dict[int, dict[int, str]]:
+def _copies(uris: Mapping[int, str], size: int, world: Coordinator) -> dict[int, dict[int, str]]:
     """The labels of copies, by rank and pass. Every rank calls it."""
+    found: dict[str, dict[int, str]] = {}
     if world.rank == 0:  # only the first rank lists the remote storage
         found = {
-            rank: {
+            str(rank): {
                 int(record.cursor.get("pass", 0)): label
                 for label, record in copies.copied_versions(uri)
                 if int(record.cursor.get("ranks", 1)) == size
@@ -388,13 +382,9 @@ def _copies(uris: Mapping[int, str], size: int, world: World) -> dict[int, dict[
             for rank, uri in uris.items()
             if uri
         }
-        text = json.dumps(found).encode()
-    else:
-        text = b""
-    known: dict[str, dict[str, str]] = json.loads(world.gather("copies", text)[0])
     return {
         int(rank): {int(number): label for number, label in of.items()}
-        for rank, of in known.items()
+        for rank, of in world.first("copies", found).items()
     }
 
 

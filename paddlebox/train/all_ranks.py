@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.data.dataset import Dataset
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.metric_set import MetricSet, State
 from paddlebox.train.metrics import TaskMetrics
 
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 
 
 def of_all_ranks(
-    dataset: Dataset,
+    world: Coordinator,
     mine: Measured,
     specs: Sequence[MetricConfig],
     tasks: Sequence[str],
@@ -36,29 +36,27 @@ def of_all_ranks(
     """Merge the measurements of all ranks. Every rank calls it.
 
     Args:
-        dataset: the dataset that connects the ranks.
+        world: the ranks.
         mine: the measurements of this rank. With several ranks its metrics are modified.
         specs: the metrics that the config names.
         tasks: (T) names of the tasks.
-
-    Returns: the measurements over all ranks; on one rank, `mine`.
     """
-    if dataset.ranks == 1:
-        return mine
-    own = _to_bytes(mine)
-    found = dataset.gather(own)
-    samples, loss_sum, scored = 0, 0.0, False
-    for rank, theirs in enumerate(found):
-        sums, usual_state, named_state = _from_bytes(theirs)
-        samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
-        scored = scored or bool(sums[2])
-        if rank != found.index(own):  # the first equal bytes stand for `mine`; others are merged
-            usual, named = TaskMetrics(tasks), MetricSet(specs)
-            usual.load_state(usual_state)
-            named.load_state(named_state)
-            mine.usual.merge(usual)
-            mine.named.merge(named)
-    return Measured(samples, loss_sum, scored, mine.usual, mine.named)
+
+    def merged(mine: Measured, found: list[bytes]) -> Measured:
+        samples, loss_sum, scored = 0, 0.0, False
+        for rank, theirs in enumerate(found):
+            sums, usual_state, named_state = _from_bytes(theirs)
+            samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
+            scored = scored or bool(sums[2])
+            if rank != world.rank:
+                usual, named = TaskMetrics(tasks), MetricSet(specs)
+                usual.load_state(usual_state)
+                named.load_state(named_state)
+                mine.usual.merge(usual)
+                mine.named.merge(named)
+        return Measured(samples, loss_sum, scored, mine.usual, mine.named)
+
+    return world.merge(mine, _to_bytes, merged)
 
 
 def _to_bytes(mine: Measured) -> bytes:

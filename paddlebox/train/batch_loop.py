@@ -1,4 +1,4 @@
-"""The batch loop: batches of an open pass through one step function."""
+"""The batch loop: runs one step function over the batches of an open pass."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class PassResult:
     samples: int
     mean_loss: float  # over samples
     seconds: float
-    # Usual metrics by name, empty without logits; with several tasks, "tasks" has those of each.
-    # A metric that the config names is a dict under its name.
+    # The usual metrics by name; empty without logits. With several tasks, the entry "tasks" holds
+    # the metrics of each task. A metric that the config names is a dict under its name.
     metrics: dict[str, Any]
     calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
 
@@ -127,7 +127,7 @@ def _step(
         batch: its number, from 1.
         samples: number of samples in the batches before it.
 
-    Returns: how many of its instances count, its loss and its logits.
+    Returns: the number of instances in the batch that count, the loss and the logits.
 
     Raises:
         TrainingError: the step failed or its loss is not finite. The error names the batch.
@@ -175,7 +175,7 @@ class _Measured:
         self._loss_sum, self._scored = 0.0, False
 
     def columns(self, known: set[str]) -> set[str]:
-        """The columns to read: those that metrics need, if in `known`, and those of `watched`."""
+        """The columns to read: those of `watched`, and those in `known` that metrics need."""
         wanted = set[str]().union(*(spec.columns for spec in self._metrics))
         return (wanted & known) | set(self._watched.columns if self._watched is not None else ())
 
@@ -228,7 +228,7 @@ class _Measured:
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """The result over all ranks. Every rank calls it."""
         mine = Measured(self.samples, self._loss_sum, self._scored, self.usual, self._named)
-        found = of_all_ranks(dataset, mine, self._metrics, self._tasks)
+        found = of_all_ranks(dataset._table.world, mine, self._metrics, self._tasks)
         usual = found.usual.compute() if found.scored else {}
         return PassResult(
             batches,
@@ -241,7 +241,7 @@ class _Measured:
 
 
 def _cause(dataset: Dataset, feed: Feed) -> str:
-    """A sentence that names inputs large enough to explain a failed step; "" if there are none."""
+    """A text about inputs large enough to explain a failed step; "" if there are none."""
     named = large_inputs(dataset._slots, feed)
     if not named:
         return ""
@@ -314,8 +314,8 @@ def train_from_dataset(
     """
     if logits is not None and label is None and dataset.label_variable is None:
         raise ValueError(
-            "train_from_dataset: logits are given for metrics, but use_var has no label: add its "
-            "variable, or leave logits out"
+            "train_from_dataset: logits are given for metrics, but use_var has no label: add the "
+            "label's variable, or leave logits out"
         )
     outputs = dict(outputs or {})
     computed: dict[str, np.ndarray] = {}

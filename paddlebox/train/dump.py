@@ -27,8 +27,8 @@ class PredictionDump:
 
     Args:
         path: the file to write: Parquet if it ends with .parquet, else text.
-        columns: slots to write besides label and prediction. Of a sparse slot it writes the first
-            feasign of an instance, 0 if there is none; of a dense slot, the first float.
+        columns: slots to write besides label and prediction. An instance has one value per slot:
+            the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
         ins_ids: returns the ids of instances; None: the id is the number of the instance in the
             order of the files, from 0. Malformed lines are not counted.
 
@@ -42,7 +42,7 @@ class PredictionDump:
     ) -> None:
         for name in columns:
             if name in ("ins_id", "label", "prediction"):
-                raise ConfigError(f"dump: a slot named {name} collides with what is always dumped")
+                raise ConfigError(f"dump: a slot named {name} collides with a column of every dump")
         self.path, self.ins_ids = path, ins_ids
         self.columns: Sequence[str] = list(columns)
         self._temporary = path.with_name(f"{path.name}.tmp")

@@ -10,9 +10,9 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
-from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.program import (
     check_same,
     create_model_of,
@@ -29,7 +29,7 @@ paddle = ops.paddle
 class DygraphRunner(RankedRunner):
     """Runs the layer and its optimizer step by step."""
 
-    def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
+    def __init__(self, config: Config, slots: Slots, world: Coordinator) -> None:
         super().__init__(config, world)
         self._place = place_of(config)
         self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
@@ -64,7 +64,7 @@ class DygraphRunner(RankedRunner):
         return [p for p in self._model.parameters() if not p.stop_gradient]
 
     def _gradients(self) -> list[Any]:
-        """One gradient per parameter; zeros if this batch did not use it but another rank may."""
+        """One gradient per parameter; zeros if this batch does not use the parameter."""
         return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
 
     def _set_gradients(self, gradients: list[Any]) -> None:

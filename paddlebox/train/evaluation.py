@@ -16,31 +16,32 @@ from paddlebox._native import core
 from paddlebox.config import Config, Phase, Slots
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.phases import state_of
-from paddlebox.data.reader import expand
+from paddlebox.data.sources import expand
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
-from paddlebox.store.snapshot import Snapshot, SnapshotTable
+from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
-from paddlebox.train import coordination, resume
+from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.batch_loop import run_pass
+from paddlebox.train.common_passes import check_same_ranks, common_version
+from paddlebox.train.config_changes import check_evaluated
 from paddlebox.train.dump import PredictionDump
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
 from paddlebox.train.phases import enter
-from paddlebox.train.run_dir import write_json
+from paddlebox.train.run_dir import own_dir, write_json
 from paddlebox.train.runner import Runner, build_runner
 
 log = logging.getLogger("paddlebox")
 
-_ALONE = World()
 _LOOKUP_ROWS = 1 << 16  # per call of FrozenTable.lookup
 
 
 def evaluate(
     config: Config,
     run_dir: Path,
-    world: World = _ALONE,
+    world: Coordinator = ONE_RANK,
     *,
     slots: Slots | None = None,
     dump: Path | None = None,
@@ -65,7 +66,7 @@ def evaluate(
         dump_ins_id: dump the instance ids that the data has, not numbers.
         phase: the program to evaluate, for a run with phases.
         as_served: use only the rows that an export keeps (`serve_filter`).
-        threshold: the --threshold of that export; None: an export without it.
+        threshold: the --threshold of the export; None: an export without this option.
 
     Returns: samples, loss, metrics, calibration, the version and the files.
 
@@ -75,7 +76,7 @@ def evaluate(
         DataError: a file is missing or cannot be read.
     """
     if phase is Phase.JOIN and not config.phases:
-        raise ConfigError("--phase join: the config has no phases, and one model: leave it out")
+        raise ConfigError("--phase join: the config has no phases: leave --phase out")
     if not config.data.test_files:
         raise ConfigError(
             "data.test_files: expected files to evaluate on, found none: name them with --files"
@@ -88,16 +89,16 @@ def evaluate(
             f"{', '.join(slot.name for slot in slots.slots)}"
             + did_you_mean(unknown, (slot.name for slot in slots.slots))
         )
-    tests = expand(config.data.test_files, config.data.retries)
-    if dump is not None and not world.alone:
-        raise ConfigError(f"--dump: is written by one rank today, and there are {world.size}")
-    run_dir = coordination.own_dir(run_dir, world)
+    tests = expand(config.data.test_files)
+    if dump is not None and world.size > 1:
+        raise ConfigError(f"--dump: expected a job of one rank, found {world.size} ranks")
+    run_dir = own_dir(run_dir, world.rank)
     with (
         opened(config, run_dir, slots, world, phase) as (table, runner, version),
         _seen(table, as_served, threshold) as filters,
     ):
         with _dumping(dump, dump_slots) as dumped:
-            own = coordination.share_files(tests, world)
+            own = world.share_files(tests)
             measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id, phase)
         result = {
             **measured,
@@ -119,7 +120,9 @@ def _seen(
     if not as_served:
         yield ()
         return
-    filters = [serve_filter(one.config.life, one.dated, threshold) for one in table.members]
+    filters = [
+        serve_filter(one.config.life, one.versions.dated, threshold) for one in table.members
+    ]
     with Snapshot(table) as snapshot:  # unlike the table, it allows lookups while a pass is open
         for one, rows, kept in zip(table.members, snapshot.open(), filters, strict=True):
             one.shown = partial(_kept, rows, asdict(kept.at(one.day)))
@@ -131,7 +134,7 @@ def _seen(
     log.info("evaluated as served: %s", filters_text(filters))
 
 
-def _kept(rows: SnapshotTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
+def _kept(rows: TieredTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
     """Which rows an export keeps. keys: (K) uint64, ascending. Returns: (K) bool."""
     feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
     parts = [feasigns[at : at + _LOOKUP_ROWS] for at in range(0, len(feasigns), _LOOKUP_ROWS)]
@@ -144,7 +147,7 @@ def opened(
     config: Config,
     run_dir: Path,
     slots: Slots,
-    world: World = _ALONE,
+    world: Coordinator = ONE_RANK,
     phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[TableSet, Runner, int]]:
     """Open the newest commit of a run, read-only, at a pass that all ranks have.
@@ -160,13 +163,13 @@ def opened(
             f"{run_dir}: holds no store; expected the --run-dir of a training run: correct it"
         )
     store = run_dir / "store"
-    common = coordination.common_version(store, world)
+    common = common_version(store, world)
     with open_table(
         config, store, slots=slots, read_only=True, version=common, world=world
     ) as table:
         assert table.head is not None
-        coordination.check_same_ranks(run_dir, table.head, world)
-        resume.check_evaluated(run_dir, table.head, config, slots)
+        check_same_ranks(run_dir, table.head, world)
+        check_evaluated(run_dir, table.head, config, slots)
         runner = build_runner(config.of_phase(phase), slots, world)
         runner.load_dense_state(state_of(phase, table.load_dense()))
         yield table, runner, table.head.version
@@ -192,7 +195,7 @@ def evaluate_files(
         files: the files to evaluate.
         dump: receives the predictions.
         ins_id: read the instance ids from the data.
-        phase: the program that `runner` is, for a run with phases.
+        phase: the phase that `runner` belongs to, for a run with phases.
 
     Returns: samples, loss, metrics and calibration.
     """

@@ -1,14 +1,17 @@
 """Ends a run cleanly on SIGINT and SIGTERM.
 
-Outside of a pass, a signal raises `Stopped` at once. Inside `finishing` it gives the pass some
-seconds to end and be committed; after that time, or at a second signal, it raises `Stopped` too.
-Python drops an exception that is raised inside a `__del__` or a weak-reference callback and only
-prints a line to standard error, and training would continue. So the signal is also stored, and
-every step checks it.
+Outside of a pass, a signal raises `Stopped` at once. Inside `finishing`, the pass first gets some
+seconds to end and be committed. After that time, or at a second signal, `Stopped` is raised. If it
+is raised inside a `__del__` or a weak-reference callback, Python drops it and only prints a line to
+standard error, and training would continue. So the signal is also stored, and every step checks for
+it.
+
+With several ranks, a signal to one rank ends all: together after a pass, or each rank at once.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -17,6 +20,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from paddlebox import heartbeat
+from paddlebox.errors import PaddleBoxError
+from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.table_set import TableSet
+
+log = logging.getLogger("paddlebox")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # The same signal again within this time counts as one request: Paddle's launcher sends SIGTERM
@@ -32,8 +40,10 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
+_STOPPED = f"{Stopped.__name__}: "  # in the reason that a stopped rank leaves for the others
+
 _asked = 0  # the first signal received
-_asked_at = 0.0  # time.monotonic() of it
+_asked_at = 0.0  # time.monotonic() when it came
 _due = False  # the run must stop now
 _grace_s: float | None = None  # set inside `finishing`
 _held = False  # set inside `held`
@@ -65,7 +75,7 @@ def remembered() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, _grace_s)
             text = (
                 f"{signal.Signals(number).name}: the open pass ends first, if {_grace_s:g} s "
-                "(trainer.grace_s) are enough for it; a second signal abandons it\n"
+                "(trainer.grace_s) are enough for it; a second signal abandons the pass\n"
             )
             os.write(2, text.encode())  # sys.stderr could be in the middle of a write
             return
@@ -126,7 +136,7 @@ def check() -> None:
     """Check for a signal. Every training step calls it.
 
     Raises:
-        Stopped: a signal came since `remembered` began, and it may not wait.
+        Stopped: a signal came since `remembered` began, and the run must stop now.
     """
     if _due:
         raise Stopped(_asked)
@@ -135,6 +145,57 @@ def check() -> None:
 def no_deadline() -> None:
     """Cancel the time limit of `finishing`, because the pass is nearly over.
 
-    A second signal still ends it.
+    A second signal still ends the pass at once.
     """
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+# ---- several ranks
+
+
+def stop_together(table: TableSet) -> None:
+    """End all ranks after a pass if a signal has reached any of them. Every rank calls it.
+
+    Each rank first commits the passes that have ended.
+
+    Raises:
+        Stopped: on a rank that the signal did not reach. On a rank that it reached, this returns,
+            and the end of `finishing` raises Stopped.
+    """
+    if table.world.any("stop", asked()) and not table.world.commits_alone:
+        table.wait_commit()
+        table.commit_ended()
+        if not asked():
+            raise Stopped(signal.SIGTERM)
+
+
+@contextmanager
+def stopped_with_others(world: Coordinator) -> Iterator[None]:
+    """Treat an error that is caused by a stopped rank as a stop. Wraps a run.
+
+    A signal that reaches a rank between two passes ends it at once. Other ranks may have begun the
+    next pass, and their exchanges with the stopped rank then fail.
+
+    Raises:
+        Stopped: in place of such an error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_of_a_stop(error, world):
+            raise
+        log.warning("the pass is abandoned because another rank was stopped: %s", error)
+        raise Stopped(signal.SIGTERM) from error
+
+
+def _is_of_a_stop(error: Exception, world: Coordinator) -> bool:
+    """Whether an error on this rank comes from another rank that was stopped.
+
+    The reason why a rank on another host ended is unknown. If a signal reached this rank too, a
+    stop is likely.
+    """
+    if not world.is_from_others(error):
+        return False
+    if gone := world.why_gone():
+        return all(_STOPPED in why for why in gone)
+    return asked() and not isinstance(error, PaddleBoxError)

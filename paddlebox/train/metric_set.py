@@ -231,7 +231,7 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool
         for name in sorted(spec.columns):
             if name in LOG_KEYS and not log_keys:
                 raise ConfigError(
-                    f"metric {spec.name!r}: {name} needs log keys: set data.logkey: true, where "
+                    f"metric {spec.name!r}: {name} needs log keys: set data.logkey: true, if "
                     "the data has them"
                 )
             if name in LOG_KEYS:

@@ -55,7 +55,7 @@ class PassMetrics:
         self._auc.load_state(dict(state))
 
     def merge(self, other: PassMetrics) -> None:
-        """Add what another has accumulated. The order of merges does not change the result."""
+        """Add what `other` has accumulated. The order of merges does not change the result."""
         self._auc.merge(other._auc)
 
 
@@ -106,12 +106,12 @@ class TaskMetrics:
             metrics.load_state(parts)
 
     def merge(self, other: TaskMetrics) -> None:
-        """Add what another has accumulated for the same tasks."""
+        """Add what `other` has accumulated for the same tasks."""
         for task, metrics in self._of_task.items():
             metrics.merge(other._of_task[task])
 
     def compute(self) -> dict[str, Any]:
-        """The metrics of the first task. With several tasks, "tasks" has those of each by name."""
+        """The metrics of the first task. With several tasks, "tasks" has all by name."""
         if len(self._of_task) == 1:
             return self.first.compute()
         of_task = {name: metrics.compute() for name, metrics in self._of_task.items()}
@@ -144,9 +144,8 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
     for task, of in metrics.get("tasks", {"": metrics}).items():
         if of.get("size") and of["auc"] is None:
             log.warning(
-                "%s: all %d labels%s are %d, so AUC is not defined and nothing tells clicks from "
-                "others: check the label's column in slots.yaml, and that these files are not "
-                "sorted or filtered by it",
+                "%s: all %d labels%s are %d, so AUC is not defined: check the label's column in "
+                "slots.yaml, and that these files are not sorted or filtered by label",
                 what,
                 of["size"],
                 f" {task!r}" if task else "",

@@ -103,9 +103,9 @@ def calibration(
 def sizes(table: TableSet) -> dict[str, int]:
     """Sizes summed over all tables.
 
-    Returns: "version", and at the newest commits "live_rows", "segments" and "segment_bytes";
-        "mem_rows", the rows in MEM now; "pass_bytes" and "merge_bytes", written by passes and by
-        merges since the tables were opened.
+    Returns: "version"; "live_rows", "segments" and "segment_bytes", from the newest commit of each
+        table; "mem_rows", the rows that are in MEM now; "pass_bytes" and "merge_bytes", the bytes
+        that passes and merges have written since the tables were opened.
     """
     counters = [member.counters() for member in table.members]
     heads = [member.head for member in table.members if member.head is not None]

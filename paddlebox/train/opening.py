@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,15 @@ from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, 
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ManyRanks, World
 from paddlebox.store.compaction import Policy
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.metric_set import check_columns
 
 log = logging.getLogger("paddlebox")
 
-_MAX_THREADS = 8  # of the store, if the config leaves the number open
+_MAX_THREADS = 8  # the most threads of the store, if the config does not name a number
 _LOOKED_ROWS = 20_000  # rows to search for ids of 0, which are dropped
 _BATCH_SIZE = 512  # if data.batch_size is auto and no run has chosen a size
 
@@ -89,6 +89,26 @@ def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
     )
 
 
+def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
+    """Log a warning, on the first rank, if passes have fewer files than there are ranks.
+
+    Args:
+        passes: the files of each pass.
+        world: the ranks.
+    """
+    few = [files for files in passes if len(files) < world.size]
+    if few and world.rank == 0:
+        log.warning(
+            "%d of %d passes have fewer files than the %d ranks (the smallest has %d): a rank "
+            "without a file trains nothing and only serves its rows; raise data.files_per_pass, or "
+            "split the files",
+            len(few),
+            len(passes),
+            world.size,
+            min(len(files) for files in few),
+        )
+
+
 def models_of(config: Config) -> dict[str, ModelConfig]:
     """The models of a config, by the key of their section."""
     if not config.phases:
@@ -122,7 +142,7 @@ def open_table(
     slots: Slots | None = None,
     read_only: bool = False,
     version: int | None = None,
-    world: World | None = None,
+    world: Coordinator = ONE_RANK,
 ) -> TableSet:
     """Open the table of a config, or all of its tables if it has `extra_tables`.
 
@@ -132,7 +152,7 @@ def open_table(
         slots: the slots; None: those in the file `data.slots`, read if they are needed.
         read_only: open the store for reading.
         version: the version to read; None: the newest.
-        world: the ranks. With several, this rank's part of the tables is opened.
+        world: the ranks. The part of this rank's key range is opened.
 
     Raises:
         ConfigError: slot_learning_rates names a slot that does not exist or belongs to another
@@ -148,7 +168,7 @@ def open_table(
         options,
         slots=slots if config.extra_tables else None,
         slot_rates=rates,
-        peers=ManyRanks(world, config.ranks) if world is not None and not world.alone else None,
+        world=world,
     )
     if not config.extra_tables and table.head is not None and table.head.tables:
         names = ", ".join(table.head.tables)
@@ -162,25 +182,24 @@ def open_table(
 
 def table_options(config: Config) -> TableOptions:
     """The options that all tables of a config share, without the folder of their store."""
-    ssd = config.ssd
-    policy = Policy(space_target=ssd.space_target, space_ceiling=ssd.space_ceiling)
     return TableOptions(
         seed=config.seed,
         hbm_budget_bytes=config.hbm.budget_bytes,
         hbm_place=config.hbm.place,
         mem_budget_bytes=config.mem.budget_bytes,
-        max_segment_bytes=ssd.max_segment_bytes,
+        max_segment_bytes=config.ssd.max_segment_bytes,
         threads=threads_of(config.store.threads),
         keep_versions=config.checkpoint.keep_versions,
         keep_daily=config.checkpoint.keep_daily,
-        compaction=policy if ssd.compaction else None,
-        disk_budget_bytes=ssd.disk_budget_bytes,
+        compaction=Policy(space_target=config.ssd.space_target),
+        disk_budget_bytes=config.ssd.disk_budget_bytes,
         parity=config.store.parity,
+        ranks=config.ranks,
     )
 
 
 def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
-    """The learning rate of every sparse slot. The table never uses those of other tables' slots."""
+    """(S) a factor on the learning rates of each sparse slot's rows; 1 for other tables' slots."""
     rates = table.slot_learning_rates
     if not rates:
         return []
@@ -206,15 +225,13 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         data_format=config.data.format,
         batch_size=config.data.batch_size or _BATCH_SIZE,
         thread_num=config.data.threads,
-        pack_threads=config.data.pack_threads,
+        pack_threads=int(config.data.threads == 1),
         key_space=config.data.key_space,
         max_bad_line_ratio=config.data.max_bad_line_ratio,
         max_line_bytes=config.data.max_line_bytes,
         oversize_pass=config.data.oversize_pass,
-        retries=config.data.retries,
         drop_last=config.data.drop_last,
         pipe_command=config.data.pipe_command,
-        pipe_timeout_s=config.data.pipe_timeout_s,
         parser=config.data.parser,
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
@@ -242,5 +259,5 @@ def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
 
 
 def threads_of(wanted: int) -> int:
-    """The number of threads for a configured one; 0: one per available core, up to 8."""
+    """The number of threads. wanted: the configured one; 0: one per available core, up to 8."""
     return wanted or min(_MAX_THREADS, len(os.sched_getaffinity(0)))

@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from paddlebox.config import Config
 from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
-from paddlebox.ranks import ManyRanks
-from paddlebox.ranks.traffic import Sent, of_pass
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.batch_loop import PassResult
 from paddlebox.train.metrics import (
@@ -39,7 +36,7 @@ class Started(NamedTuple):
     counters_of: dict[str, dict[str, Any]]  # by table
     compaction_wait_s: float
     at: float  # time.perf_counter()
-    traffic: Sent
+    exchanged: Any  # `Coordinator.exchanged`
     cpu_s: float  # CPU time of this process
 
 
@@ -51,7 +48,7 @@ def title(planned: PlannedPass, passes: int) -> str:
         passes: how many passes the run has; 0 if it is a stream of hours.
     """
     when = planned.hour or planned.date
-    if planned.epoch > 1:  # its metrics are of rows that the model has been trained on
+    if planned.epoch > 1:  # its metrics are over rows that the model was trained on
         when = f"epoch {planned.epoch}, on rows seen before"
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
@@ -65,58 +62,9 @@ def begun(table: TableSet, title: str) -> Started:
         counters_of,
         table.compaction_wait_s,
         time.perf_counter(),
-        sent_now(table),
+        table.world.exchanged(),
         time.process_time(),
     )
-
-
-def sent_now(table: TableSet) -> Sent:
-    """Bytes that this rank has sent so far, by kind; empty on one rank."""
-    return table.peers.traffic.now() if isinstance(table.peers, ManyRanks) else {}
-
-
-def exchanged(
-    table: TableSet,
-    begin: Started,
-    after: dict[str, Any],
-    line: Mapping[str, Any],
-    dense_bytes: int,
-    instances: int,
-) -> dict[str, Any]:
-    """The entry "ranks" of a pass's line: traffic of all ranks and exchange times of this one.
-
-    Every rank calls it. It is empty on one rank.
-
-    Args:
-        table: the tables.
-        begin: the state at the start of the pass.
-        after: the counters at its end.
-        line: the line of the pass so far.
-        dense_bytes: bytes sent for dense parameters by this rank since the process started.
-        instances: number of instances of the pass on this rank.
-    """
-    if not isinstance(table.peers, ManyRanks):
-        return {}
-    table.peers.traffic.sent["dense"] = dense_bytes
-    steps = sum(of["batches"] for of in line.get("phases", {}).values()) or line["batches"]
-    spent = {
-        what: {
-            name.removeprefix(first): after[name] - begin.counters[name]
-            for name in after
-            if name.startswith(first)
-        }
-        for what in ("seconds", "waiting_seconds", "waits")
-        for first in (f"exchange_{what}_",)
-    }
-    sent = of_pass(
-        begin.traffic,
-        sent_now(table),
-        table.peers.gather,
-        steps,
-        line["samples"],
-        {"samples": instances, **spent},
-    )
-    return {"ranks": {**sent, **spent}}
 
 
 def by_table(
@@ -202,6 +150,10 @@ def ended(
     """
     seconds = time.perf_counter() - begin.at
     before, after = begin.counters, table.counters()
+    steps = sum(of["batches"] for of in outcome.get("phases", {}).values()) or outcome["batches"]
+    ranks = table.world.report(
+        begin.exchanged, dense_sent_bytes, steps, outcome["samples"], stats.samples
+    )
     return {
         **outcome,
         "ended_at": round(time.time(), 3),
@@ -222,7 +174,7 @@ def ended(
         "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
         **hot_path(before, after),
         **by_table(table, begin.counters_of, stats.hits_of),
-        **exchanged(table, begin, after, outcome, dense_sent_bytes, stats.samples),
+        **({"ranks": dict(ranks)} if ranks else {}),
         "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
         "life": _difference(before, after, "life_", _LIFE),
         "ssd": _difference(before, after, "ssd_", _SSD),
@@ -230,6 +182,7 @@ def ended(
     }
 
 
+_METRICS_EVERY = 100  # batches between updates of the loss and the AUC in the progress bar
 _LIFE = ("events", "dead_staged", "dead_merged", "dead_swept")
 _SSD = ("rows_found", "blocks_read", "bytes_read", "bytes_written")
 
@@ -240,38 +193,19 @@ def _difference(
     return {name: after[prefix + name] - before[prefix + name] for name in names}
 
 
-def wear(config: Config, table: TableSet, seconds: float) -> dict[str, Any]:
-    """Drive wear: bytes of segments per day at the pace of this run.
-
-    Logs a warning if that exceeds `ssd.drive_bytes_per_day`.
-
-    Args:
-        config: the config of the run.
-        table: the tables.
-        seconds: how long the run took.
-
-    Returns: "bytes" per day, and "of_rated", their share of the drive's rating; None if the config
-        has no rating.
-    """
+def written_a_day(table: TableSet, seconds: float) -> int:
+    """Bytes of segments that the run would write in a day. seconds: how long it has run."""
     counters = table.counters()
     written = counters["ssd_bytes_written"] + counters["ssd_merge_bytes_written"]
-    a_day = written / max(seconds, 1e-9) * 86400
-    rated = config.ssd.drive_bytes_per_day
-    if rated and a_day > rated:
-        log.warning(
-            "at this pace %.3g bytes a day are written, ssd.drive_bytes_per_day is %.3g",
-            a_day,
-            rated,
-        )
-    return {"bytes": round(a_day), "of_rated": a_day / rated if rated else None}
+    return int(written / max(seconds, 1e-9) * 86400)
 
 
 def log_pass(title: str, line: Mapping[str, Any]) -> None:
     """Log one line for a pass; at level DEBUG, also all metrics, tier hits and stage times.
 
     Args:
-        title: of the pass, from `title`.
-        line: of the pass, from `ended`.
+        title: the title of the pass, from `title`.
+        line: the line of the pass, from `ended`.
     """
     of_phases = {phase: own["metrics"] for phase, own in line.get("phases", {}).items()}
     measured = of_phases or {"": line["metrics"]}
@@ -301,11 +235,10 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def progress(config: Config, title: str, samples: int) -> Iterator[Any]:
+def progress(title: str, samples: int) -> Iterator[Any]:
     """Show a progress bar if standard error is a terminal. Log lines appear above the bar.
 
     Args:
-        config: the config of the run.
         title: text of the bar.
         samples: total number of samples of the pass.
 
@@ -326,7 +259,7 @@ def progress(config: Config, title: str, samples: int) -> Iterator[Any]:
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
             if bar.disable:
                 return
-            if batches == 1 or batches % config.trainer.log_every_batches == 0:
+            if batches == 1 or batches % _METRICS_EVERY == 0:
                 auc = format_auc(metrics.compute()["auc"], 4)
                 bar.set_postfix({"loss": f"{loss:.4f}", "AUC": auc}, refresh=False)
             bar.update(done - bar.n)

@@ -7,16 +7,19 @@ commit                       |  3  |  4  |  5  |
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddlebox import heartbeat
-from paddlebox.config import Config
+from paddlebox.config import Config, Phase
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import GuardError
-from paddlebox.train import coordination, interrupt, pass_line, resume
+from paddlebox.train import interrupt, pass_line, resume
+from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
 from paddlebox.train.guard import check_pass
 from paddlebox.train.hooks.hook import Hook, Line
-from paddlebox.train.phases import train_pass
+from paddlebox.train.phases import Runners, enter
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.repeats import repeats
 from paddlebox.train.resume import ResumePoint
@@ -58,7 +61,7 @@ class PassLoop:
     def _catch_up(self) -> None:
         """Do what an earlier start did not finish after its last commit."""
         missing = self._point.line_missing
-        on_any_rank = not coordination.is_true_of_all(not missing, self._world)
+        on_any_rank = self._world.any("line missing", missing)
         line = self._lines.last if missing else None
         for hook in self._hooks:
             hook.catch_up(line, self._point.passes, on_any_rank)
@@ -68,8 +71,7 @@ class PassLoop:
         if planned is not None:
             if planned.date:
                 self._dataset.set_date(planned.date)
-            files = coordination.share_files(planned.files, self._world, planned.sizes)
-            self._dataset.set_filelist(files)
+            self._dataset.set_filelist(self._world.share_files(planned.files, planned.sizes))
             self._dataset.preload_into_memory()
         return planned
 
@@ -101,7 +103,7 @@ class PassLoop:
             self._lines.add(line)
             for hook in self._hooks:
                 hook.after_pass(line, planned)
-            coordination.stop_together(self._world, self._table)
+            interrupt.stop_together(self._table)
         head = self._table.head.pass_number if self._table.head is not None else 0
         # A pass ends only after all ranks have committed the previous one.
         heartbeat.committed(min(head, planned.number - 1))
@@ -118,18 +120,19 @@ class PassLoop:
         config, dataset, runners = self._config, self._dataset, self._training.runners
         stats = dataset.stats
         seed_pass(config.seed, planned.number)
-        with pass_line.progress(config, begin.title, stats.samples) as watch:
-            result, of_phases = train_pass(config, dataset, runners, watch)
+        with pass_line.progress(begin.title, stats.samples) as watch:
+            result, of_phases = _train_with_each(config, dataset, runners, watch)
         interrupt.no_deadline()
         runners.finish_pass()
         dense = runners.dense_state()
-        self._check(planned, dense, result.metrics)
+        self._check(planned, dense, {"metrics": result.metrics, **before})
         outcome = pass_line.outcome(planned, result, stats, of_phases)
         dataset.cursor = self._cursor(planned, outcome, before)
         dataset.dense_state = lambda: dense
         heartbeat.stage("commit", f"pass {planned.number}")
-        due = _is_due(config, planned, following)
-        dataset.end_pass(commit=coordination.is_due(due, self._world))
+        # Ranks may differ, because a signal may have reached only some of them.
+        due = self._world.any("due", _is_due(config, planned, following))
+        dataset.end_pass(commit=due)
         dataset.release_memory()
         line = pass_line.ended(self._table, begin, outcome, stats, runners.dense_sent_bytes)
         pass_line.log_pass(begin.title, line)
@@ -138,18 +141,15 @@ class PassLoop:
             line["repeats_pass"] = self._repeated[planned.number]
         return line
 
-    def _check(
-        self, planned: PlannedPass, dense: Mapping[str, Any], metrics: Mapping[str, Any]
-    ) -> None:
+    def _check(self, planned: PlannedPass, dense: Mapping[str, Any], line: Line) -> None:
         """Run the guard (`checkpoint.guard`) on a trained pass.
 
         Raises:
             GuardError: the guard rejects the pass. The pass is abandoned.
         """
-        before = self._lines.last.get("metrics", {})
         large = self._dataset.stats.large
         try:
-            check_pass(self._config.checkpoint.guard, planned.number, dense, metrics, before, large)
+            check_pass(self._config, planned.number, dense, line, self._lines.recent, large)
         except GuardError:
             self._dataset.abandon_pass()
             raise
@@ -159,6 +159,39 @@ class PassLoop:
     ) -> dict[str, Any]:
         plan, skipped = self._passes.hash_of(planned), self._point.skipped
         return resume.cursor(plan, outcome, before, skipped) | {"ranks": self._world.size}
+
+
+def _train_with_each(
+    config: Config, dataset: InMemoryDataset, runners: Runners, watch: Watcher | None
+) -> tuple[PassResult, dict[str, dict[str, Any]]]:
+    """Train the open pass with each program.
+
+    Returns: the result of update, or of the only program; and, by phase, the entries of "phases"
+        in the line of metrics.jsonl. They are empty for a config without phases.
+    """
+    if not config.phases:
+        step = runners.of(Phase.UPDATE).train_step
+        tasks = dataset.tasks
+        return run_pass(dataset, step, watch, metrics=config.metrics, tasks=tasks), {}
+    lines: dict[str, dict[str, Any]] = {}
+    for phase in Phase:
+        started = time.perf_counter()
+        enter(dataset, config, phase)
+        result = run_pass(
+            dataset,
+            runners.of(phase).train_step,
+            watch,
+            metrics=config.of_phase(phase).metrics,
+            tasks=dataset.tasks,
+        )
+        lines[phase.value] = {
+            "samples": result.samples,
+            "batches": result.batches,
+            "loss": result.mean_loss,
+            "seconds": time.perf_counter() - started,
+            "metrics": result.metrics,
+        }
+    return result, lines
 
 
 def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:

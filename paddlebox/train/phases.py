@@ -6,9 +6,7 @@ commit holds both dense states.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +14,7 @@ from paddlebox.config import Config, ModelConfig, Phase, Slots
 from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE
-from paddlebox.ranks import World
-from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train.program import RANK_OFFSET
 from paddlebox.train.runner import Runner, build_runner
 
@@ -27,7 +24,7 @@ State = Mapping[str, np.ndarray]
 class Runners:
     """The programs of a run: one, or one per phase."""
 
-    def __init__(self, config: Config, slots: Slots, world: World | None = None) -> None:
+    def __init__(self, config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> None:
         phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
         self._of = {phase: build_runner(config.of_phase(phase), slots, world) for phase in phases}
 
@@ -65,9 +62,9 @@ class Runners:
 def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
     """Set up the open pass for a phase: its order, its slots and its counted slots.
 
-    Each instance counts shows and clicks once per slot: in update, or in join for slots that only
-    join reads. If join counted the slots of update too, the counts, which update's model reads as
-    features, would already contain the labels that it is about to predict.
+    The show and click of an instance are counted once per slot: in update, or in join for slots
+    that only join reads. The model of update reads the counts as features. If join counted the
+    slots of update too, these features would contain the labels that update is about to predict.
     """
     model = config.phases[phase].model
     dataset.set_read_slots(model.slots, model.sequences)
@@ -87,36 +84,3 @@ def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
 
 def _read(model: ModelConfig, dataset: InMemoryDataset) -> tuple[str, ...]:
     return model.slots or tuple(dataset.sparse_names)
-
-
-def train_pass(
-    config: Config, dataset: InMemoryDataset, runners: Runners, watch: Watcher | None
-) -> tuple[PassResult, dict[str, dict[str, Any]]]:
-    """Train the open pass with each program.
-
-    Returns: the result of update, or of the only program; and, by phase, the entries of "phases"
-        in the line of metrics.jsonl. They are empty for a config without phases.
-    """
-    if not config.phases:
-        step = runners.of(Phase.UPDATE).train_step
-        tasks = dataset.tasks
-        return run_pass(dataset, step, watch, metrics=config.metrics, tasks=tasks), {}
-    lines: dict[str, dict[str, Any]] = {}
-    for phase in Phase:
-        started = time.perf_counter()
-        enter(dataset, config, phase)
-        result = run_pass(
-            dataset,
-            runners.of(phase).train_step,
-            watch,
-            metrics=config.of_phase(phase).metrics,
-            tasks=dataset.tasks,
-        )
-        lines[phase.value] = {
-            "samples": result.samples,
-            "batches": result.batches,
-            "loss": result.mean_loss,
-            "seconds": time.perf_counter() - started,
-            "metrics": result.metrics,
-        }
-    return result, lines

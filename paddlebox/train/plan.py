@@ -1,4 +1,4 @@
-"""The passes of a run: groups the files of the config, without the files that are left out."""
+"""Plans the passes of a run: groups the files of the config, without those to leave out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from paddlebox.config import Config
 from paddlebox.config.dates import date_of, day_of
-from paddlebox.data.reader import expand
+from paddlebox.data.sources import expand
 from paddlebox.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def plan_passes(config: Config) -> list[PlannedPass]:
     Raises:
         DataError: a file is missing or a pattern matches nothing; the error names it.
     """
-    files = expand(config.data.train_files, config.data.retries)
+    files = expand(config.data.train_files)
     groups = []
     a_day = config.data.files_per_day or len(files)
     for day, first in enumerate(range(0, len(files), a_day)):
@@ -70,7 +70,8 @@ def leave_out(passes: Sequence[PlannedPass], skipped: Mapping[str, int]) -> list
 def choose_skipped(
     passes: Sequence[PlannedPass], done: int, skipped: Mapping[str, int], patterns: Sequence[str]
 ) -> dict[str, int]:
-    """The new `skipped` of `leave_out`: the old one plus the untrained files that match a pattern.
+    """The files to leave out, as the argument `skipped` of `leave_out`: the old ones plus the
+    untrained files that match a pattern.
 
     Args:
         passes: the passes of the run, without the files in `skipped`.
@@ -90,7 +91,7 @@ def choose_skipped(
             raise ConfigError(
                 f"--skip-files {pattern}: matches none of the {len(left)} files that are left to "
                 f"train after pass {done}"
-                + ("; it matches trained ones: go back before them with --from" if trained else "")
+                + ("; it matches trained files: go back before them with --from" if trained else "")
             )
         chosen |= {file: done for file in found if file not in skipped}
     return chosen

@@ -80,7 +80,7 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
 
 
 def mean_loss(model: Any, logits: Any, label: Any) -> Any:
-    """The loss of a model, as a mean over instances; pushes multiply by their number.
+    """The loss of a model, as a mean over instances; a push multiplies by their number.
 
     It is the log loss, unless the model has a method `loss`.
     """

@@ -9,9 +9,9 @@ import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.data.batches import Feed
-from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import Average, TopK, dense_mode
+from paddlebox.store.coordinator import Coordinator
 
 RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
 
@@ -24,12 +24,12 @@ class RankedRunner(ABC):
 
     _gradient_size: int  # n
 
-    def __init__(self, config: Config, world: World | None) -> None:
+    def __init__(self, config: Config, world: Coordinator) -> None:
         self._mode = dense_mode(config.ranks, world)
 
     @abstractmethod
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """`Runner.train_step` without the exchange between ranks outside of the program."""
+        """`Runner.train_step` without exchanges between ranks outside of the program."""
 
     @abstractmethod
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]: ...
@@ -40,7 +40,7 @@ class RankedRunner(ABC):
 
     @abstractmethod
     def _apply(self, gradient: np.ndarray) -> None:
-        """Update the parameters with gradients, (n) float32, laid out as by `_backward`."""
+        """Update the parameters. gradient: (n) float32, in the order of `_backward`."""
 
     @abstractmethod
     def dense_state(self) -> dict[str, np.ndarray]: ...
@@ -50,13 +50,13 @@ class RankedRunner(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters, by name: the dense state without the optimizer's."""
+        """Copies of the parameters, by name: the dense state without the optimizer's state."""
 
     @abstractmethod
     def look(self) -> dict[str, np.ndarray]:
         """The parameters, by name, valid until the next step.
 
-        If they are in host memory, these are views: copying 770,000 floats takes 1.0 ms.
+        Parameters in host memory are views, because copying 770,000 floats takes 1.0 ms.
         """
 
     @abstractmethod
@@ -79,7 +79,8 @@ class RankedRunner(ABC):
             self._apply(mode.sum(gradient * share))
             return loss, logits
         if isinstance(mode, Average):
-            # A batch without instances is only evaluated: momentum would move the parameters.
+            # A batch without instances is only evaluated: in a training step, momentum would move
+            # the parameters.
             step = self._step if feed.pop(SHARE)[0] > 0 else self.evaluate_step
             found = step(feed)
             if mode.is_due():

@@ -1,19 +1,18 @@
-"""Partial recovery (`checkpoint.partial_recovery`): if a rank dies, only its own rows go back.
+"""Partial recovery (`checkpoint.partial_recovery`): if a rank dies, only its rows are reset.
 
-When a process of the job dies, each of the others commits its open pass as it is: a version of kind
-"partial", whose cursor says how many steps of the pass it includes. Then all processes start again.
-A rank without such a version has the rows of its last commit; the others have their rows from the
-time of the failure. All ranks continue at the position of the most advanced rank. They take its
-dense state and skip the steps up to its position, so that no instance is trained twice. What the
-dead rank's rows learned since its last commit is lost, as in CPR (Maeng et al., "CPR: Understanding
-and Improving Failure Tolerant Training for Deep Learning Recommendation with Partial Recovery",
-MLSys 2021).
+When a process of the job dies, each of the others commits its open pass as it is, as a version of
+kind "partial". The cursor of this version says how many steps of the pass it includes. Then all
+processes start again. A rank without a partial version has the rows of its last commit; the others
+have their rows from the time of the failure. All ranks continue at the position of the most
+advanced rank. They take its dense state and skip the steps up to its position, so that no instance
+is trained twice. What the dead rank's rows learned since its last commit is lost, as in CPR (Maeng
+et al., "CPR: Understanding and Improving Failure Tolerant Training for Deep Learning Recommendation
+with Partial Recovery", MLSys 2021).
 """
 
 from __future__ import annotations
 
 import io
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,9 +24,10 @@ import numpy as np
 
 from paddlebox import heartbeat
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, PaddleBoxError, RankError
-from paddlebox.ranks import ManyRanks, World
+from paddlebox.errors import ConfigError, PaddleBoxError
+from paddlebox.ranks import World
 from paddlebox.ranks.stepping import Progress
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.partial import commit_partial
 from paddlebox.store.rank_stores import pass_of
@@ -36,6 +36,8 @@ from paddlebox.train import interrupt
 from paddlebox.train.phases import Runners
 
 log = logging.getLogger("paddlebox")
+
+_DIED = "has ended in the middle of the job"  # part of an error of ops/base/host_group.cc
 
 
 class Position(NamedTuple):
@@ -55,32 +57,11 @@ class Recovered:
     entries: tuple[dict[str, Any], ...]  # for "partial_recovery" in the line of the next pass
 
 
-def is_on(config: Config, world: World) -> bool:
-    """Whether partial recovery is on. It is off on one rank.
-
-    Raises:
-        ConfigError: it is configured, but these ranks or tables do not support it.
-    """
-    if world.alone or not config.checkpoint.partial_recovery:
-        return False
-    if not world.on_one_host:
-        raise ConfigError(
-            "checkpoint.partial_recovery: expected all ranks on one host, found that this rank "
-            f"shares memory with {len(world.near)} of {world.size}: leave the key out"
-        )
-    if config.extra_tables:
-        raise ConfigError(
-            "checkpoint.partial_recovery: expected one table, found extra_tables: leave one of "
-            "the two keys out"
-        )
-    return True
-
-
 # ---- when a job starts
 
 
 def agree(
-    run_dir: Path, config: Config, record: VersionRecord | None, world: World
+    run_dir: Path, config: Config, record: VersionRecord | None, world: Coordinator
 ) -> Recovered | None:
     """Agree on the position at which all ranks continue. Every rank calls it.
 
@@ -92,10 +73,11 @@ def agree(
         record: the newest version of this rank.
         world: the ranks.
 
-    Returns: the position; None if all ranks just continue after the last pass that all committed.
+    Returns: the position; None if there is nothing to recover. All ranks then continue after
+        the last pass that every rank has committed.
     """
     mine = [record is not None, _position(record), _entries(record)]
-    found = [json.loads(text) for text in world.gather("position", json.dumps(mine).encode())]
+    found = world.gather("position", mine)
     positions = [Position(*position) for _, position, _ in found]
     source = positions.index(max(positions, key=lambda position: position[:2]))
     at = positions[source]
@@ -105,14 +87,14 @@ def agree(
     entries = [entry for n, entry in enumerate(entries) if entry not in entries[:n]]
     # The surviving ranks may differ by the step in which each noticed the failure, and by the
     # steps whose gradients were still on their way.
-    near = config.ranks.ahead + 1
+    near = config.ranks.staleness + 1
     behind = {
         str(rank): {"pass": p.passes + 1, "step": p.step}
         for rank, p in enumerate(positions)
         if p.passes != at.passes or p.step + near < at.step
     }
-    # Needed even if no rank is behind: the line of the pass counts samples from here on, and the
-    # entry says how many came before.
+    # An entry is needed even if no rank is behind: the line of the pass counts only samples from
+    # here on, and the entry holds the number of samples before.
     told = any((entry["pass"], entry["step"]) == (at.passes + 1, at.step) for entry in entries)
     if behind or (at.step and not told):
         entries.append(
@@ -137,7 +119,7 @@ def agree(
 def forget(run_dir: Path) -> None:
     """Go back to the last complete version if the newest is partial.
 
-    For a job that has partial recovery off.
+    Called by a job without partial recovery.
 
     Raises:
         ConfigError: no complete version is kept.
@@ -157,7 +139,7 @@ def forget(run_dir: Path) -> None:
             return
         if not whole:
             raise ConfigError(
-                f"{store}: all kept versions are partial ones of a partial recovery: train with "
+                f"{store}: all kept versions come from a partial recovery: train with "
                 "checkpoint.partial_recovery: true until a pass is committed"
             )
         gone = manifest.go_back(whole[-1])
@@ -181,15 +163,14 @@ def _commit_position(
     at: Position,
     entries: Sequence[Mapping[str, Any]],
     source: int,
-    world: World,
+    world: Coordinator,
 ) -> None:
     """If this rank lacks whole passes, commit its rows as a version at the common position."""
     fields = ("cursor", "pass_number", "day", "events", "config", "config_hash")
     theirs = {name: getattr(record, name) for name in fields} if world.rank == source else None
-    told = world.gather("goes along", json.dumps(theirs).encode() if theirs else b"")
+    given = world.gather("goes along", theirs)[source]
     if pass_of(record) == at.passes:
         return
-    given = json.loads(told[source])
     given["cursor"] |= {"partial": {"step": 0, "samples": 0, "entries": list(entries)}}
     with Manifest.open_writer(store) as manifest:
         manifest.commit(record.following("partial", **given))
@@ -198,13 +179,13 @@ def _commit_position(
 def same_dense_state(table: TableSet, runner: Runners, recovered: Recovered) -> None:
     """Load the dense state of the most advanced rank on every rank. Every rank calls it."""
     mine = b""
-    if table.peers.rank == recovered.source:
+    if table.world.rank == recovered.source:
         buffer = io.BytesIO()
         state = table.load_dense()
         names = np.array(list(state))
         np.savez(buffer, names, *state.values())
         mine = buffer.getvalue()
-    found = table.peers.gather(mine)[recovered.source]
+    found = table.world.gather_bytes(mine)[recovered.source]
     with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
         values = [arrays[name] for name in arrays.files]
     runner.load_dense_state(dict(zip(values[0].tolist(), values[1:], strict=True)))
@@ -228,7 +209,7 @@ class Rescue:
         self,
         table: TableSet | None,
         runner: Runners,
-        world: World,
+        world: Coordinator,
         first: Mapping[str, Any],
         recovered: Recovered | None,
     ) -> None:
@@ -253,7 +234,7 @@ class Rescue:
 
     @property
     def untold(self) -> dict[str, Any]:
-        """The entries for summary.json if no pass has followed whose line could hold them."""
+        """The entries for summary.json, if no line of a later pass could hold them."""
         entries = self._coming.entries if self._coming is not None else ()
         return {"partial_recovery": list(entries)} if entries else {}
 
@@ -278,7 +259,7 @@ class Rescue:
         }
         try:
             version = commit_partial(table, self._runner.dense_state(), partial, self._first)
-        except PaddleBoxError as wrong:  # this rank then goes back too, like the dead one
+        except PaddleBoxError as wrong:  # this rank then goes back to its last commit too
             log.warning("the open pass could not be kept: %s", wrong)
             return
         if version is not None:
@@ -290,7 +271,7 @@ class Rescue:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Wrap all passes: also keep a pass whose steps are done when the error comes."""
+        """Wraps all passes, so that a pass is kept even if its steps are done when a rank dies."""
         try:
             yield
         except BaseException as error:
@@ -299,15 +280,14 @@ class Rescue:
 
 
 def _progress(table: TableSet) -> Progress:
-    assert isinstance(table.peers, ManyRanks)
-    return table.peers.progress
+    assert isinstance(table.world, World)
+    return table.world.progress
 
 
-def _is_of_a_death(error: BaseException, world: World) -> bool:
+def _is_of_a_death(error: BaseException, world: Coordinator) -> bool:
     """Whether an error on this rank means that another rank died.
 
     A rank that fails with an error tells the others (`World.leave`) and did not die. The job's
-    TCPStore dies with the first rank, and its error is not a RankError.
+    TCPStore ends with the first rank; the error that this causes is not a RankError.
     """
-    foreign = isinstance(error, Exception) and not isinstance(error, PaddleBoxError)
-    return (isinstance(error, RankError) or foreign) and world.someone_died()
+    return world.is_from_others(error) and any(_DIED in why for why in world.why_gone())

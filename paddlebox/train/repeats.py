@@ -1,6 +1,6 @@
 """Detects files that a run trains more than once.
 
-The rows already hold the clicks of the first time, which reveal the labels of the second.
+The rows already hold the clicks of the first training, which reveal the labels of the second.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def warn(passes: Sequence[PlannedPass], done: int) -> None:
     dates = {planned.number: planned.date for planned in passes}
     date = dates[left[0]]
     log.warning(
-        "pass %d%s trains files again that pass %d has%s: the rows already hold their clicks, so "
-        "the training metrics are too good and the model may memorise labels: judge it by "
+        "pass %d%s trains files again that pass %d trained%s: the rows already hold their clicks, "
+        "so the training metrics are too good and the model may memorise labels: judge it by "
         "data.test_files, or train each file once (trainer.epochs: 1, --skip-files)",
         left[0],
         f" ({date})" if date else "",

@@ -1,8 +1,8 @@
 """Resumes a run at its newest commit, or at an older one (docs/running.md).
 
 The record of a version holds all that is needed: the configuration with the slots, and a cursor.
-The cursor has the pass with its line of metrics, the sizes of its files, a hash of all passes up to
-it, and the files that later passes leave out.
+The cursor has the pass with its line of metrics, the sizes of the pass's files, a hash of this pass
+and all earlier ones, and the files that later passes leave out.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from paddlebox.config import Config, KeySpace, Slots
-from paddlebox.config.stored import FREE, PASSES, TUNED, read_stored, within
+from paddlebox.config import Config, Slots
+from paddlebox.config.stored import FREE, PASSES, TUNED, within
+from paddlebox.data.file_state import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.versions import find_version
+from paddlebox.store.names import find_version
+from paddlebox.train.config_changes import as_lines, description, differences, show_value
 from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
+from paddlebox.watch.rules import WINDOW_PASSES
 
 log = logging.getLogger("paddlebox")
 
-_ORDER = "slots.yaml order"  # key under which differences in the order of slots are listed
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
@@ -47,11 +46,6 @@ class ResumePoint:
     line_missing: bool = False  # the last line had not been written when the run ended
 
 
-def description(config: Config, slots: Slots) -> dict[str, Any]:
-    """The configuration and slots as a commit stores them."""
-    return {"config": config.model_dump(mode="json"), "slots": slots.model_dump(mode="json")}
-
-
 def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """For each pass, given as (date, files), a hash of it and all earlier passes."""
     hashes, last = [], ""
@@ -62,12 +56,12 @@ def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def follow(last: str, date: str, files: Sequence[str]) -> str:
-    """`chain` at a pass. last: `chain` at the previous pass, "" for the first."""
+    """The hash that `chain` gives a pass. last: the hash of the previous pass, "" if none."""
     return hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
 
 
 def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
-    """`chain` of planned passes."""
+    """The hashes that `chain` gives planned passes."""
     return chain([(planned.date, planned.files) for planned in passes])
 
 
@@ -79,20 +73,22 @@ def cursor(
 ) -> dict[str, Any]:
     """The cursor of a commit: its position in the data.
 
-    The sizes of local files show whether a file was modified after it was read. Hashing the data
-    instead would cost the feeder one core at full rate. It would gain nothing, because a resumed
-    run does not read the files again.
+    The sizes and sampled hashes of local files show whether a file was modified after it was read.
+    Hashing all of the data would cost the feeder one core at full rate. It would gain little,
+    because a resumed run does not read the files again.
 
     Args:
-        plan: `chain` at this pass.
-        line: the entries of its line of metrics.jsonl that are known before the commit.
+        plan: the hash that `chain` gives this pass.
+        line: the entries of the pass's line of metrics.jsonl that are known before the commit.
         told: more such entries, from before the pass was trained.
         skipped: the files that later passes leave out.
     """
+    states = [state_of(file) for file in line["files"]]
     return {
         **{name: line[name] for name in ("pass", "epoch", "date")},
         "plan": plan,
-        "bytes": [_size(file) for file in line["files"]],
+        "bytes": [state.bytes if state else None for state in states],
+        "samples": [state.sample if state else None for state in states],
         # As text: a metric may be NaN, which a record cannot hold.
         "line": json.dumps({**line, **(told or {})}),
         **({"skipped": dict(skipped)} if skipped else {}),
@@ -134,7 +130,7 @@ def resume(
     return resume_at(run_dir, config, slots, known_from, back_to, skip, known)
 
 
-# Passes, and the `chain` at each trained pass.
+# Passes, and the hash that `chain` gives each trained pass.
 Known = tuple[list[PlannedPass], Sequence[str]]
 
 
@@ -160,7 +156,7 @@ def resume_at(
         plan, _ = known_from(None, {})
         skipped = choose_skipped(plan, 0, {}, skip)
         _log_skipped(skipped)
-        return ResumePoint(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0, config))
+        return ResumePoint(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
@@ -179,7 +175,7 @@ def resume_at(
                 manifest.commit(record)
     _log_skipped(skipped)
     plan = leave_out(plan, skipped)
-    point = ResumePoint(plan, skipped, record, done, _keep_lines(run_dir, done, config))
+    point = ResumePoint(plan, skipped, record, done, _keep_lines(run_dir, done))
     if record is None or done == 0:
         return point
     if point.lines.last.get("pass") != done:
@@ -221,7 +217,7 @@ def _check(
 ) -> None:
     plan, hashes = known
     passes = int(record.cursor.get("pass", 0))
-    filled = bool(record.config) and passes == 0  # by --init-from; nothing is trained since
+    filled = bool(record.config) and passes == 0  # by --init-from; no pass is trained yet
     if passes == 0 and record.pass_number == 0 and not filled:
         return
     if not filled and "plan" not in record.cursor:
@@ -235,7 +231,7 @@ def _check(
     if not same_passes:
         wrong += [d for d in differing if d[0] in PASSES]
     if wrong or not same_passes:
-        lines = _as_lines(wrong)
+        lines = as_lines(wrong)
         if not same_passes:
             lines.append(
                 f"the {passes} passes that were trained are no longer the first {passes} of the "
@@ -250,17 +246,23 @@ def _check(
         )
     for key, old, new in differing:
         if within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
-            log.warning("goes on with %s: was %s, now %s", key, _show(old), _show(new))
-    files = [] if filled else json.loads(record.cursor["line"])["files"]
-    for file, size in zip(files, record.cursor.get("bytes", []), strict=True):
-        found = _size(file)
-        if None not in (size, found) and found != size:
-            log.warning(
-                "%s had %d bytes when it was trained, and has %d now: it is not read again",
-                file,
-                size,
-                found,
-            )
+            log.warning("goes on with %s: was %s, now %s", key, show_value(old), show_value(new))
+    if not filled:
+        trained = trained_files(record.cursor)
+        for file, now in changed(trained).items():
+            log.warning("%s %s: it is not read again", file, trained[file].change_to(now))
+
+
+def trained_files(cursor: Mapping[str, Any]) -> dict[str, FileState]:
+    """The local files of a commit's pass, with their states at the commit."""
+    files = json.loads(cursor["line"])["files"]
+    sizes = cursor.get("bytes", [])
+    samples = cursor.get("samples", [""] * len(sizes))
+    return {
+        file: FileState(size, sample or "")
+        for file, size, sample in zip(files, sizes, samples, strict=False)
+        if size is not None
+    }
 
 
 def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPass]) -> str:
@@ -297,148 +299,27 @@ def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
     )
 
 
-def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
-    """Check that a config can evaluate a version.
-
-    Files, columns and formats may differ. The model and the options that turn values into feasigns
-    must be those of the training: otherwise lookups miss rows, and no error shows it.
-
-    Raises:
-        ConfigError: values differ. The error lists them all.
-    """
-    wrong = []
-    if not record.config:  # committed by a user's own program
-        return
-    for key, old, new in differences(record.config, description(config, slots)):
-        if key.startswith("slots.yaml "):
-            if key.startswith(("slots.yaml csv.", "slots.yaml tags.")):
-                continue
-            if (
-                isinstance(old, dict)
-                and isinstance(new, dict)
-                and new | {"column": None} == old | {"column": None}
-            ):
-                continue
-        elif not within(key, ("model", "data.key_space")) or within(key, TUNED):
-            continue
-        wrong.append((key, old, new))
-    if wrong:
-        raise ConfigError(
-            f"{run_dir}: version {record.version} was trained with another configuration and "
-            "cannot be evaluated with this one:\n  " + "\n  ".join(_as_lines(wrong)) + "\nput "
-            f"these values back; {run_dir / 'config.json'} has those of the run's last start"
-        )
-
-
 def _log_skipped(skipped: Mapping[str, int]) -> None:
     for file, last in skipped.items():
         log.info("%s: is left out after pass %d (--skip-files)", file, last)
 
 
 def _rounds(config: Config) -> bool:
-    """Whether hbm.budget_bytes affects results: it sets the number of parts of a pass.
+    """Whether hbm.budget_bytes affects results.
 
-    Rows of 16 bits are rounded once per part.
+    It sets the number of parts of a pass, and rows of 16 bits are rounded once per part.
     """
     return any(table.row_precision != "float32" for table in config.tables)
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(key, old, new) of each value that differs between two `description`s."""
-    before = {
-        **_flat(_config_of(old["config"])),
-        **_by_slot(_slots_of(old["slots"])),
-    }
-    after = {**_flat(new["config"]), **_by_slot(new["slots"])}
-    spaces = {fields.get("data.key_space") for fields in (before, after)}
-    if spaces == {KeySpace.SHARED.value}:
-        for fields in (before, after):  # `shares` has no effect with a shared key space
-            for key, value in fields.items():
-                if key.startswith("slots.yaml ") and isinstance(value, dict):
-                    fields[key] = {**value, "shares": None}
-    for key in dict.fromkeys([*before, *after]):
-        if before.get(key) != after.get(key):
-            yield key, before.get(key), after.get(key)
-
-
-def _config_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored config, with defaults for the keys that did not exist when it was stored."""
-    try:
-        return read_stored(stored).model_dump(mode="json")
-    except ValidationError:
-        return stored
-
-
-def _slots_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        return Slots.model_validate(stored, strict=False).model_dump(mode="json")
-    except ValidationError:
-        return stored
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        key = prefix + name
-        flat |= _flat(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
-    return flat
-
-
-def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
-    listed = slots["slots"]
-    others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
-    names = {_ORDER: [slot["name"] for slot in listed]}
-    return {**others, **names, **{f"slots.yaml {slot['name']}": slot for slot in listed}}
-
-
-def _as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
-    """One line per difference. Slots that exist on one side only share a line.
-
-    A config for other data may have no slot in common with the run.
-    """
-    lines, gone, added = [], [], []
-    for key, old, new in wrong:
-        if key == _ORDER and _in_both(old, new) == _in_both(new, old):
-            continue  # only slots were added or removed, and other lines list those
-        slot = key.removeprefix("slots.yaml ")
-        if slot != key and isinstance(old, dict) and new is None:
-            gone.append(slot)
-        elif slot != key and isinstance(new, dict) and old is None:
-            added.append(slot)
-        else:
-            lines.append(f"{key}: was {_show(old)}, now {_show(new)}")
-    if gone:
-        lines.append(f"slots.yaml {', '.join(gone)}: no longer there")
-    if added:
-        lines.append(f"slots.yaml {', '.join(added)}: new")
-    return lines
-
-
-def _in_both(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    return [name for name in names if name in others]
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:97]} … {text[-97:]}"
-
-
-def _size(file: str) -> int | None:
-    """Bytes of a local file; None if it is missing or remote."""
-    try:
-        return None if "://" in file else os.stat(file).st_size
-    except OSError:
-        return None
-
-
-def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
+def _keep_lines(run_dir: Path, passes: int) -> Lines:
     """Read the lines of metrics.jsonl up to a pass; remove all others from the file.
 
     Torn and repeated lines are removed too.
     """
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
-        return Lines(config.alerts.window_passes)
+        return Lines(WINDOW_PASSES)
     lines = [*_lines_of(path, passes).values()]
     wanted = "".join(json.dumps(line) + "\n" for line in lines)
     if wanted != path.read_text(errors="replace"):
@@ -448,7 +329,7 @@ def _keep_lines(run_dir: Path, passes: int, config: Config) -> Lines:
             temporary.rename(path)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-    return Lines(config.alerts.window_passes, lines)
+    return Lines(WINDOW_PASSES, lines)
 
 
 def _lines_of(path: Path, passes: int) -> dict[int, dict[str, Any]]:

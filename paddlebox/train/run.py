@@ -23,12 +23,14 @@ from typing import Any, TypeVar
 
 from paddlebox import _native, heartbeat
 from paddlebox.config import Config, Slots
-from paddlebox.data.reader import expand
+from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table_set import TableSet
-from paddlebox.train import adopt_stores, coordination, pass_line, recovery, repeats, resume
+from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
+from paddlebox.train.common_passes import agreed_passes
+from paddlebox.train.config_changes import description
 from paddlebox.train.hooks.alerts import Alerts
 from paddlebox.train.hooks.copy import Copy
 from paddlebox.train.hooks.evaluate import Evaluate
@@ -38,7 +40,6 @@ from paddlebox.train.hooks.publish import Publish
 from paddlebox.train.hooks.save import Save
 from paddlebox.train.hooks.scalars import Scalars
 from paddlebox.train.hooks.trace import Trace
-from paddlebox.train.init_from import Source, check_same_source, find_source, init_from, write_slots
 from paddlebox.train.observe import write_environment
 from paddlebox.train.opening import (
     create_dataset,
@@ -46,21 +47,29 @@ from paddlebox.train.opening import (
     open_table,
     read_slots,
     threads_of,
+    warn_of_idle,
     warn_of_unshared,
     warn_of_zeros,
 )
 from paddlebox.train.pass_loop import PassLoop
 from paddlebox.train.phases import Runners
 from paddlebox.train.resume import ResumePoint
-from paddlebox.train.run_dir import make_run_dir, summary_of, write_json
+from paddlebox.train.run_dir import (
+    copies_of,
+    make_run_dir,
+    own_dir,
+    summary_of,
+    write_json,
+    write_slots,
+)
 from paddlebox.train.settle import settled, warn_of_few_steps
-from paddlebox.train.stream import Passes
-from paddlebox.train.stream_of_ranks import passes_of
+from paddlebox.train.stream import Passes, passes_of
 from paddlebox.train.training import Training
+from paddlebox.train.warm_start.source import Source, check_same_source, find_source
+from paddlebox.train.warm_start.start import init_from
 
 log = logging.getLogger("paddlebox")
 
-_ALONE = World()
 H = TypeVar("H", bound=Hook | None)
 
 
@@ -71,7 +80,7 @@ class _Resumed:
     config: Config  # complete: `settled` has chosen the values that the user left open
     slots: Slots
     run_dir: Path  # of this rank
-    world: World
+    world: Coordinator
     passes: Passes
     source: Source | None  # the run to take the first rows from
     point: ResumePoint
@@ -86,7 +95,7 @@ def train(
     back_to: str = "",
     fresh: bool = False,
     skip: Sequence[str] = (),
-    world: World = _ALONE,
+    world: Coordinator = ONE_RANK,
 ) -> dict[str, Any]:
     """Train the passes of the config that the run dir has not committed yet.
 
@@ -94,28 +103,27 @@ def train(
 
     Args:
         config: the config of the run.
-        run_dir: the run dir; with several ranks, that of the first rank.
+        run_dir: the run dir; with several ranks, the run dir of the first rank.
         source: RUN or RUN@VERSION: another run whose rows and dense parameters this run starts
             with (docs/warm_start.md).
         back_to: a version to go back to first, as `find_version` takes it.
         fresh: move the existing run dir aside and start from nothing.
         skip: patterns of files to leave out of all passes that are not trained yet.
-        world: the ranks that train together (train/coordination.py). Every rank calls `train`.
+        world: the ranks that train together. Every rank calls `train`.
 
     Returns: the contents of summary.json.
 
     Raises:
         PaddleBoxError: a subclass that says what went wrong. The store is at its last commit.
     """
-    coordination.check_config(config, world, back_to)
-    recovery.is_on(config, world)  # raises if these ranks cannot do partial recovery
-    folder = config.trainer.visualdl  # checked before anything is written: it may be missing
+    world.check_config(config, back_to)
+    folder = config.trainer.visualdl  # fail before anything is written if VisualDL is missing
     scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None
     run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world)
     summary = _summary_if_done(run)
     if summary is None:
         evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
-        tests = expand(evaluated, config.data.retries)
+        tests = expand(evaluated)
         _prepare(run)
         summary = _train(run, tests, scalars)
         write_json(run.run_dir / "summary.json", summary)
@@ -132,7 +140,7 @@ class _Start:
     skip: Sequence[str]
 
 
-def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resumed:
+def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) -> _Resumed:
     """Find the resume point of the run and complete its config."""
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
@@ -141,7 +149,7 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resu
         resume.move_aside(run_dir)
     world.wait("fresh")
     adopt_stores.take_over(run_dir, config, world, start.back_to)
-    run_dir = coordination.own_dir(run_dir, world)
+    run_dir = own_dir(run_dir, world.rank)
     config = settled(
         config,
         slots,
@@ -164,12 +172,12 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: World) -> _Resu
 
 
 def _resume_point(
-    run_dir: Path, config: Config, slots: Slots, passes: Passes, start: _Start, world: World
+    run_dir: Path, config: Config, slots: Slots, passes: Passes, start: _Start, world: Coordinator
 ) -> tuple[ResumePoint, recovery.Recovered | None]:
     """The resume point that all ranks agree on, with the files that any rank leaves out."""
-    if world.alone:
+    if world.size == 1:  # nothing to agree on
         return passes.resume(run_dir, config, slots, start.back_to, start.skip), None
-    recovers, recovered = recovery.is_on(config, world), None
+    recovers, recovered = config.checkpoint.partial_recovery, None
     if not recovers:
         recovery.forget(run_dir)
     point = passes.resume(run_dir, config, slots, start.back_to)
@@ -177,9 +185,12 @@ def _resume_point(
         recovered = recovery.agree(run_dir, config, point.record, world)
         if recovered is not None:
             point = passes.resume(run_dir, config, slots)
-    if coordination.agreed_passes(run_dir, point.passes, world) != point.passes:
+    if agreed_passes(run_dir, point.passes, world) != point.passes:
         point = passes.resume(run_dir, config, slots)
-    known = coordination.known_to_any(point.skipped, world)
+    # A rank may have died before it stored its list of files that are left out.
+    known: dict[str, int] = {}
+    for skipped in world.gather("skipped", point.skipped):
+        known |= skipped
     if start.skip or known != point.skipped:
         point = passes.resume(run_dir, config, slots, skip=start.skip, known=known)
     return point, recovered
@@ -190,7 +201,7 @@ def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
     point = run.point
     head = point.record.version if point.record is not None else 0
     summary = summary_of(run.run_dir, point.passes, head) if run.passes.are_done() else None
-    if not coordination.is_true_of_all(summary is not None, run.world):
+    if not run.world.all("summary", summary is not None):
         return None
     log.info("%s: all %d passes are committed: nothing new to train", run.run_dir, point.passes)
     return summary
@@ -208,7 +219,7 @@ def _prepare(run: _Resumed) -> None:
         if point.plan and not point.passes:
             warn_of_zeros(config, run.slots, point.plan[0].files[0])
     left = [planned.files for planned in point.plan[point.passes :]]
-    coordination.warn_of_idle(left, run.world)
+    warn_of_idle(left, run.world)
 
 
 def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict[str, Any]:
@@ -228,13 +239,13 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         _open(stack, scalars)
         table = open_table(config, store, slots=run.slots, world=world)
         stack.enter_context(table)
-        copies = coordination.copies_of(config, world.rank)
+        copies = copies_of(config, world.rank)
         copy = _open(stack, Copy(config, table, store, world) if copies else None)
-        stack.enter_context(_ended_passes_committed(table, world))
+        stack.enter_context(_ended_passes_committed(table))
         alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
         stack.enter_context(alerts)
         publish = _open(stack, _publish(run, alerts))
-        saved = publish.saved if publish is not None else lambda _: None
+        saved = publish.saved if publish is not None else lambda: None
         save = _open(stack, Save(config, table, saved) if config.save.out else None)
         training = _open_training(run, table)
         training.dataset.tracer = trace.tracer if trace is not None else None
@@ -273,12 +284,12 @@ def _open_training(run: _Resumed, table: TableSet) -> Training:
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
     described: dict[str, Any] = {
-        "config": resume.description(config, slots),
+        "config": description(config, slots),
         "config_hash": config.fingerprint(),
     }
-    kept_from = table if recovery.is_on(config, world) else None
-    rescue = recovery.Rescue(kept_from, runners, world, described, run.recovered)
-    world.wait("opened")  # every rank has a store now; a rank that has none later has lost it
+    recovers = config.checkpoint.partial_recovery and world.size > 1
+    rescue = recovery.Rescue(table if recovers else None, runners, world, described, run.recovered)
+    world.wait("opened")  # every rank has a store now; if one is missing later, it was lost
     if run.source is not None and table.head is None:
         init_from(run.source, config, slots, table, runners, run.run_dir)
     if table.head is not None and table.head.dense:
@@ -341,7 +352,7 @@ def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any
         "seconds": seconds,
         "last_pass": lines.last or None,
         "store": table.counters(),
-        "written_a_day": pass_line.wear(config, table, seconds),
+        "written_a_day": {"bytes": pass_line.written_a_day(table, seconds)},
         "sparse_digest": table.digest(),
         "dense_digest": dense_digest(training.runners.dense_state()),
         "config_hash": config.fingerprint(),
@@ -349,14 +360,14 @@ def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any
 
 
 @contextmanager
-def _ended_passes_committed(table: TableSet, world: World) -> Iterator[None]:
+def _ended_passes_committed(table: TableSet) -> Iterator[None]:
     """If an error ends the run, commit the passes that ended before it."""
     try:
         yield
     except BaseException:
-        if coordination.commits_alone(world):
+        if table.world.commits_alone:
             try:
                 table.commit_ended()
-            except PaddleBoxError as wrong:  # the error that ended the run is the one to raise
+            except PaddleBoxError as wrong:  # raise the error that ended the run instead
                 log.error("passes that had ended are not committed: %s", wrong)
         raise

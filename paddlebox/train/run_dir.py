@@ -1,4 +1,4 @@
-"""Creates a run dir and writes its JSON files (run.py lists them)."""
+"""Finds and creates run dirs, and writes their JSON files (run.py lists them)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config
+from paddlebox.config import Config, Slots
 from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.store.files import write_durably
+from paddlebox.store.run_config import SLOTS_FILE
 
 
 def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | None:
@@ -22,7 +24,7 @@ def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | Non
         passes: number of committed passes.
         version: the newest version of the store.
 
-    Returns: the summary, or None if there is none for so many passes.
+    Returns: the summary, or None if there is none for this number of passes.
 
     Raises:
         StoreError: the file cannot be updated.
@@ -37,6 +39,33 @@ def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | Non
         summary["version"] = version
         write_json(run_dir / "summary.json", summary)
     return dict(summary)
+
+
+def dir_of(run_dir: Path, rank: int) -> Path:
+    """The run dir of a rank. run_dir: the run dir of the first rank."""
+    return run_dir if rank == 0 else run_dir / "ranks" / str(rank)
+
+
+def own_dir(run_dir: Path, rank: int) -> Path:
+    """`dir_of` this rank. Creates its parent folders.
+
+    Raises:
+        StoreError: a folder cannot be created.
+    """
+    own = dir_of(run_dir, rank)
+    try:
+        if rank > 0:
+            for folder in (run_dir, own.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
+    return own
+
+
+def copies_of(config: Config, rank: int) -> str:
+    """URI of the copies of a rank's commits; empty if there are none."""
+    uri = config.checkpoint.copy_to.rstrip("/")
+    return f"{uri}/ranks/{rank}" if uri and rank > 0 else uri
 
 
 def make_run_dir(run_dir: Path, config: Config) -> None:
@@ -55,6 +84,12 @@ def make_run_dir(run_dir: Path, config: Config) -> None:
             f"{run_dir}: cannot be used as a run dir: {error.strerror}; expected a folder that can "
             "be created and written to: choose another --run-dir"
         ) from error
+
+
+def write_slots(run_dir: Path, slots: Slots) -> None:
+    """Write the slots of a run to its run dir, because the file data.slots may change later."""
+    text = json.dumps(slots.model_dump(mode="json"), indent=1)
+    write_durably(str(run_dir / SLOTS_FILE), text.encode())
 
 
 def append_json(path: Path, value: Any) -> None:

@@ -1,6 +1,6 @@
 """Runners: a zoo model as a static program (PIR or old IR) or as a dygraph layer.
 
-`trainer.program` chooses one of the three. All give the same steps and the same dense state.
+`trainer.program` chooses one of the three. All compute the same steps and the same dense state.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, Program, Slots
-from paddlebox.config.ranks import DenseSync
 from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.hbm_place import check_place
 from paddlebox.train.averaging import Averaged
 from paddlebox.train.dygraph_runner import DygraphRunner
@@ -38,7 +37,7 @@ class Runner(Protocol):
         """Run forward on a batch. Returns the mean loss and the logits (B, T) float32."""
 
     def finish_pass(self) -> None:
-        """Exchange what ranks still hold back, after the last step and before the commit.
+        """Exchange what ranks have not sent yet, after the last step and before the commit.
 
         Every rank calls it.
         """
@@ -58,36 +57,36 @@ class Runner(Protocol):
         """
 
 
-def build_runner(config: Config, slots: Slots, world: World | None = None) -> Runner:
+def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> Runner:
     """Build the model of a config as `trainer.program` says. Seeds Paddle with `config.seed`.
 
     Args:
         config: the config of the run, or of one phase.
         slots: its slots.
-        world: the ranks that train the model together; None: one rank.
+        world: the ranks that train the model together.
 
     Raises:
         ConfigError: an old-IR program on several ranks; `optimizer.averaging` together with
-            `ranks.dense: average`; or rows on a GPU that this machine or build does not have.
+            `ranks.sync_weight_step`; or rows on a GPU that this machine or build does not have.
     """
-    ranks, decay = world.size if world is not None else 1, config.optimizer.averaging
+    decay = config.optimizer.averaging
     check_place(config.hbm.place)
-    if ranks > 1 and decay and config.ranks.dense is DenseSync.AVERAGE:
+    if world.size > 1 and decay and config.ranks.sync_weight_step:
         raise ConfigError(
-            "optimizer.averaging with ranks.dense: average: between two averages over the ranks "
-            "each has parameters of its own; choose one of them"
+            "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "
+            "each rank has its own parameters; use only one of these options"
         )
-    runner = _build_runner(config, slots, world, ranks)
+    runner = _build_runner(config, slots, world)
     return Averaged(runner, decay) if decay else runner
 
 
-def _build_runner(config: Config, slots: Slots, world: World | None, ranks: int) -> RankedRunner:
+def _build_runner(config: Config, slots: Slots, world: Coordinator) -> RankedRunner:
     paddle.seed(config.seed)
     if config.trainer.program is Program.DYGRAPH:
         return DygraphRunner(config, slots, world)
-    if ranks > 1 and config.trainer.program is not Program.PIR:
+    if world.size > 1 and config.trainer.program is not Program.PIR:
         raise ConfigError(
-            f"trainer.program {config.trainer.program.value} with {ranks} ranks: Paddle's "
+            f"trainer.program {config.trainer.program.value} with {world.size} ranks: Paddle's "
             "all-reduce does not build in the old IR on a CPU; use pir or dygraph"
         )
     return StaticRunner(config, slots, world)

@@ -1,41 +1,38 @@
 """Chooses values that a config leaves open, once, when a run begins.
 
-A new run chooses them from its model and the number of its rows and slots, alike on all ranks. Each
-commit stores them as if the config had named them. A run with commits uses its stored values for
-all keys that its config does not name.
+A new run chooses them from its model and the number of its rows and slots. All ranks choose the
+same values. Each commit stores them as if the config had named them. A run with commits uses its
+stored values for all keys that its config does not name.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
-from paddlebox.config.ranks import DenseSync
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
 from paddlebox.config.zoo import AnyModelConfig
 from paddlebox.data.rows import count_rows, dense_scales
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.run_config import stored_config
 from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 
-_ALONE = World()
 
 # Chosen with benchmarks/defaults.py (docs/results.md).
-_BATCH_SIZES = (  # (least training rows of a rank, batch size)
+_BATCH_SIZES = (  # (fewest training rows of a rank, batch size)
     *((1_000_000, 512), (400_000, 256), (50_000, 128)),
     *((25_000, 64), (0, 32)),
 )
 _UNCOUNTED = 512  # if rows cannot be counted: streams of hours, and files read by a command
 # Bounds of the learning rate of embed_w. The embed_w of each slot in an instance adds to the logit,
-# so the fewer slots, the higher the rate. Models without a network get the upper bound.
+# so a model with fewer slots gets a higher rate. Models without a network get the upper bound.
 _RATES = (0.05, 0.2)
 _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
@@ -51,7 +48,7 @@ def settled(
     slots: Slots,
     run_dir: Path,
     plan: Sequence[PlannedPass],
-    world: World,
+    world: Coordinator,
     *,
     back_to: str = "",
     source: Mapping[str, Any] | None = None,
@@ -72,8 +69,7 @@ def settled(
         StoreError: the version `back_to` does not exist.
         ConfigError: this release cannot read a stored value.
     """
-    mine = json.dumps(stored_config(run_dir, back_to)).encode()
-    found = [json.loads(text) for text in world.gather("stored config", mine)]
+    found = world.gather("stored config", stored_config(run_dir, back_to))
     stored = next((one for one in found if one), None)
     if stored is not None:
         return with_stored(config, stored, f"{run_dir}: config")
@@ -83,7 +79,7 @@ def settled(
 
 
 def chosen(
-    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World = _ALONE
+    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: Coordinator = ONE_RANK
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. Logs what it chose.
 
@@ -129,12 +125,12 @@ def warn_of_few_steps(config: Config, lines: Lines) -> None:
 
 
 def batch_size_for(rows: int) -> int:
-    """The batch size that `auto` stands for. rows: of a rank in an epoch."""
+    """The batch size that `auto` stands for. rows: training rows of a rank in an epoch."""
     return next(size for least, size in _BATCH_SIZES if rows >= least)
 
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with key_space, use_cvm and dense_scale of another run, unless it names them.
+    """The config with the key_space, use_cvm and dense_scale of another run, unless it names them.
 
     The rows and layers of the other run have no meaning with other values.
     """
@@ -197,7 +193,7 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
         optimizer = optimizer.model_copy(update={"learning_rate": rate})
         reasons.append(f"optimizer.learning_rate {rate} (model {config.model.type.value})")
     phases = config.phases
-    if config.ranks.dense is DenseSync.AVERAGE:  # each rank has parameters of its own
+    if config.ranks.sync_weight_step:  # each rank has parameters of its own
         optimizer = _not_averaged(optimizer, "optimizer", reasons)
         phases = {
             name: phase.model_copy(
@@ -217,7 +213,11 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
 
 
 def _scaled(
-    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: World, reasons: list[str]
+    config: Config,
+    slots: Slots,
+    plan: Sequence[PlannedPass],
+    world: Coordinator,
+    reasons: list[str],
 ) -> Config:
     """The config with computed values in place of `dense_scale: auto`."""
     models = [config.model, *(phase.model for phase in config.phases.values())]
@@ -227,8 +227,8 @@ def _scaled(
     if plan and not (config.data.pipe_command or config.data.parser):
         mine = world.rank == 0
         found = dense_scales(plan[0].files, config, slots, _SCALED_ROWS) if mine else ()
-        first = world.gather("dense scales", json.dumps(found).encode())[0]
-        scales = tuple((mean, deviation) for mean, deviation in json.loads(first))
+        first = world.first("dense scales", found)
+        scales = tuple((mean, deviation) for mean, deviation in first)
     if scales:
         reasons.append(f"model.dense_scale of {len(scales)} dense features")
 
@@ -249,7 +249,7 @@ def _scaled(
 def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> OptimizerConfig:
     if not optimizer.averaging or "averaging" in optimizer.model_fields_set:
         return optimizer
-    reasons.append(f"{key}.averaging 0 (ranks.dense: average)")
+    reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
     return optimizer.model_copy(update={"averaging": 0.0})
 
 
@@ -276,13 +276,13 @@ def _chosen_table(
 
 
 def _rows_of_all(
-    config: Config, plan: Sequence[PlannedPass], world: World
+    config: Config, plan: Sequence[PlannedPass], world: Coordinator
 ) -> tuple[int | None, str]:
     """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:
         return None, "the rows cannot be counted in advance"
     mine = _rows(config, plan) if world.rank == 0 else 0
-    rows = int(world.gather("rows", str(mine).encode())[0])
+    rows = int(world.first("rows", mine))
     return rows, f"{'at least' if rows >= _BATCH_SIZES[0][0] else 'about'} {rows} training rows"
 
 

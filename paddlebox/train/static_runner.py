@@ -11,9 +11,9 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed, packed
-from paddlebox.ranks import World
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import Average, TopK
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.program import (
     RANK_OFFSET,
     check_same,
@@ -45,9 +45,9 @@ class _OnHost:
 
 
 class StaticRunner(RankedRunner):
-    """Runs one program to train and one to evaluate; top-k adds a third that updates."""
+    """Runs one program to train and one to evaluate; top-k adds a third one for updates."""
 
-    def __init__(self, config: Config, slots: Slots, world: World | None) -> None:
+    def __init__(self, config: Config, slots: Slots, world: Coordinator) -> None:
         super().__init__(config, world)
         paddle.enable_static()
         self._place = place_of(config)
@@ -155,7 +155,7 @@ class StaticRunner(RankedRunner):
         check_same(expected, state)
         for name in expected:
             if name.startswith(RATE):
-                continue  # it comes from the config, where it may have changed
+                continue  # the rate comes from the config, where it may have changed
             self._scope.find_var(name).get_tensor().set(state[name], self._place)
 
     def parameters(self) -> dict[str, np.ndarray]:

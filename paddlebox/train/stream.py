@@ -3,6 +3,10 @@
 A stream keeps no list of trained hours. The newest commit records the hour of its pass, and the
 next pass is the hour after it. So you may delete logs that were trained, and a run that is years
 old starts as fast as a new one.
+
+Whether an hour is complete, late or missing depends on a clock and on the state of the file system
+at that moment, so two ranks could come to different results. Only the first rank looks at the log.
+It sends each pass with its files and their sizes to the others.
 """
 
 from __future__ import annotations
@@ -12,29 +16,34 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.hours import Hour, end_of, hour_at, moment, zone_of
-from paddlebox.data.hours import Log, look, rewritten, sizes
+from paddlebox.data.file_state import FileState, changed, states_of
+from paddlebox.data.hours import Log, look
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.manifest import VersionRecord
 from paddlebox.train import resume
-from paddlebox.train.plan import PlannedPass
+from paddlebox.train.plan import PlannedPass, plan_passes
 
 log = logging.getLogger("paddlebox")
 
 _WATCHED_HOURS = 48  # trained or left-out hours to check for later changes
 _PROBED_HOURS = 200  # hours to search before data.path_template is considered wrong
 _SAID_EVERY_S = 600.0  # between log lines while waiting for an hour
+_MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # between two looks for an hour
+MAX_MISSING_HOURS = 24  # in a row; more of them stop a run
 
 
 class Passes(Protocol):
     """The passes that a run still has to train, in order."""
 
-    told: Callable[[str], None]  # called at each look with what the run waits for
+    told: Callable[[str], None]  # called at each look for an hour, with what the run waits for
     listed: Sequence[PlannedPass]  # all passes, from the first; empty for a stream
 
     def resume(
@@ -58,7 +67,7 @@ class Passes(Protocol):
         """Wait for the next pass and take it. Returns None if no pass is left."""
 
     def hash_of(self, planned: PlannedPass) -> str:
-        """`resume.chain` at a pass. Called once per pass, in order."""
+        """The hash that `resume.chain` gives a pass. Called once per pass, in order."""
 
 
 class Listed:
@@ -103,12 +112,17 @@ class Hourly:
     """One pass per hour of `data.path_template`.
 
     An hour is taken once it is over by the clock and its files are complete. Otherwise the run
-    waits for it until `data.late_s` after its end, and at least `data.late_s` by a monotonic clock
-    since it became the next hour. Then `data.missing_hour` decides. That decision is stored with
-    the next pass; a run that is killed before that looks at the hour again.
+    waits until two times have passed: `data.late_s` since the end of the hour, and `data.late_s`,
+    by a monotonic clock, since it became the next hour. Then `data.missing_hour` decides. The
+    decision is stored with the next pass. A run that is killed before that decides again.
+
+    All ranks call the same methods in the same order. While the first rank waits for an hour, it
+    sends a message each time it looks for the files. So every rank notices within seconds if
+    another rank is gone.
 
     Args:
         config: the config of the run.
+        world: the ranks.
         clock: `time.time`, or a replacement in tests.
         steady: `time.monotonic`, or a replacement.
         sleep: `time.sleep`, or a replacement.
@@ -119,11 +133,13 @@ class Hourly:
     def __init__(
         self,
         config: Config,
+        world: Coordinator = ONE_RANK,
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._world, self._looks = world, world.rank == 0
         self._data = config.data
         self._zone = zone_of(self._data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
@@ -132,13 +148,14 @@ class Hourly:
         self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
         self._next = self._first
         self._number = 1  # of the next pass
-        self._plan = ""  # `resume.chain` at the last pass that was hashed
+        self._plan = ""  # hash of the last pass, from `resume.chain`
         self._skipped: dict[str, int] = {}
         self._missing: list[Hour] = []  # hours left out since the last pass
-        self._since: float | None = None  # when the next hour became the next one
+        self._since: float | None = None  # when `_next` became the next hour
         self._said = 0.0  # when the last log line about waiting was written; 0: not yet
-        self._trained: deque[dict[str, int]] = deque(maxlen=_WATCHED_HOURS)  # file -> bytes
+        self._trained: deque[dict[str, FileState]] = deque(maxlen=_WATCHED_HOURS)
         self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
+        self._warned = False  # of an hour with fewer files than ranks
         self.told: Callable[[str], None] = lambda _: None
 
     # ---- resume
@@ -158,7 +175,8 @@ class Hourly:
             del skipped
             done = self._go_to(run_dir, record)
             trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            present = [PlannedPass(0, 1, fs) for fs in self._present_files()] if skip else []
+            found = self._from_first(self._present_files() if self._looks else None) if skip else []
+            present = [PlannedPass(0, 1, files) for files in found]
             return trained + present, [self._plan] * done
 
         point = resume.resume_at(run_dir, config, slots, known_from, back_to, skip, known)
@@ -189,9 +207,7 @@ class Hourly:
                 f"the hours in between would be left out; name {self._next.name} or an earlier one"
             )
         self._number, self._plan = done + 1, record.cursor["plan"]
-        files = json.loads(record.cursor["line"])["files"]
-        known = zip(files, record.cursor.get("bytes", []), strict=False)
-        self._trained.append({file: size for file, size in known if size is not None})
+        self._trained.append(resume.trained_files(record.cursor))
         return done
 
     def _present_files(self) -> list[Sequence[str]]:
@@ -199,7 +215,7 @@ class Hourly:
         found: list[Sequence[str]] = []
         hour = self._next
         while not self._at_end(hour) and hour.end.timestamp() <= self._clock():
-            if files := look(self._data, hour, self._data.retries).files:
+            if files := look(self._data, hour).files:
                 found.append(files)
             hour = hour_at(self._data.path_template, hour.end)
         return found
@@ -214,13 +230,46 @@ class Hourly:
     # ---- the next pass
 
     def ready(self) -> PlannedPass | None:
-        """Take the next pass without waiting. A missing hour is not given up here."""
+        return self._agree(self._take_ready() if self._looks else None)
+
+    def wait(self) -> PlannedPass | None:
+        return self._agree(self._wait_for_next() if self._looks else None)
+
+    def _agree(self, found: PlannedPass | None) -> PlannedPass | None:
+        """The pass that the first rank found. found: on the first rank, that pass; else None."""
+        message = self._from_first({"pass": asdict(found) if found is not None else None})
+        while "waits" in message:
+            self.told(message["waits"])
+            message = self._from_first(None)
+        if self._looks or message["pass"] is None:
+            self._warn_of_few(found)
+            return found
+        return PlannedPass(**message["pass"])
+
+    def _from_first(self, what: Any) -> Any:
+        """The value of the first rank."""
+        return self._world.first("hours", what)
+
+    def _warn_of_few(self, found: PlannedPass | None) -> None:
+        if found is None or len(found.files) >= self._world.size or self._warned:
+            return
+        self._warned = True
+        log.warning(
+            "hour %s has %d files, and there are %d ranks: a rank without a file trains nothing "
+            "and only serves its rows; write each hour into more files, of similar size",
+            found.hour,
+            len(found.files),
+            self._world.size,
+        )
+
+    def _take_ready(self) -> PlannedPass | None:
+        """Take the next pass without waiting. It never gives up a missing hour."""
         while not self._at_end(self._next) and (found := self._look()).files:
             if (planned := self._take(found)) is not None:
                 return planned
         return None
 
-    def wait(self) -> PlannedPass | None:
+    def _wait_for_next(self) -> PlannedPass | None:
         self._warn_of_changes()
         while not self._at_end(self._next):
             found = self._look()
@@ -231,8 +280,14 @@ class Hourly:
                 self._leave_out(found)
             else:
                 self._say(found)
-                self._sleep(self._data.poll_s)
+                self._sleep(self._pause())
         return None
+
+    def _pause(self) -> float:
+        """Seconds until the next look; they grow with the time that the run has waited."""
+        assert self._since is not None
+        waited = self._steady() - self._since
+        return min(MAX_PAUSE_S, max(_MIN_PAUSE_S, waited / 4))
 
     def _at_end(self, hour: Hour) -> bool:
         return self._until is not None and hour.begin >= self._until
@@ -244,7 +299,7 @@ class Hourly:
         ahead = self._next.end.timestamp() - self._clock()
         if ahead > 0:
             return Log(why=f"it is over in {ahead:.0f} s by this clock")
-        return look(self._data, self._next, self._data.retries)
+        return look(self._data, self._next)
 
     def _take(self, found: Log) -> PlannedPass | None:
         """Make a pass of the next hour; None if all of its files are left out."""
@@ -255,7 +310,7 @@ class Hourly:
             return None
         self._number += 1
         missing, self._missing = self._missing, []
-        known = sizes(tuple(files))
+        known = states_of(files)
         self._trained.append(known)
         return PlannedPass(
             number,
@@ -265,7 +320,7 @@ class Hourly:
             hour.name,
             [m.name for m in missing],
             found.written_at,
-            [known.get(file, 0) for file in files],
+            [known[file].bytes if file in known else 0 for file in files],
         )
 
     def _go_on(self) -> None:
@@ -292,12 +347,12 @@ class Hourly:
         for _ in range(_PROBED_HOURS):
             if self._at_end(hour) or hour.end.timestamp() > self._clock():
                 break
-            if look(self._data, hour, self._data.retries).files:
+            if look(self._data, hour).files:
                 return
             hour = hour_at(self._data.path_template, hour.end)
         raise DataError(
             f"data.path_template {self._data.path_template!r}: no hour from {self._next.name} on "
-            f"is there; of the first, {found.why}: check the template, data.from_hour, "
+            f"is complete; for the first, {found.why}: check the template, data.from_hour, "
             "data.ready_marker and data.time_zone"
         )
 
@@ -310,11 +365,10 @@ class Hourly:
         what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
         if self._data.missing_hour == "stop":
             raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
-        if len(self._missing) >= self._data.max_missing_hours:
+        if len(self._missing) >= MAX_MISSING_HOURS:
             raise DataError(
                 f"{what}; so are the {len(self._missing)} before it, expected at most "
-                f"{self._data.max_missing_hours} in a row (data.max_missing_hours): check the "
-                "logs and this machine's clock"
+                f"{MAX_MISSING_HOURS} in a row: check the logs and this machine's clock"
             )
         log.warning("%s; it is left out (data.missing_hour: skip)", what)
         self._missing.append(self._next)
@@ -323,32 +377,34 @@ class Hourly:
 
     def _say(self, found: Log) -> None:
         text = f"hour {self._next.name}: waits, {found.why}"
-        self._report_wait(text)
+        self.told(text)
+        self._from_first({"waits": text})
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:
             late = self._clock() - self._next.end.timestamp() > self._data.late_s
             log.log(logging.WARNING if late else logging.INFO, "%s", text)
             self._said = now
 
-    def _report_wait(self, text: str) -> None:
-        self.told(text)
-
     def _warn_of_changes(self) -> None:
         """Warn if files of trained hours changed, or left-out hours arrived.
 
-        It checks the last `_WATCHED_HOURS` of each that this process trained or left out.
+        It checks the last `_WATCHED_HOURS` hours that this process trained, and as many left out.
         """
         for at, before in enumerate(self._trained):
-            changed = rewritten(before)
-            for file, size in changed.items():
-                log.warning(
-                    "%s had %d bytes when it was trained, and has %d now: it is not read again",
-                    file,
-                    before[file],
-                    size,
-                )
-            self._trained[at] = before | changed
+            others = changed(before)
+            for file, now in others.items():
+                log.warning("%s %s: it is not read again", file, before[file].change_to(now))
+            self._trained[at] = before | others
         for hour in [*self._left_out]:
-            if files := look(self._data, hour, self._data.retries).files:
+            if files := look(self._data, hour).files:
                 log.warning("hour %s came after it was left out: %s", hour.name, ", ".join(files))
                 self._left_out.remove(hour)
+
+
+def passes_of(config: Config, world: Coordinator) -> Passes:
+    """The source of passes for a config.
+
+    Raises:
+        DataError: a file or pattern of `data.train_files` is missing; the error names it.
+    """
+    return Hourly(config, world) if config.data.path_template else Listed(plan_passes(config))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from paddlebox.config import Config, Slots
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.phases import Runners
 from paddlebox.train.recovery import Rescue
@@ -18,7 +18,7 @@ class Training:
 
     config: Config
     slots: Slots
-    world: World
+    world: Coordinator
     table: TableSet
     dataset: InMemoryDataset
     runners: Runners

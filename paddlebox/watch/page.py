@@ -75,16 +75,21 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
     measured = figures.get("metrics") or {}
     for name, kind, about, value in (
         ("passes_total", "counter", "Passes trained by this process.", figures["passes"]),
-        ("instances_total", "counter", "Instances of these passes.", figures["instances"]),
+        ("instances_total", "counter", "Instances trained by this process.", figures["instances"]),
         ("alert_commands_failed_total", "counter", "Failed commands.", figures["commands_failed"]),
         ("pass", "gauge", "Number of the last pass.", last.get("pass")),
         ("loss", "gauge", "Loss of the last pass.", last.get("loss")),
         *((name, "gauge", f"{name} of the last pass.", measured.get(name)) for name in _METRICS),
-        ("pass_ended_seconds", "gauge", "Unix time of its end.", figures.get("ended_at")),
+        (
+            "pass_ended_seconds",
+            "gauge",
+            "Unix time of the last end of a pass.",
+            figures.get("ended_at"),
+        ),
         ("free_bytes", "gauge", "Free on the disk of the run dir.", figures.get("free_bytes")),
         ("waits", "gauge", "1 while the run waits for an hour.", int(state == "waits")),
         ("served_pass", "gauge", "Newest pass in publish.file.", served.get("pass")),
-        ("served_lag_seconds", "gauge", "Age of that pass's log then.", served.get("lag_s")),
+        ("served_lag_seconds", "gauge", "Age of its log when served.", served.get("lag_s")),
     ):
         if value is not None:
             yield f"# HELP paddlebox_train_{name} {about}"

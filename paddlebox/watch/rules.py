@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paddlebox.config.alerts import AlertsConfig
+from paddlebox.config.alerts import AlertsConfig, Bounds
 
 # All alerts. docs/runbook.md has a section for each.
 OF_A_PASS = ("auc_drop", "copc", "short_pass", "bad_lines", "missing_hours")
 OF_THE_CLOCK = ("stall", "disk", "serving_lag")
 OTHERS = ("publish", "failed")
+WINDOW_PASSES = 24  # a mean is over this many passes before
 ALERTS = (*OF_A_PASS, *OF_THE_CLOCK, *OTHERS)
 
 
@@ -24,29 +25,14 @@ def of_pass(
         line: the line of metrics.jsonl of the pass.
         before: the lines of the passes before it to compare with.
     """
-    auc, copc = _measured(line, "auc"), _measured(line, "copc")
-    aucs = [found for found in (_measured(other, "auc") for other in before) if found >= 0]
-    usual = _mean(aucs)
-    if config.max_auc_drop and auc >= 0 and usual - auc > config.max_auc_drop:
-        yield (
-            "auc_drop",
-            f"AUC {auc:.6f} is {usual - auc:.6f} below {usual:.6f}, the mean of {len(aucs)} passes "
-            f"before; expected at most {config.max_auc_drop:g} (alerts.max_auc_drop)",
-        )
-    if (config.min_copc and copc < config.min_copc) or (config.max_copc and copc > config.max_copc):
-        yield (
-            "copc",
-            f"COPC {copc:.6f}, expected {config.min_copc:g} to "
-            f"{config.max_copc or math.inf:g} (alerts.min_copc, max_copc)",
-        )
+    yield from of_quality(config, line, before)
     instances = int(line["samples"])
     least = config.min_instances_share * _mean([float(other["samples"]) for other in before])
-    if instances < config.min_instances or instances < least:
-        wanted = max(config.min_instances, math.ceil(least) if least == least else 0)
+    if not instances or instances < least:
+        wanted = max(1, math.ceil(least) if least == least else 1)
         yield (
             "short_pass",
-            f"{instances} instances, expected {wanted} at least (alerts.min_instances, "
-            "min_instances_share)",
+            f"{instances} instances, expected {wanted} at least (alerts.min_instances_share)",
         )
     ratio = line.get("bad_lines", 0) / max(1, line.get("lines", 0))
     if config.max_bad_line_ratio and ratio > config.max_bad_line_ratio:
@@ -56,7 +42,16 @@ def of_pass(
             f"most {config.max_bad_line_ratio:g} (alerts.max_bad_line_ratio)",
         )
     if line.get("missing_hours"):
-        yield "missing_hours", f"hours skipped before it: {', '.join(line['missing_hours'])}"
+        yield "missing_hours", f"hours skipped before the pass: {', '.join(line['missing_hours'])}"
+
+
+def of_quality(
+    bounds: Bounds, line: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """The alerts about the predictions of a pass. Arguments as for `of_pass`."""
+    aucs = [found for found in (_measured(other, "auc") for other in before) if found >= 0]
+    usual = f"the mean of {len(aucs)} passes before"
+    yield from bounds.broken(_measured(line, "auc"), _measured(line, "copc"), _mean(aucs), usual)
 
 
 def of_clock(

@@ -21,16 +21,18 @@ from paddlebox.watch.page import Page, text_of
 
 log = logging.getLogger("paddlebox")
 
+_EVERY_S = 10.0  # between two checks of the clock, each of which writes status.json
+_COMMAND_TIMEOUT_S = 30.0
 _PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
 
 
 class Watch:
     """Watches a run from a thread of its own. Use it as a context manager around the run.
 
-    An alert fires when its condition becomes true, and is resolved when it becomes false. Each of
-    the two is logged once, and passed to alerts.command once. Neither can stop the run. An error
-    that leaves the context fires the alert `failed`, which is not logged, because the caller
-    reports the error.
+    An alert fires when its condition becomes true, and is resolved when the condition becomes
+    false. Both events are logged once, and passed to alerts.command once. No alert can stop the
+    run. An error that leaves the context fires the alert `failed`, which is not logged, because the
+    caller reports the error.
 
     Args:
         lines: the existing lines of metrics.jsonl.
@@ -48,7 +50,7 @@ class Watch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._run_dir, self._clock = config, run_dir, clock
-        self._before = deque(lines, maxlen=config.window_passes)
+        self._before = deque(lines, maxlen=rules.WINDOW_PASSES)
         self._publishes = publishes
         self._lock = threading.Lock()
         self._alerts: dict[str, str] = {}
@@ -90,7 +92,10 @@ class Watch:
 
     def doing(self, state: str, text: str = "") -> None:
         """Set the state, which is "starts", "trains" or "waits", and a text about it."""
+        changed = state != self._doing[0]
         self._doing = (state, text)
+        if changed:
+            self._wake.set()  # writes status.json
 
     def passed(self, line: Mapping[str, Any]) -> None:
         """Report that a pass has ended. line: its line of metrics.jsonl."""
@@ -162,7 +167,7 @@ class Watch:
                 self._command(self._told.popleft())
             if ending:
                 return
-            self._wake.wait(self._config.every_s)
+            self._wake.wait(_EVERY_S)
             self._wake.clear()
 
     def _write(self) -> None:
@@ -218,7 +223,7 @@ class Watch:
                 self._config.command,
                 shell=True,
                 input=json.dumps(alert).encode(),
-                timeout=self._config.command_timeout_s,
+                timeout=_COMMAND_TIMEOUT_S,
                 check=True,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # so that a Ctrl-C does not reach it

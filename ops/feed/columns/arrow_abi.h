@@ -1,5 +1,5 @@
-// The Arrow C data interface, an ABI that is fixed for ever: how pyarrow and others hand over
-// columns without a copy. https://arrow.apache.org/docs/format/CDataInterface.html
+// The Arrow C data interface, a stable ABI by which pyarrow and others pass columns without a copy.
+// https://arrow.apache.org/docs/format/CDataInterface.html
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ArrowArray {
   int64_t offset;
   int64_t n_buffers;
   int64_t n_children;
-  const void** buffers;  // [0] is validity, a bit a value, null when all are valid
+  const void** buffers;  // [0]: validity, one bit per value; a null pointer: all are valid
   struct ArrowArray** children;
   struct ArrowArray* dictionary;
   void (*release)(struct ArrowArray*);

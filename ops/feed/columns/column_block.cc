@@ -43,7 +43,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   first_ = out_->instances;
   out_->labels.resize(first_ + rows_);
   out_->dense.resize((first_ + rows_) * width_);
-  out_->lengths.resize((first_ + rows_) * slots_, 1);  // what single_ slots have
+  out_->lengths.resize((first_ + rows_) * slots_, 1);  // for slots of single_
   std::fill(bad_.begin(), bad_.end(), uint8_t{0});
   reasons_.clear();
   any_bad_ = false;
@@ -108,7 +108,7 @@ bool Block::OneEach(const Column& column, int64_t begin, size_t dense, size_t sp
 
 void Block::Bad(size_t row, const char* format, ...) {
   any_bad_ = true;
-  if (bad_[row]) return;  // one reason a row
+  if (bad_[row]) return;  // one reason per row
   bad_[row] = 1;
   if (out_->first_bad.size() + reasons_.size() >= 2 * kBadRowsKept) return;
   char text[512];
@@ -154,7 +154,7 @@ void Block::Assemble() {
   out_->lengths.resize(good * slots_);
   out_->lines += rows_;
   out_->bad_lines += first_ + rows_ - good;
-  // Columns found them one after the other; a person looks for the first row.
+  // Columns were checked one after the other; readers expect the first rows.
   std::sort(reasons_.begin(), reasons_.end(),
             [](const BadLine& a, const BadLine& b) { return a.line < b.line; });
   for (const BadLine& reason : reasons_) {

@@ -1,4 +1,4 @@
-// The rows of a block on their way from columns to instances.
+// Converts a block of rows from columns to instances.
 #pragma once
 
 #include <cstddef>
@@ -15,65 +15,66 @@
 
 namespace pbx::feed {
 
-constexpr int64_t kBlockRows = 1024;  // their values stay in the cache; 128 and 256 are no faster
-// Short lists are copied whole, without asking how long they are: 1 to 3 values of a slot at random
-// cost a misprediction each, which took half of the time.
+constexpr int64_t kBlockRows = 1024;  // their values fit into the cache; 128 and 256 are no faster
+// For a shorter list, this many values are copied all the same. Copying the exact number costs a
+// branch misprediction per list if lengths vary at random from 1 to 3; these took half of the time.
 constexpr size_t kShort = 4;
 
 class Block {
  public:
   Block(const FeedSchema& schema, ParsedChunk* out);
 
-  // tags: of the schema's TagColumnsRead.
+  // tags: the columns of TagColumnsRead of the schema.
   Status Add(const std::vector<Column>& columns, const std::vector<Column>& tags, int64_t begin,
              int64_t rows);
 
  private:
   __attribute__((format(printf, 3, 4))) void Bad(size_t row, const char* format, ...);
 
-  // Of column_tags.cc.
+  // Defined in column_tags.cc.
   Status TakeTags(const TagColumn& tag, const Column& column);
   std::string_view Digits(const Column& column, int64_t at);
 
-  // Of column_dense.cc.
+  // Defined in column_dense.cc.
   void Labels(const Column& column);
   void Dense(const Column& column, size_t at);
-  // All dense columns at once, of one float each. False where they are not, or one is not finite.
+  // Takes all dense columns at once, if each row of each column has one float. False if not, or if
+  // a float is not finite.
   bool OneFloatEach(const std::vector<Column>& columns, int64_t begin);
-  // Of one number each. False where one is not finite.
+  // Takes a column with one number per row. False if a number is not finite.
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
   bool OneFloatEach(const float* from, size_t at);
-  // Rows with a dense value that is too large are bad, and large ones are noted.
+  // Marks rows with a dense value that is too large as bad, and records large values.
   void CheckLimits();
   template <typename Number>
   void TakeLabels(const Column& column, Number number);
   template <typename Number>
   void TakeDense(const Column& column, size_t at, Number number);
 
-  // Of column_sparse.cc.
+  // Defined in column_sparse.cc.
   Status Sparse(const Column& column, size_t slot);
-  // Of one integer each. False where one is to be left out.
+  // Takes a column with one integer per row. False if an integer must be left out.
   bool OneFeasignEach(const Column& column, size_t slot, int64_t first);
   template <bool per_slot, typename T>
   void Integers(const Column& column, size_t slot, const T* type);
-  // Takes the n values from `first` on in one go. False where one is to be left out.
+  // Takes n values at once, beginning at `first`. False if a value must be left out.
   template <typename T>
   bool Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*);
-  // Room for n values of a slot, and for what a short list is copied with.
+  // Makes room for n values of a slot, and for kShort more.
   void Room(size_t slot, size_t n);
-  // As Integers, value by value: leaves out nulls and zeros, and finds negative ones.
+  // Like Integers, but value by value: leaves out nulls and zeros, and reports negative values.
   template <bool per_slot, typename T>
   void Sift(const Column& column, size_t slot, const T*);
   template <typename Offset>
   Status Strings(const Column& column, size_t slot);
 
-  // A column of one value a row, without asking for each row where its items are. False, with
-  // nothing done that counts, where a value is not one that is taken as it is.
+  // Takes a column with one value per row, without a list of items. False, with no effect, if a
+  // value needs more than a copy.
   bool OneEach(const Column& column, int64_t begin, size_t dense, size_t sparse);
-  // Turns the block's columns into rows; a bad one closes up.
+  // Makes rows of the block's columns, without bad rows.
   void Assemble();
-  // Rows of one feasign a slot, a tile of them at a time: what is written lies in the first cache.
-  // False, and nothing added, where one is 0.
+  // Like Assemble, for rows with one feasign per slot, in tiles that fit into the L1 cache. False,
+  // with nothing added, if a feasign is 0.
   bool AssembleSingles();
   void MoveRow(size_t from, size_t to);
 
@@ -81,27 +82,28 @@ class Block {
   const DenseLimits limits_;
   const TagSpec tag_spec_;
   const std::vector<TagColumn> tags_;
-  std::vector<LineTags> row_tags_;  // of the block
-  std::string digits_;              // of ids that are integers
+  std::vector<LineTags> row_tags_;  // tags of the rows of the block
+  std::string digits_;              // decimal digits of ids that are integers
   const bool per_slot_;
   const size_t slots_;                     // S
-  const std::vector<uint32_t> key_slots_;  // (S) what FeasignInSlot mixes in
+  const std::vector<uint32_t> key_slots_;  // (S) slot argument of FeasignInSlot
   const size_t width_;                     // W
-  size_t rows_ = 0;                        // of the block
-  size_t first_ = 0;                       // instance that the block's first row is
+  size_t rows_ = 0;                        // rows of the block
+  size_t first_ = 0;  // number of the instance that the block's first row becomes
   bool any_bad_ = false;
   std::vector<std::vector<uint64_t>> values_;  // (S) feasigns of the block, row after row
-  std::vector<Items> items_;                   // of the column at hand
-  std::vector<uint8_t> nulls_;                 // of the column at hand
+  std::vector<Items> items_;                   // items of the current column
+  std::vector<uint8_t> nulls_;                 // null rows of the current column
   std::vector<uint8_t> bad_;
   std::vector<BadLine> reasons_;
-  std::vector<uint8_t> single_;  // (S) each row has one feasign; its length is not written
-  // Columns that AssembleSingles looks at while it copies, to read them once; with their slots.
+  std::vector<uint8_t> single_;  // (S) 1: each row has one feasign, and lengths are not written
+  // Columns, with their slots, that AssembleSingles checks while it copies them, so that they are
+  // read only once.
   std::vector<std::pair<const Column*, size_t>> unchecked_;
-  bool floats_taken_ = false;            // by OneFloatEach
-  std::vector<const uint32_t*> floats_;  // (W) where they lie
+  bool floats_taken_ = false;            // OneFloatEach has succeeded
+  std::vector<const uint32_t*> floats_;  // (W) columns of OneFloatEach
   std::vector<uint64_t> tile_;
-  std::vector<const uint64_t*> next_;  // (S) feasigns of the block: in values_, or in the column
+  std::vector<const uint64_t*> next_;  // (S) feasigns of the block, in values_ or in the column
 };
 
 }  // namespace pbx::feed

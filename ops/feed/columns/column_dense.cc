@@ -38,7 +38,7 @@ bool Block::OneNumberEach(const Column& column, int64_t first, size_t at) {
 }
 
 bool Block::OneFloatEach(const float* from, size_t at) {
-  uint32_t wrong = 0;  // its top bit, once an exponent is that of infinity or NaN
+  uint32_t wrong = 0;  // its top bit is set if a value is infinite or NaN
   for (size_t row = 0; row < rows_; ++row) {
     uint32_t bits;
     std::memcpy(&bits, from + row, sizeof(bits));

@@ -1,4 +1,5 @@
-// Sparse slots: integers, checked where they lie or one by one, and strings, hashed.
+// Sparse slots: integers, which are copied whole or checked one by one, and strings, which are
+// hashed.
 #include <cstring>
 #include <limits>
 
@@ -41,7 +42,7 @@ bool Block::OneFeasignEach(const Column& column, size_t slot, int64_t first) {
 
 template <bool per_slot, typename T>
 void Block::Integers(const Column& column, size_t slot, const T* type) {
-  // Mostly there is nothing to leave out.
+  // In most blocks no value must be left out.
   const int64_t first = items_[0].begin, n = items_[rows_ - 1].end - first;
   if (!column.contiguous() || !Whole(column, slot, first, n, type)) {
     return Sift<per_slot>(column, slot, type);
@@ -56,16 +57,17 @@ template <typename T>
 bool Block::Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*) {
   if (HasNulls(column.leaf())) return false;
   const T* const from = Values<T>(column.leaf()) + first;
-  uint64_t wrong = 0;  // its top bit, once a value is 0 or negative; SSE2 compares no 64 bits
+  // Its top bit is set if a value is 0 or negative; SSE2 cannot compare 64 bits.
+  uint64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
-    // A negative number keeps its high bits, as an int64 does.
+    // Sign extension sets the top bit of a negative number.
     const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
     wrong |= (feasign - 1) & ~feasign;
     if constexpr (sizeof(T) < 8) wrong |= feasign;
   }
   if (wrong >> 63 != 0) return false;
   if constexpr (sizeof(T) == 8) {
-    // Where they are, if what a short list is copied with may be read too.
+    // The values are used in place if kShort more values can be read after the last one.
     if (!per_slot_ && column.ValuesBehind(first + n) >= static_cast<int64_t>(kShort)) {
       next_[slot] = reinterpret_cast<const uint64_t*>(from);
       return true;

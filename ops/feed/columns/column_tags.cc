@@ -1,4 +1,4 @@
-// Ids, contents and log keys that lie in columns.
+// Tags (ids, contents, log keys) from columns.
 #include <cstring>
 #include <string>
 
@@ -8,14 +8,14 @@
 namespace pbx::feed {
 namespace {
 
-constexpr size_t kMaxDigits = 20;  // of 64 bits, or a sign and 19
+constexpr size_t kMaxDigits = 20;  // digits of a 64-bit number, or a sign and 19 digits
 
 }  // namespace
 
 Status Block::TakeTags(const TagColumn& tag, const Column& column) {
   const char kind = column.leaf_kind();
   const bool text = std::strchr("uUzZ", kind) != nullptr;
-  if (!text) digits_.reserve(kBlockRows * kMaxDigits);  // views into it stay
+  if (!text) digits_.reserve(kBlockRows * kMaxDigits);  // so that views into it stay valid
   for (size_t row = 0; row < rows_; ++row) {
     LineTags* const out = &row_tags_[row];
     std::string_view value;

@@ -1,4 +1,4 @@
-// Types of Arrow columns, and which of them a slot or a tag can take.
+// Types of Arrow columns, and which types a slot or a tag accepts.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ bool IsNumber(const ArrowSchema& type);  // or bool
 bool IsString(const ArrowSchema& type);  // or binary
 // A list, large_list or fixed_size_list.
 bool IsList(const ArrowSchema& type);
-// Items of a fixed_size_list; -1 for another type.
+// The list size of a fixed_size_list; -1 for another type.
 int64_t FixedSize(const ArrowSchema& type);
 
-// A tag's column, as one to be found and named in errors.
+// A SlotSpec for the column of a tag, for FindColumn and for errors.
 SlotSpec SpecOf(const TagColumn& tag);
 
-// The place of the slot's column among the children. InvalidArgument where it is not there once.
+// The index of the slot's column among the children. InvalidArgument unless exactly one child has
+// its name.
 Result<int64_t> FindColumn(const SlotSpec& slot, const ArrowSchema& type);
 
 }  // namespace pbx::feed

@@ -1,4 +1,4 @@
-// Where the values of a column of an Arrow batch lie, row by row, and how to read them.
+// Access to the values of a column of an Arrow batch, row by row.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline bool HasNulls(const ArrowArray& array) {
   return array.null_count != 0 && array.n_buffers != 0 && array.buffers[0] != nullptr;
 }
 
-inline bool Valid(const ArrowArray& array, int64_t at) {  // at: with the array's offset
+inline bool Valid(const ArrowArray& array, int64_t at) {  // at: includes the array's offset
   return !HasNulls(array) ||
          ((static_cast<const uint8_t*>(array.buffers[0])[at >> 3] >> (at & 7)) & 1);
 }
@@ -26,16 +26,17 @@ const T* Values(const ArrowArray& array) {
   return static_cast<const T*>(array.buffers[1]);
 }
 
-// Items [begin, end) of a column's leaf that belong to one row, with the leaf's offset.
+// Items [begin, end) of the leaf array of a column, the values of one row. Indexes include the
+// leaf's offset.
 struct Items {
   int64_t begin;
   int64_t end;
 };
 
-// One column of one batch: which items each row has. Scalars are lists of one.
+// A column of a batch: the items of each row. A scalar is a list of one item.
 class Column {
  public:
-  // structure_offset: rows of the batch begin there in each child.
+  // offset: the struct array's offset, where the rows of the batch begin in each child.
   Column(const SlotSpec& slot, const ArrowSchema& type, const ArrowArray& array, int64_t offset)
       : slot_(slot), array_(array), offset_(array.offset + offset), list_(IsList(type)) {
     leaf_ = list_ ? array.children[0] : &array;
@@ -49,7 +50,7 @@ class Column {
   bool scalar() const { return !list_; }
   char leaf_kind() const { return leaf_type_->format[0]; }
 
-  // The buffers that the types ask for are there; rows: of the batch.
+  // Corruption if buffers that the types need are missing. rows: the number of rows of the batch.
   Status CheckBuffers(int64_t rows) const {
     const bool strings = IsString(*leaf_type_);
     const int64_t of_leaf = strings ? 3 : 2, of_list = fixed_ >= 0 ? 1 : 2;
@@ -58,10 +59,11 @@ class Column {
                        (!list_ || fixed_ >= 0 || rows == 0 || array_.buffers[1] != nullptr);
     const bool long_enough = rows <= array_.length + array_.offset - offset_;
     if (there && long_enough && leaf_->offset >= 0 && offset_ >= 0) return Status::Ok();
-    return Broken("its buffers are not those of its type");
+    return Broken("its buffers do not fit its type");
   }
 
-  // Items of rows [begin, begin + n), and which rows are null: those have none.
+  // Sets the items of rows [begin, begin + n), and which of these rows are null. A null row has no
+  // items.
   Status Rows(int64_t begin, int64_t n, Items* items, uint8_t* is_null) const {
     const int64_t first = offset_ + begin;
     bool fits = true;
@@ -74,7 +76,7 @@ class Column {
     } else {
       fits = large_ ? ListRows<int64_t>(first, n, items) : ListRows<int32_t>(first, n, items);
     }
-    if (!fits) return Broken("the offsets of its lists leave their values");
+    if (!fits) return Broken("the offsets of its lists are outside of their values");
     if (n > 0) std::memset(is_null, 0, static_cast<size_t>(n));
     if (!HasNulls(array_)) return Status::Ok();
     for (int64_t i = 0; i < n; ++i) {
@@ -85,7 +87,8 @@ class Column {
     return Status::Ok();
   }
 
-  // Items of rows [0, rows), at most; as the file says it, unchecked. -1 for what cannot be.
+  // An upper bound of the number of items of rows [0, rows), computed from unchecked offsets. -1 if
+  // the offsets are impossible.
   int64_t ItemsOf(int64_t rows) const {
     if (!list_ || rows == 0) return rows;
     if (fixed_ >= 0) return rows * fixed_;
@@ -96,14 +99,14 @@ class Column {
     return first < 0 || last < first ? -1 : last - first;
   }
 
-  // The items of one row begin where those of the row before end.
+  // Whether the items of each row begin where those of the row before end.
   bool contiguous() const { return !HasNulls(array_); }
 
-  // Each row has one item, that of row r at place(r).
+  // Whether each row has exactly one item. The item of row r is at place(r).
   bool one_each() const { return !list_ && contiguous(); }
   int64_t place(int64_t row) const { return offset_ + row; }
 
-  // Values that lie behind the item `end` in the leaf's buffer.
+  // The number of values after item `end` in the leaf's buffer.
   int64_t ValuesBehind(int64_t end) const { return leaf_->offset + leaf_->length - end; }
 
   Status Broken(const char* why) const {
@@ -123,7 +126,8 @@ class Column {
     return ascend;
   }
 
-  // Unsigned, as offsets are looked at only when all are known: one that is none may wrap around.
+  // Adds as unsigned numbers, because offsets are checked only after all were added, and an invalid
+  // offset may overflow.
   int64_t FromLeaf(int64_t offset) const {
     return static_cast<int64_t>(static_cast<uint64_t>(leaf_->offset) +
                                 static_cast<uint64_t>(offset));
@@ -139,7 +143,7 @@ class Column {
   bool large_;
 };
 
-// Calls visit(typed null pointer) with the C++ type of a numeric leaf, but for bool.
+// Calls visit(typed null pointer) with the C++ type of a numeric leaf that is not bool.
 template <typename Visit>
 void WithInteger(char kind, Visit visit) {
   switch (kind) {
@@ -154,7 +158,7 @@ void WithInteger(char kind, Visit visit) {
   }
 }
 
-// Calls visit(number): number(at) is the value of a numeric leaf at a place, as a double.
+// Calls visit(number), where number(at) is the value at index `at` of a numeric leaf, as a double.
 template <typename Visit>
 void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
   const void* const held = leaf.buffers[1];
@@ -184,7 +188,7 @@ Status TextOf(const Column& column, int64_t at, std::string_view* out) {
   const Offset from = offsets[at], to = offsets[at + 1];
   if (from < 0 || from > to || to > offsets[leaf.offset + leaf.length] ||
       (text == nullptr && to > from)) {
-    return column.Broken("the offsets of its strings leave their bytes");
+    return column.Broken("the offsets of its strings are outside of their bytes");
   }
   *out = std::string_view(text + (text == nullptr ? 0 : from), static_cast<size_t>(to - from));
   return Status::Ok();

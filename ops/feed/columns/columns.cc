@@ -12,8 +12,8 @@
 namespace pbx {
 namespace {
 
-// Room for n, on huge pages where the kernel has them: the faults of small ones took more time than
-// all else here.
+// Reserves room for n values, on huge pages if possible: page faults of small pages took more time
+// than the rest of this file.
 template <typename T>
 void ReserveHuge(std::vector<T>* values, size_t n) {
   constexpr uintptr_t kHugePage = 2u << 20;
@@ -30,8 +30,8 @@ void ReserveHuge(std::vector<T>* values, size_t n) {
 Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& batches,
                     ParsedChunk* out) {
   *out = ParsedChunk();
-  out->nonzero = true;  // each was looked at
-  out->single = true;   // until one is not
+  out->nonzero = true;  // every value is checked
+  out->single = true;   // until a length differs
   const FeedSchema read = schema.WithoutMade();
   feed::Block block(read, out);
   std::vector<SlotSpec> tag_specs;

@@ -11,10 +11,10 @@
 namespace pbx::feed {
 namespace {
 
-// The top bit: the value is 0. SSE2 compares no 64 bits.
+// The top bit is set if the value is 0. SSE2 cannot compare 64 bits.
 uint64_t Zero(uint64_t value) { return (value - 1) & ~value; }
 
-// The top bit: the exponent is that of infinity or NaN.
+// The top bit is set if the exponent is that of infinity or NaN.
 uint32_t Odd(uint32_t bits) { return (bits & 0x7fffffffu) + 0x00800000u; }
 
 // Rows [begin, n), two columns of two rows at a time.
@@ -79,7 +79,7 @@ uint32_t PlainFloats(const uint32_t* const* columns, size_t count, size_t begin,
 bool TransposeIds(const uint64_t* const* columns, size_t count, size_t n, uint64_t* rows) {
   uint64_t zero = 0;
   size_t done = 0;
-  if (count >= kIdsAcross && ActiveTokenKernels() != nullptr) {  // all of them have AVX2
+  if (count >= kIdsAcross && ActiveTokenKernels() != nullptr) {  // not null: the processor has AVX2
     done = n / kIdsAcross * kIdsAcross;
     zero = Avx2Ids(columns, count, done, rows);
   }

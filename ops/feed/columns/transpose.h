@@ -1,4 +1,4 @@
-// Columns side by side become rows: what instances of one value a slot take from Arrow columns.
+// Transposes columns to rows, for instances with one value per slot from Arrow columns.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,13 @@
 
 namespace pbx::feed {
 
-// Letters: C = columns, n = rows of each.
+// Letters: C = columns, n = rows of each column.
 
-// rows[r * C + c] = columns[c][r]. True when no value is 0; all are written anyway.
+// rows[r * C + c] = columns[c][r]. True if no value is 0. All values are written in both cases.
 bool TransposeIds(const uint64_t* const* columns, size_t count, size_t n,
                   uint64_t* rows);  // (n, C)
 
-// The same of the bits of floats. True when all are finite.
+// The same for the bits of floats. True if all are finite.
 bool TransposeFloats(const uint32_t* const* columns, size_t count, size_t n,
                      float* rows);  // (n, C)
 

@@ -10,13 +10,13 @@ namespace {
 inline __m256i Load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline void Store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
-// Where the tile after that at column c begins; the last one repeats columns rather than leave some
-// to be copied one by one.
+// Where the next tile after the one at column c begins. The last tile repeats columns, so that none
+// remain to be copied one by one.
 inline size_t Next(size_t c, size_t across, size_t count) {
   return c + across < count && c + 2 * across > count ? count - across : c + across;
 }
 
-// Pairs of floats of 8 rows: of rows 0, 1 (and 4, 5) in `low`, of 2, 3 (and 6, 7) in `high`.
+// Pairs of floats of 8 rows: rows 0, 1 (and 4, 5) in `low`, rows 2, 3 (and 6, 7) in `high`.
 struct Pairs {
   __m256i low;
   __m256i high;

@@ -1,5 +1,5 @@
-// Which instances there are and in which order: sampling, merging, shuffling, page views, and slots
-// whose values are exchanged.
+// Which instances are kept and in which order: sampling, merging, shuffling, page views, and slots
+// whose values are replaced.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kRankedCmatches[] = {222, 223};
 
-// An instance on its way to another position.
+// An instance to be sorted.
 struct Item {
   uint64_t sort;
   Place place;
@@ -25,12 +25,12 @@ bool InFileOrder(const Item& a, const Item& b) {
 
 bool BySort(const Item& a, const Item& b) { return a.sort < b.sort; }
 
-// The position among the shuffled groups of a group with this key; keys of one seed never collide.
+// The sort key of the group with this key. With one seed, different keys give different sort keys.
 uint64_t Scatter(uint64_t seed, uint64_t key) { return Mix(Mix(seed + 1) ^ key); }
 
 uint64_t HashOf(std::string_view text) { return HashBytes(text.data(), text.size(), 0); }
 
-// Instance `row` of a chunk, as a new one of *to. Its label may lie elsewhere.
+// Adds instance `row` of a chunk to *to, with this label.
 void AddRow(const ParsedChunk& from, const std::vector<uint64_t>& starts, size_t row, float label,
             size_t slots, size_t width, ParsedChunk* to) {
   ++to->instances;
@@ -85,7 +85,8 @@ ParsedChunk Instances::Impl::Sample(const ParsedChunk& chunk, const std::vector<
 Result<size_t> Instances::MergeByInsId(size_t merge_size, const std::vector<size_t>& dense_dims) {
   Impl& self = *impl_;
   if (self.state != Impl::State::kAppending) {
-    return Error(Code::kFailedPrecondition, "MergeByInsId after Shuffle, Arrange or Index");
+    return Error(Code::kFailedPrecondition,
+                 "MergeByInsId was called after Shuffle, Arrange or Index");
   }
   size_t width = 0;
   for (const size_t dim : dense_dims) width += dim;
@@ -129,7 +130,7 @@ bool Instances::Impl::Merge(const std::vector<uint32_t>& group,
                             const std::vector<size_t>& dense_dims, ParsedChunk* merged) const {
   std::vector<uint32_t> lengths(slots);
   std::vector<const uint64_t*> lists(slots);
-  bool twice = false;  // two of them have the same slot: the id is given up
+  bool twice = false;  // two instances have the same slot: the id is dropped
   for (const uint32_t i : group) {
     const uint64_t* const values = chunks[places[i].chunk].columns.feasigns.data();
     EachList(places[i], [&](size_t s, size_t begin, size_t end) {
@@ -190,7 +191,8 @@ Status Instances::ArrangeBy(Order order, uint64_t seed, size_t slot) {
     PBX_RETURN_IF_ERROR(CheckTag(self.tags.log_key, "order by search id", "log key", kLogKeys));
   }
   if (order == Order::kSlot && slot >= self.slots) {
-    return Error(Code::kInvalidArgument, "shuffle by slot %zu of %zu", slot, self.slots);
+    return Error(Code::kInvalidArgument, "shuffle by slot %zu, but there are %zu sparse slots",
+                 slot, self.slots);
   }
   std::vector<Item> items(n);
   for (size_t i = 0; i < n; ++i) items[i] = {0, self.places[i], self.labels[i]};
@@ -209,7 +211,7 @@ Status Instances::ArrangeBy(Order order, uint64_t seed, size_t slot) {
       case Order::kPageViews: item.sort = tags.log_keys[row].search_id; break;
       case Order::kSlot: {
         const uint64_t feasign = self.FirstFeasign(item.place, slot);
-        // Without one, a place among the groups all the same, by its number.
+        // An instance without a feasign is a group by itself, with its number as key.
         item.sort = Scatter(seed, feasign != 0 ? feasign : Mix(~static_cast<uint64_t>(i)));
         break;
       }
@@ -276,7 +278,8 @@ Status Instances::ReplaceSlots(const std::vector<size_t>& slots, size_t pool_siz
   PBX_RETURN_IF_ERROR(self.CheckIndexed("ReplaceSlots"));
   for (const size_t slot : slots) {
     if (slot >= self.slots) {
-      return Error(Code::kInvalidArgument, "slot %zu of %zu", slot, self.slots);
+      return Error(Code::kInvalidArgument, "slot %zu, but there are %zu sparse slots", slot,
+                   self.slots);
     }
   }
   if (pool_size == 0 && !slots.empty()) {
@@ -322,7 +325,7 @@ Status Instances::FeedFrom(const std::vector<size_t>& slots, const uint32_t* don
   return Status::Ok();
 }
 
-// (chunks) the number of each one's first instance, in file order.
+// (chunks) the number of the first instance of each chunk, in file order.
 std::vector<uint64_t> Instances::Impl::FirstNumbers() const {
   std::vector<uint64_t> firsts;
   uint64_t next = 0;

@@ -13,7 +13,7 @@ namespace pbx {
 namespace {
 
 constexpr size_t kMaxInt32 = static_cast<size_t>(std::numeric_limits<int32_t>::max());
-constexpr size_t kIndexRows = 1024;  // instances a task of Index takes, at least
+constexpr size_t kIndexRows = 1024;  // fewest instances per task of Index
 
 template <typename T>
 size_t Held(const std::vector<T>& v) {
@@ -26,12 +26,12 @@ void Free(std::vector<T>* v) {
 }
 
 bool HasZero(const std::vector<uint64_t>& values) {
-  uint64_t zeros = 0;  // its top bit, once a value is 0; SSE2 compares no 64 bits
+  uint64_t zeros = 0;  // its top bit is set if a value is 0; SSE2 cannot compare 64 bits
   for (const uint64_t value : values) zeros |= (value - 1) & ~value;
   return zeros >> 63 != 0;
 }
 
-// Lowers *slot to `value`; the order in which threads come does not matter.
+// Lowers *slot to `value`. The order of threads does not matter.
 void AtomicMin(uint16_t* slot, uint16_t value) {
   uint16_t now = __atomic_load_n(slot, __ATOMIC_RELAXED);
   while (value < now && !__atomic_compare_exchange_n(slot, &now, value, true, __ATOMIC_RELAXED,
@@ -50,7 +50,8 @@ Instances::~Instances() = default;
 Status Instances::Append(ParsedChunk&& chunk) {
   Impl& self = *impl_;
   if (self.state != Impl::State::kAppending) {
-    return Error(Code::kFailedPrecondition, "Append after Shuffle or Index; use new Instances");
+    return Error(Code::kFailedPrecondition,
+                 "Append was called after Shuffle or Index; use new Instances");
   }
   const size_t n = chunk.instances;
   if (chunk.labels.size() != n || chunk.dense.size() != n * self.width ||
@@ -63,7 +64,8 @@ Status Instances::Append(ParsedChunk&& chunk) {
         n * self.slots);
   }
   if (!chunk.tags.Fits(n)) {
-    return Error(Code::kInvalidArgument, "chunk of %zu instances has tags of other ones", n);
+    return Error(Code::kInvalidArgument,
+                 "chunk of %zu instances has tags for another number of instances", n);
   }
   if (n == 0 && chunk.feasigns.empty()) return Status::Ok();
   if (self.seen > 0 && !(chunk.tags.spec() == self.tags)) {
@@ -101,7 +103,8 @@ std::vector<uint64_t> Instances::Impl::StartsOf(const ParsedChunk& chunk) const 
   }
   const uint32_t* lengths = chunk.lengths.data();
   for (size_t i = 0; i < chunk.instances; ++i, lengths += slots) {
-    // In 32 bits, eight at a time, unless a length could make them overflow: slots fit in 16.
+    // Sums in 32 bits, eight at a time, unless a length could overflow them: there are fewer than
+    // 2^16 slots.
     uint32_t narrow = 0, any = 0;
     for (size_t s = 0; s < slots; ++s) {
       narrow += lengths[s];
@@ -124,7 +127,7 @@ void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) 
     shared_counts.lists += added.shared.lists_saved;
     shared_counts.values += added.shared.values_saved;
     shared_counts.index_bytes += Held(added.shared.begins);
-    if (!added.shared.slots.empty()) {  // an instance holds fewer now
+    if (!added.shared.slots.empty()) {  // an instance now owns fewer occurrences
       const uint32_t* lengths = chunk.lengths.data();
       for (size_t i = 0; i < n; ++i, lengths += slots) {
         added.starts[i + 1] = feed::EachList(added.shared, i, lengths, slots, added.starts[i],
@@ -145,7 +148,7 @@ void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) 
 Status Instances::Shuffle(uint64_t seed) {
   Impl& self = *impl_;
   if (self.state != Impl::State::kAppending) {
-    return Error(Code::kFailedPrecondition, "Shuffle a second time or after Index");
+    return Error(Code::kFailedPrecondition, "Shuffle was called twice, or after Index");
   }
   self.state = Impl::State::kShuffled;
   Permute(self.places.size(), seed, [&](size_t i, size_t j) {
@@ -165,7 +168,7 @@ std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
 Status Instances::Arrange(const uint32_t* order, size_t size) {
   Impl& self = *impl_;
   const size_t n = self.places.size();
-  std::vector<Place> of(n);  // by number
+  std::vector<Place> of(n);  // by instance number
   std::vector<float> label(n);
   const std::vector<uint32_t> numbers = Numbers();
   for (size_t i = 0; i < n; ++i) {
@@ -191,7 +194,7 @@ Status Instances::Arrange(const uint32_t* order, size_t size) {
 Status Instances::Index(ThreadPool* pool) {
   Impl& self = *impl_;
   if (self.state == Impl::State::kIndexed) {
-    return Error(Code::kFailedPrecondition, "Index a second time");
+    return Error(Code::kFailedPrecondition, "Index was called twice");
   }
   if (self.tables == 1) {
     std::vector<feed::FeasignSpan> spans;
@@ -250,7 +253,7 @@ void Instances::Impl::NoteLowestSlots(size_t begin, size_t end, const Chunk& chu
   for (size_t row = begin; row < end; ++row, lengths += slots) {
     const size_t own = chunk.starts[row];
     feed::EachList(chunk.shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
-      if (at < own) return;  // whoever owns the list has said it
+      if (at < own) return;  // counted for the instance that owns the list
       for (; at < stop; ++at) {
         AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
       }
@@ -266,14 +269,14 @@ SharedCounts Instances::shared_counts() const { return impl_->shared_counts; }
 Status Instances::ShareLists(const std::vector<size_t>* slots) {
   Impl& self = *impl_;
   if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
-    return Error(Code::kFailedPrecondition, "ShareLists after Append; call it first");
+    return Error(Code::kFailedPrecondition, "ShareLists was called after Append; call it first");
   }
   self.may_share.assign(self.slots, 0);
   self.sharing = slots == nullptr ? feed::Sharing::kAuto : feed::Sharing::kOn;
   if (slots == nullptr) return Status::Ok();
   for (const size_t slot : *slots) {
     if (slot >= self.slots) {
-      return Error(Code::kInvalidArgument, "sparse slot %zu shares lists, there are %zu", slot,
+      return Error(Code::kInvalidArgument, "sparse slot %zu shares lists, but there are %zu", slot,
                    self.slots);
     }
     self.may_share[slot] = 1;
@@ -301,7 +304,7 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
   PBX_RETURN_IF_ERROR(self.CheckIndexed("Split"));
   if (batch_size == 0) return Error(Code::kInvalidArgument, "batch_size is 0, expected at least 1");
   if (max_rows.size() != self.tables) {
-    return Error(Code::kInvalidArgument, "rows of %zu tables, there are %zu", max_rows.size(),
+    return Error(Code::kInvalidArgument, "rows of %zu tables, but there are %zu", max_rows.size(),
                  self.tables);
   }
   std::vector<InstanceRange> ranges;
@@ -315,9 +318,10 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
     ranges.push_back({0, n});
     return ranges;
   }
-  std::vector<uint32_t> seen_in(unique_keys());  // number of the last range, from 1, with the key
+  // The last range with each key; ranges are numbered from 1.
+  std::vector<uint32_t> seen_in(unique_keys());
   uint32_t range = 1;
-  std::vector<size_t> rows(self.tables);  // of the range, by table
+  std::vector<size_t> rows(self.tables);  // of the range, per table
   const auto count_new = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       self.EachPosition(i, [&](int32_t position) {
@@ -330,7 +334,7 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
       });
     }
   };
-  const auto table_over = [&] {  // T: none
+  const auto table_over = [&] {  // T: none exceeds its limit
     size_t t = 0;
     while (t < self.tables && rows[t] <= max_rows[t]) ++t;
     return t;
@@ -339,7 +343,7 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
   for (size_t at = 0; at < n;) {
     const size_t end = at + std::min(batch_size, n - at);
     count_new(at, end);
-    if (table_over() < self.tables && at > begin) {  // this batch begins a range of its own
+    if (table_over() < self.tables && at > begin) {  // this batch begins the next range
       ranges.push_back({begin, at});
       begin = at;
       ++range;
@@ -435,7 +439,8 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
     for (size_t i = begin; i < end; ++i) {
       self.EachFed(i, [&](int32_t position) { *id++ = row_of_position[position]; });
     }
-    // Of every occurrence, so that a push sums the same numbers in the same order, shared or not.
+    // The plan has every occurrence, so that a push sums the same numbers in the same order with
+    // and without sharing.
     BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
     self.JoinRepeats(0, begin, end, out);
   }

@@ -1,17 +1,17 @@
-// Instances: everything one pass holds in memory, in columns. Chunks are added in file order; then
-// the keys are made unique and sorted, and every occurrence becomes a position among them, once;
-// after that no key is hashed or compared again.
+// Instances: all instances of a pass in memory, as columns. Chunks are added in file order. Then
+// the unique keys are sorted, and each occurrence is replaced by the position of its key. After
+// that no key is hashed or compared again.
 //
-// Slots may belong to several tables. A feasign then is a key of each table in whose slots it
-// occurs, and the keys are ordered by table first.
+// Slots may belong to several tables. Then a feasign is a key of each table in whose slots it
+// occurs, and keys are ordered by table first.
 //
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences,
 // T = tables.
 //
-// Life: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? ->
-// (Shuffle | Arrange | ArrangeBy)? -> Index -> (Split, SelectRange, PackBatch)*. Out of order is
-// FailedPrecondition. Arrange, ArrangeBy, ReplaceSlots and FeedFrom may come after Index as well,
-// between batches. Not thread safe but for PackBatch and PackTable, which any number of threads may
+// Order of calls: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle |
+// Arrange | ArrangeBy)? -> Index -> (Split, SelectRange, PackBatch)*. Another order is
+// FailedPrecondition. Arrange, ArrangeBy, ReplaceSlots and FeedFrom may also be called after Index,
+// between batches. Not thread safe, except PackBatch and PackTable, which any number of threads may
 // call.
 #pragma once
 
@@ -27,29 +27,31 @@
 
 namespace pbx {
 
-// Instances [begin, end) that are trained as one pass.
+// Instances [begin, end), trained as one pass.
 struct InstanceRange {
   size_t begin = 0;
   size_t end = 0;
 };
 
-// A range's share of the unique keys. u = keys of the range.
+// The unique keys of a range. u = number of keys of the range.
 struct RangeKeys {
-  std::vector<uint64_t> keys;   // (u) by table, ascending in each
-  std::vector<uint16_t> slots;  // (u) the lowest sparse slot the key occurs in, in the whole load
-  std::vector<int32_t> positions;  // (u) their positions among all U
+  std::vector<uint64_t> keys;  // (u) by table, ascending in each table
+  // (u) the lowest sparse slot of the key in all instances of the pass
+  std::vector<uint16_t> slots;
+  std::vector<int32_t> positions;  // (u) the position of each key among all U keys
 };
 
-// The sparse part of a mini-batch, in the slots of one table. B = instances in it, S = its slots.
+// The sparse part of a mini-batch, for the slots of one table. B = instances of the batch, S = the
+// slots of the table.
 struct SparseBatch {
-  std::vector<int32_t> ids;      // (nnz) row ids, -1 where the key has no row
+  std::vector<int32_t> ids;      // (nnz) row ids, -1: the key has no row
   std::vector<int32_t> offsets;  // (B * S + 1) ids of (instance b, slot s) are
-                                 //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); where ShareLists
-                                 //   found repeated lists, as row/lists.h says
+                                 //   ids[offsets[b*S+s] .. offsets[b*S+s+1]); see row/lists.h for
+                                 //   batches with shared lists
   std::vector<int32_t> plan;     // dedup plan, see BuildPlan
 };
 
-// One mini-batch, ready to be fed; of the sparse slots those of table 0.
+// A mini-batch, ready to feed, with the sparse slots of table 0.
 struct Batch : SparseBatch {
   size_t size = 0;                // B
   std::vector<float> dense;       // (B, W)
@@ -57,25 +59,26 @@ struct Batch : SparseBatch {
   std::vector<float> show_click;  // (B, 2): 1, label
 };
 
-// Orders of instances. Each is a function of the files, the order and the seed; never of what was
-// done before, nor of threads.
+// Orders of instances. The result depends on the files, the order and the seed alone, not on
+// earlier calls or on threads.
 enum class Order {
   kFile,
-  kShuffled,   // every instance by itself
-  kInsId,      // the instances of one id stay together, in file order; the groups are shuffled
-  kSearchId,   // the same of one search id
-  kSlot,       // the same of one first feasign of a slot; those without one by themselves
-  kPageViews,  // by search id, ascending; instances of one are a page view, in file order
+  kShuffled,   // instances are shuffled
+  kInsId,      // instances with the same id stay together, in file order; groups are shuffled
+  kSearchId,   // like kInsId, by search id
+  kSlot,       // like kInsId, by the first feasign of a slot; without one, a group by itself
+  kPageViews,  // ascending by search id; instances with one search id are a page view
 };
 
-// What sharing of lists saved so far.
+// The memory that sharing of lists has saved so far.
 struct SharedCounts {
-  size_t lists = 0;        // that are held by an instance before
-  size_t values = 0;       // occurrences in them: 8 bytes each as a feasign, 4 as a position
-  size_t index_bytes = 0;  // that it takes to find them
+  size_t lists = 0;  // lists not stored, because an earlier instance has the same list
+  // Occurrences in these lists. Each takes 8 bytes as a feasign, 4 as a position.
+  size_t values = 0;
+  size_t index_bytes = 0;  // memory of the index that finds the shared lists
 };
 
-// Which of `size` instances Shuffle(seed) puts at each place.
+// (size) the instance that Shuffle(seed) puts at each place.
 std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed);
 
 class Instances {
@@ -83,62 +86,65 @@ class Instances {
   Instances(size_t sparse_slots, size_t dense_width);
   ~Instances();
 
-  // Lists that repeat those of the instance before are from now on held once: those of the slots
-  // given, or with nullptr of any slot where it saves memory, chunk by chunk. Where both instances
-  // follow each other in a batch too, PackBatch gives the list once; all else that is read stays
-  // the same. Before the first Append.
+  // From now on, a list that repeats the list of the instance before is stored once: in the given
+  // slots or, if `slots` is null, in every slot for which this saves memory in the chunk. If both
+  // instances are also neighbours in a batch, PackBatch packs the list once. No other result
+  // changes. Call it before the first Append.
   Status ShareLists(const std::vector<size_t>* slots);
 
-  // The table of each slot, (S) numbers from 0 without gaps; without a call one table has all.
-  // Before the first Append.
+  // Sets the table of each slot: (S), table numbers from 0 without gaps. By default all slots
+  // belong to one table. Call it before the first Append.
   Status SetTables(const std::vector<uint8_t>& table_of_slot);
 
-  // InvalidArgument when the chunk's columns do not fit each other or S and W, or it holds feasign
+  // InvalidArgument if the columns of the chunk do not fit each other, S or W, or if a feasign is
   // 0.
   Status Append(ParsedChunk&& chunk);
 
-  // Of the instances appended from now on each is kept with probability rate, in [0, 1], by a hash
-  // of seed and its id, or of its number where it has none: all instances of an id or none.
+  // Keeps each instance that is appended from now on with probability `rate`, in [0, 1]. A hash of
+  // the seed and the instance's id decides, so all or no instances of an id are kept. Without ids,
+  // the instance's number is hashed.
   Status SetSampling(double rate, uint64_t seed);
 
-  // Makes one instance of all that have one id. dense_dims: of the dense slots, they add up to W.
+  // Merges the instances with the same id into one. dense_dims: the dims of the dense slots, which
+  // add up to W.
   //
-  // As PaddleBox: a label or dense slot is that of the last instance where it is not all zero;
-  // a sparse slot is that of the one instance that has it. Dropped are ids whose number of
-  // instances is not merge_size (0: any will do), and ids of which two instances have the same
-  // sparse slot. Content and log key are those of the first. The order is that of each id's first
-  // instance. Returns how many instances were dropped. FailedPrecondition without ids.
+  // As in PaddleBox, the label and each dense slot come from the last instance in which they are
+  // not all zero. A sparse slot comes from the one instance that has it. Content and log key come
+  // from the first instance. An id is dropped if its number of instances is not merge_size (0: any
+  // number), or if two of its instances have the same sparse slot. The merged instances are in the
+  // order of the first instances. Returns the number of dropped instances. FailedPrecondition
+  // without ids.
   Result<size_t> MergeByInsId(size_t merge_size, const std::vector<size_t>& dense_dims);
 
-  // Puts the instances into this order. slot: among the sparse ones, of kSlot. FailedPrecondition
-  // where they lack the tag that it takes.
+  // Puts the instances into this order. slot: for kSlot, the number of a sparse slot.
+  // FailedPrecondition if instances lack the tag that the order needs.
   Status ArrangeBy(Order order, uint64_t seed, size_t slot = 0);
 
-  // A permutation that depends on seed and N only: ShuffledOrder. Once, at most.
+  // A permutation that depends on seed and N alone: ShuffledOrder. May be called once.
   Status Shuffle(uint64_t seed);
 
-  // Instance i is from now on number order[i] in the order of the files; order: (N) a permutation.
+  // Puts at place i the instance that has number order[i] in file order. order: (N) a permutation.
   Status Arrange(const uint32_t* order, size_t size);
 
-  // (N) the number of each instance in the order of the files: what Arrange takes.
+  // (N) the number in file order of each instance, as Arrange takes it.
   std::vector<uint32_t> Numbers() const;
 
-  // Sorts the unique keys (KeyOf each feasign) and turns occurrences into positions; drops the
-  // feasigns. More than 2^31 - 1 unique keys is InvalidArgument. The result does not depend on the
-  // thread count.
+  // Sorts the unique keys (KeyOf each feasign), replaces occurrences by positions and drops the
+  // feasigns. InvalidArgument for more than 2^31 - 1 unique keys. The result does not depend on the
+  // number of threads.
   Status Index(ThreadPool* pool);
 
   size_t size() const;         // N
   size_t unique_keys() const;  // U, after Index
-  // (T + 1), after Index: the keys of table t have the positions [bounds[t], bounds[t + 1]).
+  // (T + 1), after Index: the keys of table t are at positions [bounds[t], bounds[t + 1]).
   const std::vector<size_t>& key_bounds() const;
-  size_t occurrences() const;  // nnz, shared ones too
+  size_t occurrences() const;  // nnz, including shared ones
   SharedCounts shared_counts() const;
   size_t bytes() const;  // memory held
 
-  // Cuts [0, N) into ranges of at most max_rows (T) unique keys of each table, at multiples of
-  // batch_size. InvalidArgument with the rows needed when one batch alone has more. N == 0 gives no
-  // range.
+  // Cuts [0, N) at multiples of batch_size into ranges with at most max_rows[t] unique keys of each
+  // table t. max_rows: (T). InvalidArgument, with the number of rows needed, if a single batch has
+  // more unique keys. Without instances there is no range.
   Result<std::vector<InstanceRange>> Split(const std::vector<size_t>& max_rows,
                                            size_t batch_size) const;
   Result<std::vector<InstanceRange>> Split(size_t max_rows, size_t batch_size) const {
@@ -147,39 +153,44 @@ class Instances {
 
   Result<RangeKeys> SelectRange(InstanceRange range) const;
 
-  // (U) how often each unique key occurs in all instances, those it is shared by included.
+  // (U) the number of occurrences of each unique key, including shared ones.
   Result<std::vector<uint32_t>> KeyCounts() const;
 
-  // Packs instances [begin, end). row_of_position: (U) row id in the pass table, or -1; stamp goes
-  // into the plan. out's vectors are reused.
+  // Packs instances [begin, end). row_of_position: (U) row id in the pass table, or -1. stamp: is
+  // written into the plan. The vectors of `out` are reused.
   Status PackBatch(size_t begin, size_t end, const int32_t* row_of_position, int32_t stamp,
                    Batch* out) const;
 
-  // The sparse part of that batch in the slots of another table; stamp: of that table's pass.
+  // Packs the sparse part of the same batch for the slots of another table. stamp: identifies the
+  // pass of that table.
   Status PackTable(size_t table, size_t begin, size_t end, const int32_t* row_of_position,
                    int32_t stamp, SparseBatch* out) const;
 
-  // The feasigns of instances [begin, end) in the layout of Batch::ids / Batch::offsets, of all
-  // slots whatever their table, for programs that feed feasigns themselves.
+  // The feasigns of instances [begin, end), in the layout of Batch::ids and Batch::offsets, for the
+  // slots of all tables. For programs whose inputs are feasigns.
   Status PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
                       std::vector<int32_t>* offsets) const;
 
-  // (V + 1) where the runs of one search id begin, and N: the page views, after kPageViews.
+  // (V + 1) the first instance of each of the V page views, then N. Only after ArrangeBy with
+  // kPageViews; a page view is a run of instances with the same search id.
   Result<std::vector<size_t>> PageViewStarts() const;
 
-  // (B, 2 * max_rank + 1), B = end - begin: what rank_attention takes. Of an instance: its own
-  // rank, then for each rank r from 1 on the pair (r, row in the batch of the view's instance that
-  // has it, the last if there are several); -1 where there is none, and everywhere for an instance
-  // without a rank. A rank counts from 1 to max_rank, and for cmatch 222 and 223 only.
+  // (B, 2 * max_rank + 1), B = end - begin: the input of rank_attention. The row of an instance
+  // begins with its rank. Then there is a pair (r, i) for each rank r from 1 on: i is the index in
+  // the batch of the instance of the same page view with rank r (the last one, if several have it).
+  // -1 means none, and an instance without a rank has only -1. A rank counts only if it is in [1,
+  // max_rank] and cmatch is 222 or 223.
   Status RankOffsets(size_t begin, size_t end, size_t max_rank, std::vector<int32_t>* out) const;
 
-  // From now on batches are fed, in these slots, what another instance has there: one of a pool of
-  // pool_size, drawn like a reservoir from all instances. What was replaced before is restored
-  // first; no slots: only that. Depends on seed and the files. Keys, Split and SelectRange do not
-  // change: every feasign of the load is among them.
+  // From now on, batches get the values of these slots from another instance (a donor). Donors come
+  // from a pool of pool_size instances, which is drawn from all instances by reservoir sampling. An
+  // earlier replacement is undone first; with no slots, nothing else is done. The result depends on
+  // the seed and the files. Keys, Split and SelectRange do not change, because they cover all
+  // feasigns.
   Status ReplaceSlots(const std::vector<size_t>& slots, size_t pool_size, uint64_t seed);
 
-  // The same with donors of the caller's: (N) of each instance, both in the order as it is.
+  // The same with given donors. donors: (N) the donor of each instance. Instances and donors are
+  // numbered in the current order.
   Status FeedFrom(const std::vector<size_t>& slots, const uint32_t* donors, size_t size);
 
   // Tags of instance i. REQUIRES: tags() has them.
@@ -188,7 +199,7 @@ class Instances {
   std::string_view content(size_t i) const;
   const LogKey& log_key(size_t i) const;
 
-  const std::vector<float>& labels() const;  // (N) in the order of training
+  const std::vector<float>& labels() const;  // (N) in the current order
 
  private:
   struct Impl;

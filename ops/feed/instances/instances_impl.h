@@ -1,4 +1,4 @@
-// What instances.cc and arrange.cc share: how Instances hold their columns.
+// How Instances store their columns, for instances.cc, arrange.cc and tables.cc.
 #pragma once
 
 #include <limits>
@@ -13,13 +13,13 @@
 
 namespace pbx {
 
-// splitmix64: Mix is its finaliser.
+// splitmix64, whose finaliser is Mix.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t Next() { return Mix(state_ += 0x9e3779b97f4a7c15ULL); }
 
-  // Uniform in [0, bound), bound >= 1: draws of just enough bits, again until one fits.
+  // Uniform in [0, bound), bound >= 1. Draws numbers of just enough bits until one is below bound.
   uint64_t Below(uint64_t bound) {
     uint64_t mask = bound - 1;
     for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
@@ -33,26 +33,26 @@ class Random {
   uint64_t state_;
 };
 
-// Fisher and Yates's shuffle of n items: swap(i, j).
+// The Fisher-Yates shuffle of n items. Calls swap(i, j).
 template <typename Swap>
 void Permute(size_t n, uint64_t seed, Swap swap) {
   Random random(seed);
   for (size_t i = n; i > 1; --i) swap(i - 1, random.Below(i));
 }
 
-// Where an instance lies. Shuffling permutes places; the columns stay where they are.
+// Where an instance is stored. Shuffling permutes places; the columns do not move.
 struct Place {
   uint32_t chunk;
   uint32_t row;
 };
 
-// A chunk as it was appended. Index replaces the feasigns by positions.
+// An appended chunk. Index replaces its feasigns by positions.
 struct Chunk {
   ParsedChunk columns;
-  std::vector<uint64_t> starts;    // (n + 1) instance i holds occurrences [starts[i], starts[i+1])
-  feed::SharedLists shared;        // and has some of those before it
+  std::vector<uint64_t> starts;    // (n + 1) instance i owns occurrences [starts[i], starts[i+1])
+  feed::SharedLists shared;        // the lists that it shares with earlier instances
   std::vector<int32_t> positions;  // (nnz), after Index
-  std::vector<Place> donors;       // (n) whose replaced slots an instance is fed; or empty
+  std::vector<Place> donors;       // (n) where the values of replaced slots come from; may be empty
 };
 
 struct Instances::Impl {
@@ -73,15 +73,15 @@ struct Instances::Impl {
   std::vector<uint8_t> table_of_slot;       // (S); empty: one table
   size_t tables = 1;                        // T
   std::vector<size_t> key_bounds = {0, 0};  // (T + 1)
-  TagSpec tags;                             // the columns of tags that all chunks have
-  std::vector<uint8_t> replaced;            // (S) slots that donors give; empty: none
+  TagSpec tags;                             // the tags that all chunks have
+  std::vector<uint8_t> replaced;            // (S) 1: the slot comes from donors; empty: none
 
-  // Of the instances that come; see SetSampling.
+  // For instances appended later; see SetSampling.
   double sample_rate = 1;
   uint64_t sample_seed = 0;
-  uint64_t seen = 0;  // instances that were offered
+  uint64_t seen = 0;  // instances before sampling
 
-  // Calls visit(slot, begin, end) for each list of the instance at a place.
+  // Calls visit(slot, begin, end) for each list of the instance at this place.
   template <typename Visit>
   void EachList(Place place, Visit visit) const {
     const Chunk& chunk = chunks[place.chunk];
@@ -103,7 +103,7 @@ struct Instances::Impl {
     }
   }
 
-  // The same, but with the replaced slots of its donor: what a batch is fed.
+  // The same, but with the values that a batch gets: replaced slots come from the donor.
   template <typename Visit>
   void EachFed(size_t i, Visit visit) const {
     if (replaced.empty()) return EachPosition(i, visit);
@@ -112,7 +112,7 @@ struct Instances::Impl {
     });
   }
 
-  // Calls visit(slot, positions, n) for each list that a batch is fed.
+  // Calls visit(slot, positions, n) for each list that a batch gets.
   template <typename Visit>
   void EachFedList(size_t i, Visit visit) const {
     const Place own = places[i];
@@ -124,7 +124,7 @@ struct Instances::Impl {
       return;
     }
     const Place donor = DonorOf(own);
-    std::vector<size_t> begins(slots);  // of the donor's lists
+    std::vector<size_t> begins(slots);  // where the donor's lists begin
     EachList(donor, [&](size_t s, size_t begin, size_t) { begins[s] = begin; });
     EachList(own, [&](size_t s, size_t begin, size_t end) {
       const Place from = replaced[s] != 0 ? donor : own;
@@ -156,19 +156,19 @@ struct Instances::Impl {
 
   std::vector<uint64_t> StartsOf(const ParsedChunk& chunk) const;
   void Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts);
-  // The chunk's instances that the sampling keeps. first: the number of its first one.
+  // The instances of a chunk that the sampling keeps. first: the number of its first instance.
   ParsedChunk Sample(const ParsedChunk& chunk, const std::vector<uint64_t>& starts,
                      uint64_t first) const;
-  // Appends to *merged what the instances of one id make, in the order given; false when two of
-  // them have feasigns in one slot.
+  // Merges the instances of one id, in the given order, and appends the result to *merged. False if
+  // two of them have feasigns in the same slot.
   bool Merge(const std::vector<uint32_t>& group, const std::vector<size_t>& dense_dims,
              ParsedChunk* merged) const;
   std::vector<uint64_t> FirstNumbers() const;
-  uint64_t FirstFeasign(Place place, size_t slot) const;  // 0 without one
+  uint64_t FirstFeasign(Place place, size_t slot) const;  // 0: none
 
   Status CheckIndexed(const char* call) const {
     if (state == State::kIndexed) return Status::Ok();
-    return Error(Code::kFailedPrecondition, "%s before Index; call Index first", call);
+    return Error(Code::kFailedPrecondition, "%s was called before Index; call Index first", call);
   }
 
   Status CheckRange(size_t begin, size_t end) const {
@@ -177,8 +177,8 @@ struct Instances::Impl {
                  places.size());
   }
 
-  // tables.cc: the keys, and the positions of instances [begin, end) of a chunk among them, where
-  // there are several tables. indexes: (T) over the keys of each.
+  // Defined in tables.cc, for several tables: find the keys, and the positions of the keys of
+  // instances [begin, end) of a chunk. indexes: (T) one index over the keys of each table.
   void KeysByTable(ThreadPool* pool);
   void FindByTable(const std::vector<SortedIndex>& indexes, size_t begin, size_t end,
                    Chunk* chunk) const;
@@ -187,8 +187,8 @@ struct Instances::Impl {
   void Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const;
   void NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
-  // Leaves the lists of a table's part of a packed batch that repeat those of the instance before
-  // out of its ids.
+  // Removes lists that repeat the list of the instance before. They are removed from the ids of one
+  // table's part of a packed batch.
   void JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const;
 };
 

@@ -1,5 +1,5 @@
-// The lists that a batch repeats are fed once (row/lists.h): those that a chunk holds once
-// (shared_lists.h), where their instances follow each other in the batch as well.
+// Packs repeated lists of a batch once (row/lists.h): lists that a chunk stores once
+// (shared_lists.h), if their instances are neighbours in the batch too.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,8 @@ constexpr size_t kEmpty = SIZE_MAX;
 }
 
 void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const {
-  // Slots that donors give lie in other instances' lists; they are rare, and fed as they are.
+  // Replaced slots have lists of other instances. They are rare, so such batches are packed without
+  // sharing.
   if (shared_counts.lists == 0 || !replaced.empty()) return;
   const size_t own =
       tables == 1 ? slots
@@ -21,17 +22,17 @@ void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, Sparse
                                                    static_cast<uint8_t>(table)));
   const size_t cells = (end - begin) * own;
   std::vector<int32_t> list_of(cells);
-  std::vector<size_t> before(slots);  // where lists of the instance before begin, or kEmpty
+  std::vector<size_t> before(slots);  // where the lists of the instance before begin, or kEmpty
   uint32_t chunk = 0;
   size_t cell = 0, lists = 0;
-  int32_t to = 0;  // ids and offsets are moved down over those that are left out
+  int32_t to = 0;  // ids and offsets are moved over the removed ids and offsets
   for (size_t i = begin; i < end; ++i) {
     const bool follows = i > begin && places[i].chunk == chunk;
     chunk = places[i].chunk;
     EachList(places[i], [&](size_t s, size_t first, size_t last) {
       if (tables > 1 && table_of_slot[s] != table) return;
       const size_t length = last - first;
-      // Lists that begin at one place are one, unless one of them is empty.
+      // Lists that begin at the same place are the same list, unless one of them is empty.
       if (follows && length > 0 && first == before[s]) {
         list_of[cell] = list_of[cell - own];
       } else {

@@ -20,7 +20,7 @@ constexpr char kFileMagic[8] = {'P', 'B', 'X', 'P', 'A', 'R', 'S', 'E'};
 constexpr uint32_t kPieceMagic = 0x50584250;  // "PBXP"
 constexpr size_t kAlign = 8;
 constexpr size_t kMaxColumns = 64;
-constexpr size_t kBufferKept = 8u << 20;  // bytes a thread keeps for its next piece
+constexpr size_t kBufferKept = 8u << 20;  // bytes that a thread keeps for its next piece
 
 struct FileHead {
   char magic[8];
@@ -36,7 +36,7 @@ struct FileFoot {
   uint32_t index_crc;  // of the index and the key
   uint32_t version;
   uint32_t zero;
-  uint32_t crc;  // of the fields before
+  uint32_t crc;  // of the fields above
   char magic[8];
 };
 static_assert(sizeof(FileFoot) == 48);
@@ -52,18 +52,18 @@ struct PieceHead {
 static_assert(sizeof(PieceHead) == 40);
 
 struct ColumnHead {
-  char name[16];  // zeros behind
+  char name[16];  // padded with zeros
   uint64_t count;
-  uint64_t offset;  // from the beginning of the piece
+  uint64_t offset;  // from the start of the piece
   uint32_t crc;     // of count * stored bytes
   char kind;        // 'f' float, 'u' unsigned, 'b' bytes
-  uint8_t item;     // bytes of a value in memory
-  uint8_t stored;   // bytes of a value here
+  uint8_t item;     // bytes per value in memory
+  uint8_t stored;   // bytes per value in the file
   uint8_t zero;
 };
 static_assert(sizeof(ColumnHead) == 40);
 
-// Lines that were left out, as columns.
+// Malformed lines, as columns.
 struct BadColumns {
   std::vector<uint64_t> line;
   std::vector<uint32_t> reason_bytes;
@@ -78,26 +78,27 @@ struct LargeColumns {
   std::vector<float> value;
 };
 
-// What a chunk holds as structures, as columns.
+// The structures of a chunk, as columns.
 struct Apart {
   BadColumns bad;
   LargeColumns large;
 };
 
-// A column that ParsedChunk gains is to be named in EachColumn, and scattered by ScatterRows.
+// A new column of ParsedChunk must be added to EachColumn and ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
                   4 * sizeof(uint64_t) + 8 * sizeof(std::vector<int>) + sizeof(TagColumns),
-              "ParsedChunk has other columns than are written and read here");
+              "ParsedChunk has columns that are not written and read here");
 
-// Tags are not written: a chunk that has them is refused, rather than read back without them.
+// Tags are not written. A chunk with tags is an error; otherwise it would be read back without
+// them.
 Status CheckUntagged(const ParsedChunk& chunk) {
   if (!chunk.tags.spec().any()) return Status::Ok();
   return Error(Code::kInvalidArgument,
-               "a chunk with ins_id, content or log keys, which parsed files do not hold");
+               "a chunk with ins_id, content or log keys, which parsed files cannot hold");
 }
 
-// Every column of a chunk: what is not named here is neither written nor read. One that is empty is
-// not in the file, so that optional ones cost nothing.
+// Every column of a chunk. Columns that are not named here are not written or read. An empty column
+// is not in the file, so optional columns cost nothing.
 template <typename Chunk, typename Columns, typename Visit>
 void EachColumn(Chunk& chunk, Columns& apart, Visit visit) {
   visit("label", chunk.labels);
@@ -122,8 +123,9 @@ constexpr char KindOf() {
 
 size_t Aligned(size_t at) { return (at + kAlign - 1) / kAlign * kAlign; }
 
-// The least of 1, 2, 4, 8 bytes that holds every value. Lengths nearly always fit in one, and ids
-// that are no hashes in four: half of the bytes to read, check and copy.
+// The least of 1, 2, 4 and 8 bytes that holds every value. Lengths nearly always fit in one byte,
+// and ids that are not hashes in four bytes. Then there are half as many bytes to read, check and
+// copy.
 template <typename T>
 uint8_t StoredWidth(const std::vector<T>& values) {
   if constexpr (KindOf<T>() != 'u') {
@@ -155,9 +157,9 @@ void Put(const std::vector<T>& values, uint8_t stored, char* out) {
   std::memcpy(out, values.data(), values.size() * sizeof(T));
 }
 
-// Bytes of a column that are checked, searched for 0 and widened together, while they lie in the
-// first cache. Crc32c is fastest with multiples of 3 KiB. Memory is fetched for what is written
-// while the checksum is computed, which needs none: a tenth less time for it all.
+// A block of a column is checked, searched for 0 and widened while it is in the L1 cache. Crc32c is
+// fastest with multiples of 3 KiB. The output is prefetched while the checksum is computed, which
+// saves a tenth of the total time.
 constexpr size_t kBlockBytes = 3u << 10;
 
 struct Taken {
@@ -165,7 +167,7 @@ struct Taken {
   bool zero = false;  // a value is 0
 };
 
-// The top bit is set for 0 alone; SSE2 compares no 64 bits.
+// The top bit is set only for 0. SSE2 cannot compare 64 bits.
 template <typename Stored>
 Stored ZeroBits(Stored value) {
   return static_cast<Stored>((value - 1) & ~value);
@@ -203,10 +205,11 @@ Taken Take(const char* data, size_t count, uint8_t stored, std::vector<T>* out) 
 }
 
 Status Broken(const std::string& where, const char* what) {
-  return Error(Code::kCorruption, "%s: %s; remove the file, it is made again", where.c_str(), what);
+  return Error(Code::kCorruption, "%s: %s; remove the file, it will be written again",
+               where.c_str(), what);
 }
 
-// The columns of a piece, their places checked.
+// The columns of a piece, with checked offsets.
 struct ColumnList {
   std::array<ColumnHead, kMaxColumns> columns;
   size_t size = 0;
@@ -216,7 +219,7 @@ struct ColumnList {
     const size_t heads = sizeof(PieceHead) + size * sizeof(ColumnHead);
     uint32_t crc;
     std::memcpy(&crc, piece + heads, sizeof(crc));
-    if (crc != Crc32c(piece, heads)) return Broken(where, "the head of a piece has another CRC32C");
+    if (crc != Crc32c(piece, heads)) return Broken(where, "the head of a piece has a wrong CRC32C");
     std::memcpy(columns.data(), piece + sizeof(PieceHead), size * sizeof(ColumnHead));
     for (size_t i = 0; i < size; ++i) {
       const ColumnHead& column = columns[i];
@@ -224,7 +227,7 @@ struct ColumnList {
           column.stored == 1 || column.stored == 2 || column.stored == 4 || column.stored == 8;
       if (!width || column.offset % kAlign != 0 || column.offset > head.bytes ||
           column.count > (head.bytes - column.offset) / column.stored) {
-        return Broken(where, "a column leaves its piece");
+        return Broken(where, "a column exceeds its piece");
       }
     }
     return Status::Ok();
@@ -291,12 +294,13 @@ Status TakeBad(const BadColumns& bad, const std::string& where, std::vector<BadL
                                        : Broken(where, "the bad lines of a piece do not fit");
 }
 
-// Memory for a piece, used again by the thread's next one: it stays in the processor's cache.
+// Memory for a piece. The thread reuses it for its next piece, so it stays in the processor's
+// cache.
 class PieceBuffer {
  public:
   char* Get(size_t size) {
     if (size > size_) {
-      // 64 bit words: columns are aligned to them.
+      // 64-bit words, because columns are aligned to 8 bytes.
       words_ = std::unique_ptr<uint64_t[]>(new uint64_t[size / 8 + 1]);
       size_ = size;
     }
@@ -325,7 +329,7 @@ Status ReadPiece(const RandomAccessFile& file, PieceSpan span, size_t number, Pa
   return status;
 }
 
-// Appends to a file that ends at `end`, and says where.
+// Appends bytes to the file. *span: where they are.
 Status Append(const std::string& bytes, AtomicFileWriter* file, PieceSpan* span) {
   *span = {file->written(), bytes.size()};
   return file->Append(bytes.data(), bytes.size());
@@ -388,7 +392,7 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   std::memcpy(&head, piece, sizeof(head));
   if (head.magic != kPieceMagic || head.bytes != size || head.columns > kMaxColumns ||
       head.columns * sizeof(ColumnHead) > size - sizeof(head) - 2 * sizeof(uint32_t)) {
-    return Broken(where, "no piece lies where the index says");
+    return Broken(where, "there is no piece at an offset of the index");
   }
   ColumnList list;
   PBX_RETURN_IF_ERROR(list.Load(piece, head, where));
@@ -420,16 +424,18 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   });
   if (damaged != nullptr) {
     return Error(Code::kCorruption,
-                 "%s: column '%.16s' has another CRC32C than it was written "
-                 "with; remove the file, it is made again",
+                 "%s: column '%.16s' has a wrong CRC32C; remove the file, it "
+                 "will be written again",
                  where.c_str(), damaged->name);
   }
   if (!typed || taken != list.size) {
-    return Broken(where, "a piece has a column of another name or type than this version reads");
+    return Broken(where,
+                  "a piece has a column with a name or type that this version does not read");
   }
-  if (out->labels.size() != out->instances) return Broken(where, "labels do not fit instances");
+  if (out->labels.size() != out->instances)
+    return Broken(where, "the labels of a piece do not fit its instances");
   if (out->cut_lists.size() != out->cut_values.size()) {
-    return Broken(where, "the counts of lists that were cut do not fit");
+    return Broken(where, "the counts of cut lists of a piece do not fit");
   }
   PBX_RETURN_IF_ERROR(TakeLarge(apart.large, where, &out->large));
   return TakeBad(apart.bad, where, &out->first_bad);
@@ -466,7 +472,8 @@ Status ParsedFileWriter::Commit(const std::string& key) {
   std::string index;
   for (const PieceSpan& piece : pieces_) {
     if (piece.bytes == 0) {
-      return Error(Code::kFailedPrecondition, "a parsed file is committed before all its pieces");
+      return Error(Code::kFailedPrecondition,
+                   "a parsed file is committed before all its pieces were added");
     }
     index += Bytes(piece);
   }
@@ -492,13 +499,14 @@ Result<std::unique_ptr<ParsedFileReader>> ParsedFileReader::Open(const std::stri
   const uint64_t size = file.value()->size();
   FileFoot foot;
   FileHead head;
-  if (size < sizeof(head) + sizeof(foot)) return Broken(path, "too short for a parsed file");
+  if (size < sizeof(head) + sizeof(foot))
+    return Broken(path, "the file is too short for a parsed file");
   PBX_RETURN_IF_ERROR(file.value()->Read(0, sizeof(head), reinterpret_cast<char*>(&head)));
   PBX_RETURN_IF_ERROR(
       file.value()->Read(size - sizeof(foot), sizeof(foot), reinterpret_cast<char*>(&foot)));
   if (std::memcmp(head.magic, kFileMagic, sizeof(kFileMagic)) != 0 ||
       std::memcmp(foot.magic, kFileMagic, sizeof(kFileMagic)) != 0) {
-    return Broken(path, "not a parsed file, or one that was cut");
+    return Broken(path, "not a parsed file, or a truncated one");
   }
   if (head.version != kParsedFileVersion || foot.version != kParsedFileVersion) {
     return Error(Code::kCorruption, "%s: a parsed file of version %u, expected %u", path.c_str(),
@@ -516,7 +524,8 @@ Result<std::unique_ptr<ParsedFileReader>> ParsedFileReader::Open(const std::stri
     return Broken(path, "its index is damaged");
   }
   if (index.compare(foot.pieces * sizeof(PieceSpan), std::string::npos, key) != 0) {
-    return Error(Code::kCorruption, "%s: holds another file, or one parsed in another way: %.500s",
+    return Error(Code::kCorruption,
+                 "%s: holds another file, or the file parsed with other settings: %.500s",
                  path.c_str(), index.c_str() + foot.pieces * sizeof(PieceSpan));
   }
   std::unique_ptr<ParsedFileReader> reader(new ParsedFileReader(std::move(file.value())));
@@ -526,7 +535,7 @@ Result<std::unique_ptr<ParsedFileReader>> ParsedFileReader::Open(const std::stri
   }
   for (const PieceSpan& piece : reader->pieces_) {
     if (piece.offset > foot.index_offset || piece.bytes > foot.index_offset - piece.offset) {
-      return Broken(path, "its index names pieces that are not in it");
+      return Broken(path, "its index names pieces outside of the file");
     }
   }
   return reader;
@@ -534,8 +543,8 @@ Result<std::unique_ptr<ParsedFileReader>> ParsedFileReader::Open(const std::stri
 
 Status ParsedFileReader::Read(size_t number, ParsedChunk* out) const {
   if (number >= pieces_.size()) {
-    return Error(Code::kInvalidArgument, "%s: piece %zu of %zu", file_->path().c_str(), number,
-                 pieces_.size());
+    return Error(Code::kInvalidArgument, "%s: piece %zu, but there are %zu", file_->path().c_str(),
+                 number, pieces_.size());
   }
   return ReadPiece(*file_, pieces_[number], number, out);
 }
@@ -567,8 +576,8 @@ Status SpillFile::Read(size_t number, ParsedChunk* out) const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (number >= pieces_.size()) {
-      return Error(Code::kInvalidArgument, "%s: piece %zu of %zu", reader_->path().c_str(), number,
-                   pieces_.size());
+      return Error(Code::kInvalidArgument, "%s: piece %zu, but there are %zu",
+                   reader_->path().c_str(), number, pieces_.size());
     }
     span = pieces_[number];
   }
@@ -605,7 +614,7 @@ Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t
     for (size_t s = 0; s < sparse_slots; ++s) values += lengths[s];
     if (part_of_row[i] >= parts || values > chunk.feasigns.size() - at) {
       return Error(Code::kInvalidArgument,
-                   "row %zu goes to part %u of %zu, and has %zu of %zu "
+                   "row %zu goes to part %u of %zu, and needs %zu of %zu "
                    "feasigns left",
                    i, part_of_row[i], parts, values, chunk.feasigns.size() - at);
     }

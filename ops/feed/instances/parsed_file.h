@@ -1,9 +1,9 @@
-// Parsed files: the columns of chunks on disk, so that what was parsed once is read and not parsed.
-// See docs/formats/parsed_cache.md. A piece holds one ParsedChunk and stands for itself; a parsed
-// file is pieces in order, and a key that says of what.
+// Parsed files: the columns of chunks on disk, so that a file is parsed only once. See
+// docs/formats/parsed_cache.md. A piece holds one ParsedChunk and can be read alone. A parsed file
+// has pieces in order, and a key that identifies the source.
 //
-// Both are caches of this machine: nothing is synced, and whatever does not pass a check is
-// Corruption, to be parsed again.
+// Pieces and parsed files are caches of one machine: nothing is synced. If a check fails, the
+// reader returns Corruption, and the caller parses the source again.
 #pragma once
 
 #include <cstddef>
@@ -19,30 +19,31 @@
 
 namespace pbx {
 
-// Raised whenever the format changes, or what a parser or transform makes of a line.
+// Must be raised when the format changes, or when a parser or transform gives another result for a
+// line.
 constexpr uint32_t kParsedFileVersion = 2;
 
-// Writes a chunk as a piece into *out, which is reused.
+// Encodes a chunk as a piece into *out, whose memory is reused.
 void EncodePiece(const ParsedChunk& chunk, std::string* out);
 
-// The chunk of a piece. Corruption, naming `where` and the column, for bytes that EncodePiece did
-// not write. Whether the columns fit each other and a schema is for Instances::Append to say.
-// piece is aligned to 8 bytes.
+// Decodes a piece. Corruption, naming `where` and the column, if EncodePiece did not write these
+// bytes. Instances::Append checks that the columns fit each other and the schema. piece: aligned to
+// 8 bytes.
 Status DecodePiece(const char* piece, size_t size, const std::string& where, ParsedChunk* out);
 
-// Where a piece lies in its file.
+// The place of a piece in its file.
 struct PieceSpan {
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// Thread safe: pieces are added by any thread, in any order.
+// Thread safe: any thread may add pieces, in any order.
 class ParsedFileWriter {
  public:
   // Writes into `path`.tmp.
   static Result<std::unique_ptr<ParsedFileWriter>> Create(const std::string& path);
 
-  // number: of the piece in the order of reading; each is added once.
+  // number: the place of the piece in the order of reading. Each number must be added once.
   Status Add(size_t number, const ParsedChunk& chunk);
 
   // Makes the file visible under `path`. FailedPrecondition unless pieces 0 .. n - 1 were added.
@@ -54,20 +55,20 @@ class ParsedFileWriter {
   explicit ParsedFileWriter(std::unique_ptr<AtomicFileWriter> file) : file_(std::move(file)) {}
   mutable std::mutex mutex_;
   std::unique_ptr<AtomicFileWriter> file_;
-  std::vector<PieceSpan> pieces_;  // bytes 0: not added yet
+  std::vector<PieceSpan> pieces_;  // an entry with 0 bytes: the piece is not added yet
 };
 
 // Thread safe.
 class ParsedFileReader {
  public:
-  // NotFound without the file; Corruption for one of another version, of another key, or damaged
-  // outside its pieces.
+  // NotFound if there is no file. Corruption if it has another version or key, or is damaged
+  // outside of its pieces.
   static Result<std::unique_ptr<ParsedFileReader>> Open(const std::string& path,
                                                         const std::string& key);
 
   size_t pieces() const { return pieces_.size(); }
 
-  // Corruption when the piece is damaged.
+  // Corruption if the piece is damaged.
   Status Read(size_t number, ParsedChunk* out) const;
 
  private:
@@ -76,13 +77,13 @@ class ParsedFileReader {
   std::vector<PieceSpan> pieces_;
 };
 
-// Chunks put aside on disk for the length of a pass, in a file without a name: it goes with the
-// process, however that ends. Thread safe.
+// Chunks that are on disk for the duration of a pass. The file has no name, so it disappears when
+// the process ends in any way. Thread safe.
 class SpillFile {
  public:
   static Result<std::unique_ptr<SpillFile>> Create(const std::string& path);
 
-  // The number of the piece, from 0.
+  // Returns the number of the piece, from 0.
   Result<size_t> Add(const ParsedChunk& chunk);
   Status Read(size_t number, ParsedChunk* out) const;
   uint64_t bytes() const;
@@ -96,11 +97,11 @@ class SpillFile {
   std::vector<PieceSpan> pieces_;
 };
 
-// Memory that the columns of a chunk take.
+// The memory of the columns of a chunk.
 size_t BytesOf(const ParsedChunk& chunk);
 
-// Row i of the chunk is added to (*out)[part_of_row[i]], in order. InvalidArgument when rows or
-// columns do not fit. Counts of lines and bad lines stay behind. S: sparse slots.
+// Appends row i of the chunk to (*out)[part_of_row[i]], in order. InvalidArgument if rows or
+// columns do not fit. Counts of lines and bad lines are not copied. S: sparse slots.
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
                    std::vector<ParsedChunk>* out);
 

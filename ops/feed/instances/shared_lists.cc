@@ -7,11 +7,11 @@
 namespace pbx::feed {
 namespace {
 
-constexpr size_t kPositionBytes = 4;  // a value of a list takes them once it is indexed
-constexpr size_t kSample = 256;       // instances kAuto looks at before it looks at all
+constexpr size_t kPositionBytes = 4;  // per value of a list after Index
+constexpr size_t kSample = 256;       // instances that kAuto checks before it checks all
 
-// Adds to (*saved)[s] the values of slot s that repeat those of the instance before; instances
-// [0, n).
+// For instances [0, n): adds to (*saved)[s] the number of values in lists of slot s that repeat the
+// list of the instance before.
 void CountRepeats(const ParsedChunk& chunk, size_t slots, size_t n, std::vector<size_t>* saved) {
   const uint64_t* list = chunk.feasigns.data();
   std::vector<const uint64_t*> before(slots, list);
@@ -29,7 +29,8 @@ void CountRepeats(const ParsedChunk& chunk, size_t slots, size_t n, std::vector<
   }
 }
 
-// Slots of which the values saved among n instances are more than the index of n takes.
+// Slots for which sharing among the first n instances saves more memory than the index of n
+// instances takes.
 std::vector<uint16_t> Worthwhile(const ParsedChunk& chunk, size_t slots, size_t n) {
   std::vector<size_t> saved(slots);
   CountRepeats(chunk, slots, n, &saved);
@@ -64,7 +65,7 @@ SharedLists ShareLists(Sharing sharing, const std::vector<uint8_t>& slots, size_
   const size_t count = shared.slots.size();
   shared.begins.resize(n * count);
   uint64_t* const values = chunk->feasigns.data();
-  size_t from = 0, to = 0;  // values are moved down over those that were left out
+  size_t from = 0, to = 0;  // values are moved over the removed values
   for (size_t i = 0; i < n; ++i) {
     const uint32_t* const lengths = chunk->lengths.data() + i * sparse_slots;
     size_t next = 0;

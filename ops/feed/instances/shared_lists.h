@@ -1,5 +1,5 @@
-// Shared lists: where instances that follow each other repeat a slot's list, as those of one
-// session or user do, the list is held once (the idea of RecD, Zhao et al. 2022).
+// Shared lists: neighbouring instances often repeat the list of a slot, for example in the session
+// of a user. Then the list is stored once (the idea of RecD, Zhao et al. 2022).
 #pragma once
 
 #include <cstddef>
@@ -13,28 +13,31 @@ namespace pbx::feed {
 // Which slots may share lists.
 enum class Sharing {
   kOff,
-  kAuto,  // per chunk, slots of which sharing saves more than its index takes
-  kOn,    // those that are named
+  kAuto,  // chosen per chunk: slots for which sharing saves more memory than its index takes
+  kOn,    // given slots
 };
 
-// n = instances of the chunk, D = slots of it that share.
+// n = instances of the chunk, D = its slots that share lists.
 struct SharedLists {
   std::vector<uint16_t> slots;  // (D) ascending
-  // (n, D) where the list of an instance begins among the chunk's feasigns. A list that an instance
-  // owns lies between its other lists, as without sharing; one that it shares lies before them.
+  // (n, D) where the list of each instance begins among the chunk's feasigns. A list that the
+  // instance owns is between its other lists, as without sharing. A shared list is before the lists
+  // that the instance owns.
   std::vector<uint32_t> begins;
   size_t lists_saved = 0;
-  size_t values_saved = 0;  // feasigns that the chunk does not hold any more
+  size_t values_saved = 0;  // feasigns removed from the chunk
 };
 
-// Takes from the chunk's feasigns the lists that repeat those of the instance before. slots: (S) 1
-// for those that may share, with kOn. The chunk's lengths stay as they are. REQUIRES: lengths (n,
-// S) that add up to the feasigns. A chunk of 2^32 feasigns and more shares nothing.
+// Removes lists that repeat the list of the instance before from the chunk's feasigns. slots: used
+// for kOn only, (S), 1 if the slot may share lists. The lengths do not change. REQUIRES: lengths
+// are (n, S) and add up to the number of feasigns. A chunk with 2^32 or more feasigns shares
+// nothing.
 SharedLists ShareLists(Sharing sharing, const std::vector<uint8_t>& slots, size_t sparse_slots,
                        ParsedChunk* chunk);
 
 // Calls visit(slot, begin, end) for each list of an instance: [begin, end) among the chunk's
-// feasigns. lengths: (S) of the instance; at: where what it owns begins. Returns where that ends.
+// feasigns. lengths: (S) of the instance. at: where the lists that the instance owns begin. Returns
+// where these lists end.
 template <typename Visit>
 size_t EachList(const SharedLists& shared, size_t row, const uint32_t* lengths, size_t sparse_slots,
                 size_t at, Visit visit) {

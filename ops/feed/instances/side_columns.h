@@ -1,5 +1,5 @@
-// What stays in memory of instances that lie on disk: enough to put them into any order, in the
-// same way as Instances does that holds all of them.
+// Columns that stay in memory when instances are on disk: enough to compute the same order as
+// Instances does for instances in memory.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,21 @@
 
 namespace pbx::feed {
 
-// The chunk's tags, as instances without slots. The chunk has none afterwards.
+// Moves the tags out of the chunk. Returns them as instances without slots.
 ParsedChunk TakeTags(ParsedChunk* chunk);
 
-// The first feasign of a slot of each instance, as instances of that slot alone. S: sparse slots.
-// REQUIRES: lengths (n, S) that add up to the feasigns, slot < S.
+// The first feasign of a slot of each instance, as instances with that slot alone. S: sparse slots.
+// REQUIRES: lengths are (n, S) and add up to the number of feasigns; slot < S.
 ParsedChunk FirstOfSlot(const ParsedChunk& chunk, size_t sparse_slots, size_t slot);
 
-// Who feeds whom the slots that are replaced. N = instances, numbered in file order.
+// The donors of replaced slots. N = instances, numbered in file order.
 struct Donors {
-  std::vector<uint32_t> pool;  // (P) at most as many as asked for: numbers of instances
-  std::vector<uint32_t> of;    // (N) each one's place in the pool
+  std::vector<uint32_t> pool;  // (P) numbers of instances, P <= pool_size
+  std::vector<uint32_t> of;    // (N) the index in `pool` of each instance's donor
 };
 
-// The pool is a reservoir of all instances, each of them gets one of it. Depends on N, the size and
-// the seed. REQUIRES: pool_size >= 1, N < 2^32.
+// Draws the pool from all instances by reservoir sampling, and a donor from the pool for each
+// instance. The result depends on N, pool_size and seed. REQUIRES: pool_size >= 1, N < 2^32.
 Donors DrawDonors(size_t instances, size_t pool_size, uint64_t seed);
 
 }  // namespace pbx::feed

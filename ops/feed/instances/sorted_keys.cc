@@ -30,8 +30,8 @@ Status PositionsOfSorted(const uint64_t* keys, size_t n, const uint64_t* among, 
   for (size_t i = 0; i < n; ++i) {
     while (at < size && among[at] < keys[i]) ++at;
     if (at == size || among[at] != keys[i]) {
-      return Error(Code::kInvalidArgument, "key %zu of %zu is not among the %zu of the pass", i, n,
-                   size);
+      return Error(Code::kInvalidArgument, "key %zu of %zu is not among the %zu keys of the pass",
+                   i, n, size);
     }
     (*positions)[i] = static_cast<int32_t>(at);
   }

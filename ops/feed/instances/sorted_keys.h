@@ -1,4 +1,5 @@
-// Sorted keys of parts of a pass put together: what Index does at once for a pass in memory.
+// Merges the sorted keys of parts of a pass. If the whole pass is in memory, Instances::Index sorts
+// all keys at once instead.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +10,19 @@
 
 namespace pbx::feed {
 
-// Keys, ascending, each with the lowest sparse slot it occurs in.
+// Ascending keys, each with the lowest sparse slot in which it occurs.
 struct SlottedKeys {
   const uint64_t* keys;   // (size)
   const uint16_t* slots;  // (size)
   size_t size;
 };
 
-// The union, with the lower slot of keys that both have.
+// The union of both. A key that is in both gets the lower of its two slots.
 void MergeSortedKeys(const SlottedKeys& a, const SlottedKeys& b, std::vector<uint64_t>* keys,
                      std::vector<uint16_t>* slots);
 
-// Where each of keys (n) stands among `among` (size); both ascend. InvalidArgument for one that is
-// not there.
+// The positions of keys (n) in `among` (size); both ascend. InvalidArgument if a key is not in
+// `among`.
 Status PositionsOfSorted(const uint64_t* keys, size_t n, const uint64_t* among, size_t size,
                          std::vector<int32_t>* positions);
 

@@ -1,4 +1,4 @@
-// Instances whose slots belong to several tables: what Index and PackBatch do for one, by table.
+// Index and PackBatch for instances whose slots belong to several tables.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -12,17 +12,17 @@ namespace pbx {
 Status Instances::SetTables(const std::vector<uint8_t>& table_of_slot) {
   Impl& self = *impl_;
   if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
-    return Error(Code::kFailedPrecondition, "SetTables after Append; call it first");
+    return Error(Code::kFailedPrecondition, "SetTables was called after Append; call it first");
   }
   if (table_of_slot.size() != self.slots) {
-    return Error(Code::kInvalidArgument, "tables of %zu sparse slots, there are %zu",
+    return Error(Code::kInvalidArgument, "tables of %zu sparse slots, but there are %zu",
                  table_of_slot.size(), self.slots);
   }
   std::vector<uint8_t> sorted = table_of_slot;
   std::sort(sorted.begin(), sorted.end());
   sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
   if (!sorted.empty() && sorted.back() != sorted.size() - 1) {
-    return Error(Code::kInvalidArgument, "slots of tables up to %d, but only of %zu of them",
+    return Error(Code::kInvalidArgument, "slots of tables up to %d, but only %zu tables have slots",
                  static_cast<int>(sorted.back()), sorted.size());
   }
   self.tables = std::max<size_t>(1, sorted.size());
@@ -33,7 +33,8 @@ Status Instances::SetTables(const std::vector<uint8_t>& table_of_slot) {
 void Instances::Impl::KeysByTable(ThreadPool* pool) {
   key_bounds.assign(1, 0);
   for (size_t t = 0; t < tables; ++t) {
-    // Copied together: the lists of a table lie between those of the others.
+    // The feasigns of a table are copied to one place, because in a chunk they are mixed with the
+    // feasigns of other tables.
     std::vector<std::vector<uint64_t>> gathered(chunks.size());
     pool->ParallelFor(chunks.size(), [&](size_t c) {
       const Chunk& chunk = chunks[c];
@@ -59,7 +60,7 @@ void Instances::Impl::KeysByTable(ThreadPool* pool) {
 
 void Instances::Impl::FindByTable(const std::vector<SortedIndex>& indexes, size_t begin, size_t end,
                                   Chunk* chunk) const {
-  constexpr size_t kBlock = 1024;  // keys of a table that are looked up together
+  constexpr size_t kBlock = 1024;  // keys of a table looked up together
   struct Asked {
     std::vector<uint64_t> keys;
     std::vector<size_t> places;
@@ -79,7 +80,7 @@ void Instances::Impl::FindByTable(const std::vector<SortedIndex>& indexes, size_
   for (size_t row = begin; row < end; ++row, lengths += slots) {
     const size_t own = chunk->starts[row];
     feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
-      if (at < own) return;  // found with whoever owns the list
+      if (at < own) return;  // done for the instance that owns the list
       const size_t t = table_of_slot[s];
       for (; at < stop; ++at) {
         asked[t].keys.push_back(KeyOf(feasigns[at]));
@@ -97,7 +98,7 @@ Status Instances::PackTable(size_t table, size_t begin, size_t end, const int32_
   PBX_RETURN_IF_ERROR(self.CheckIndexed("PackTable"));
   PBX_RETURN_IF_ERROR(self.CheckRange(begin, end));
   if (table >= self.tables) {
-    return Error(Code::kInvalidArgument, "table %zu of %zu", table, self.tables);
+    return Error(Code::kInvalidArgument, "table %zu, but there are %zu", table, self.tables);
   }
   constexpr size_t kMost = static_cast<size_t>(std::numeric_limits<int32_t>::max());
   out->ids.clear();

@@ -9,15 +9,15 @@
 namespace pbx::feed {
 namespace {
 
-constexpr size_t kSpanSize = size_t{1} << 20;       // feasigns a task of the first two steps takes
-constexpr size_t kPartitionSize = size_t{1} << 17;  // keys: two buffers of 1 MB, a core's own cache
-constexpr int kMaxPartitionBits = 11;               // more streams to write into than that are slow
+constexpr size_t kSpanSize = size_t{1} << 20;       // feasigns per task of the first two steps
+constexpr size_t kPartitionSize = size_t{1} << 17;  // keys: two buffers of 1 MB fit into L2
+constexpr int kMaxPartitionBits = 11;               // writing to more streams is slow
 constexpr int kDigitBits = 11;
 
-using Keys = std::unique_ptr<uint64_t[]>;  // not std::vector: it would write zeros first
+using Keys = std::unique_ptr<uint64_t[]>;  // a std::vector would be zeroed first
 
 // Drops most repeats of the few feasigns that make up most of a click log, before they cost memory
-// and sorting. The same span always keeps the same ones, so counting and writing agree.
+// and sorting. The result depends on the span alone, so counting and writing agree.
 class RecentFilter {
  public:
   bool Seen(uint64_t key) {
@@ -29,10 +29,10 @@ class RecentFilter {
 
  private:
   static constexpr size_t kPlaces = 2048;   // 16 KB
-  std::array<uint64_t, kPlaces> recent_{};  // key 0 is feasign 0, which never comes
+  std::array<uint64_t, kPlaces> recent_{};  // key 0 is feasign 0, which never occurs
 };
 
-// Calls keep(key) for the keys of one span that the filter lets through.
+// Calls keep(key) for the keys of a span that pass the filter.
 template <typename Keep>
 void EachKey(FeasignSpan span, Keep keep) {
   RecentFilter filter;
@@ -52,9 +52,9 @@ std::vector<FeasignSpan> CutSpans(const std::vector<FeasignSpan>& spans) {
   return cut;
 }
 
-// Sorts keys that share their top `used_bits` bits, then drops repeats; returns how many are left.
-// Two passes over the next 22 bits leave groups of equal digits, nearly always of one key; a group
-// is sorted by comparison, so that keys made to collide cost n log n and not n^2.
+// Sorts keys that share their top `used_bits` bits and drops repeats. Returns the number of keys
+// left. Two passes over the next 22 bits leave groups of equal digits, nearly always of one key. A
+// group is sorted by comparison, so that keys made to collide cost n log n, not n^2.
 size_t SortUnique(uint64_t* keys, uint64_t* scratch, size_t n, int used_bits) {
   const int shift = 64 - used_bits - 2 * kDigitBits;
   constexpr uint64_t kMask = (uint64_t{1} << kDigitBits) - 1;
@@ -94,10 +94,10 @@ std::vector<uint64_t> SortedUniqueKeys(const std::vector<FeasignSpan>& spans, Th
   int bits = 0;
   while (bits < kMaxPartitionBits && total >> bits > kPartitionSize) ++bits;
   const size_t partitions = size_t{1} << bits;
-  // Shifting by 64 is undefined, so one partition is a case of its own.
+  // Shifting by 64 is undefined, so one partition is a special case.
   const auto partition_of = [bits](uint64_t key) { return bits == 0 ? 0 : key >> (64 - bits); };
 
-  // Where each task writes its keys of each partition: (tasks, partitions).
+  // (tasks, partitions) where each task writes its keys of each partition.
   std::vector<size_t> places(tasks.size() * partitions);
   pool->ParallelFor(tasks.size(), [&](size_t task) {
     size_t* const counts = &places[task * partitions];

@@ -9,14 +9,14 @@
 
 namespace pbx::feed {
 
-// Feasigns that lie together in memory.
+// Feasigns that are contiguous in memory.
 struct FeasignSpan {
   const uint64_t* feasigns;
   size_t size;
 };
 
-// KeyOf each feasign, ascending, each once. The result depends on the set of feasigns only. Holds
-// at most 8 bytes an occurrence and 8 a unique key beside the input.
+// The unique keys (KeyOf each feasign), ascending. The result depends on the set of feasigns alone.
+// Uses at most 8 bytes per occurrence and 8 per unique key, besides the input.
 std::vector<uint64_t> SortedUniqueKeys(const std::vector<FeasignSpan>& spans, ThreadPool* pool);
 
 }  // namespace pbx::feed

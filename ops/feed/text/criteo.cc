@@ -15,7 +15,7 @@ constexpr int kIntegers = 13;
 constexpr int kTokens = 26;
 constexpr int kColumns = 1 + kIntegers + kTokens;
 
-// Tags keep a bucket of an integer apart from a token, and the token 0 apart from padding.
+// Tags in the upper bits distinguish buckets of integers from tokens, and the token 0 from padding.
 constexpr uint64_t kTokenTag = uint64_t{'C'} << 56;
 constexpr uint64_t kIntegerTag = uint64_t{'I'} << 56;
 
@@ -23,8 +23,9 @@ uint64_t NotPadding(uint64_t feasign, uint64_t tag) { return feasign == 0 ? tag 
 
 uint64_t TokenFeasign(uint64_t token) { return NotPadding(token ^ kTokenTag, kTokenTag); }
 
-// Buckets of different columns mean different things, so the column is in the tag. Zigzag makes the
-// bucket positive: 0, -1, 1, -2 .. are 1, 2, 3, 4 ..; 0 is the bucket of the empty field.
+// The tag has the column, because buckets of different columns have different meanings. Zigzag
+// makes the bucket positive: 0, -1, 1, -2 .. become 1, 2, 3, 4 ..; 0 is the bucket of the empty
+// field.
 uint64_t IntegerTag(int column) { return kIntegerTag | static_cast<uint64_t>(column) << 48; }
 uint64_t BucketFeasign(int column, int64_t bucket) {
   const uint64_t sign = bucket < 0 ? ~uint64_t{0} : 0;
@@ -32,15 +33,16 @@ uint64_t BucketFeasign(int column, int64_t bucket) {
   return NotPadding(IntegerTag(column) ^ (zigzag + 1), IntegerTag(column));
 }
 
-// In long double, whose log glibc computes in one way on every x86-64 processor; in double it picks
-// one by processor, and a last bit could move a value across a bucket's edge.
+// Computed in long double, for which glibc has one log for all x86-64 processors. For double it has
+// several, and a different last bit could move a value to another bucket.
 int64_t BucketOf(int64_t v) {
   if (v <= 2) return v;
   const long double log = std::log(static_cast<long double>(v));
   return static_cast<int64_t>(log * log);
 }
-// log(1 + v), v >= 0. In double wherever that rounds to the same float: its error, below 2^-52 of
-// the value on every processor, then reaches no other.
+// log(1 + v), v >= 0. Computed in double, whose error is below 2^-52 of the value on every
+// processor. If both ends of that interval round to the same float, that float is the result.
+// Otherwise the logarithm is computed in long double.
 float DenseOf(int64_t v) {
   constexpr double kError = 0x1p-50;
   const double log = std::log(1 + static_cast<double>(v));
@@ -49,8 +51,8 @@ float DenseOf(int64_t v) {
   return static_cast<float>(std::log(1 + static_cast<long double>(v)));
 }
 
-// Most values are small: their logarithms are looked up. The buckets of the others are found among
-// the values at which they begin.
+// Most values are small, and their logarithms are in a table. The bucket of a larger value is found
+// among the values at which buckets begin.
 class Logarithms {
  public:
   static constexpr int64_t kSmall = 4096;
@@ -75,7 +77,7 @@ class Logarithms {
   }
 
  private:
-  // The least v >= kSmall - 1 whose bucket is this one or above.
+  // The least v >= kSmall - 1 whose bucket is at least this one.
   static int64_t BeginOf(int64_t bucket) {
     int64_t below = kSmall - 1, at = INT64_MAX;
     while (at - below > 1) {
@@ -87,7 +89,7 @@ class Logarithms {
 
   std::array<uint16_t, kSmall> bucket_;
   std::array<float, kSmall> dense_;
-  std::vector<int64_t> begins_;  // of each bucket after the last of bucket_
+  std::vector<int64_t> begins_;  // for each bucket after the last of bucket_
 };
 const Logarithms& SharedLogarithms() {
   static const Logarithms logarithms;
@@ -143,13 +145,13 @@ class CriteoParser : public LineParser {
   }
 
  private:
-  // 0 of an empty field. False is no verdict.
+  // *value is 0 for an empty field. False: not decided; parse the field again.
   static bool IntegerOf(const char* line, const TokenColumns& tokens, size_t i, int64_t* value) {
     const uint64_t magnitude = tokens.values[i];
     const size_t size = tokens.size(i);
     *value = static_cast<int64_t>(magnitude);
     if (tokens.bytes_odd(i) == 0) return *value >= 0;
-    *value = static_cast<int64_t>(0 - magnitude);  // of at most 14 digits
+    *value = static_cast<int64_t>(0 - magnitude);  // at most 14 digits
     return size > 1 && size <= 15 && tokens.bytes_odd(i) == 1u << (16 - size) &&
            line[tokens.ends[i] - size] == '-';
   }
@@ -202,7 +204,7 @@ class CriteoParser : public LineParser {
     return logarithms_.Dense(std::max<int64_t>(fields.integer[i], 0));
   }
 
-  // 0 for no feasign.
+  // 0: no feasign.
   uint64_t Sparse(const Fields& fields, int column) const {
     if (column > kIntegers) {
       const size_t i = static_cast<size_t>(column - 1 - kIntegers);
@@ -215,7 +217,7 @@ class CriteoParser : public LineParser {
 
   const FeedSchema& schema_;
   const Logarithms& logarithms_;
-  std::vector<int> columns_;  // of each slot
+  std::vector<int> columns_;  // per slot
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// CSV: one cell a column, a column for each slot or for several.
+// CSV: a line has one cell per column. One or several slots use a column.
 #include <algorithm>
 #include <cstring>
 
@@ -17,8 +17,8 @@ struct Cell {
   const char* end;
 };
 
-// Cuts a line into cells. A quoted cell that holds "" is copied into `unquoted`, which a cell then
-// points into: it has room for the line from the start, so it never moves.
+// Cuts a line into cells. A quoted cell with "" in it is copied into `unquoted`, and the cell
+// points there. `unquoted` has the capacity for the whole line from the start, so it never moves.
 bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
               std::vector<Cell>* cells, LineError* error) {
   cells->clear();
@@ -35,7 +35,7 @@ bool CutCells(const char* p, const char* end, char delimiter, std::string* unquo
       const char* const begin = ++p;
       bool doubled = false;
       for (;; ++p) {
-        if (p == end) return error->Set("the quote of cell %zu does not end", cells->size() + 1);
+        if (p == end) return error->Set("the quote of cell %zu is not closed", cells->size() + 1);
         if (*p == '"') {
           if (p + 1 == end || p[1] != '"') break;
           doubled = true;
@@ -47,11 +47,11 @@ bool CutCells(const char* p, const char* end, char delimiter, std::string* unquo
       cells->push_back(doubled ? Cell{text + first, text + unquoted->size()} : Cell{begin, p});
       ++p;
       if (p < end && *p != delimiter) {
-        return error->Set("cell %zu goes on after its quote", cells->size());
+        return error->Set("cell %zu continues after its closing quote", cells->size());
       }
     }
     if (p == end) return true;
-    ++p;  // after a delimiter there is a cell, if only an empty one
+    ++p;  // a delimiter is always followed by a cell, which may be empty
   }
 }
 
@@ -100,7 +100,7 @@ class CsvParser : public LineParser {
   }
 
  private:
-  // Apart from Parse, which it must not slow where there are none.
+  // Not inlined, so that Parse is not slower for files without nulls.
   __attribute__((noinline)) void EmptyNulls() {
     for (Cell& cell : cells_) {
       const std::string_view text(cell.begin, static_cast<size_t>(cell.end - cell.begin));
@@ -153,7 +153,7 @@ class CsvParser : public LineParser {
 
   bool ParseSparse(const SlotSpec& slot, uint32_t index, Cell cell, LineValues* out,
                    LineError* error) const {
-    // Two slots may use one column: a line may have more feasigns than LineValues makes room for.
+    // Two slots may use one column, so a line may have more feasigns than LineValues has room for.
     const size_t room = out->count + static_cast<size_t>(cell.end - cell.begin) + 1;
     if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
     const size_t first = out->count;
@@ -176,7 +176,7 @@ class CsvParser : public LineParser {
 
   const FeedSchema& schema_;
   size_t columns_ = 0;
-  std::vector<size_t> places_;  // of each slot: its column
+  std::vector<size_t> places_;  // column of each slot
   const std::vector<TagColumn> tags_;
   std::vector<size_t> tag_places_;
   std::vector<Cell> cells_;
@@ -200,7 +200,7 @@ Status SetCsvHeader(const char* line, size_t size, FeedSchema* schema) {
     return Error(
         Code::kInvalidArgument,
         "expected a header with the columns %.1000s, found no first line, or an empty one; "
-        "of files without a header slots.yaml says csv: {header: false}",
+        "for files without a header set csv: {header: false} in slots.yaml",
         expected.c_str());
   }
   std::vector<feed::Cell> cells;

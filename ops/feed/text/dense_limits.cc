@@ -42,8 +42,8 @@ bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>*
     const float value = Fed(i, row[i]);
     if (std::fabs(value) <= kMostDense) continue;
     return error->Set(
-        "slot '%.200s': %g is beyond %g, too large to be fed to a network; clip: [low, high] or "
-        "log1p: true in slots.yaml bounds it",
+        "slot '%.200s': %g is beyond %g, too large for a network; bound it in slots.yaml by "
+        "clip: [low, high] or log1p: true",
         slots_[i]->name.c_str(), static_cast<double>(value), static_cast<double>(kMostDense));
   }
   for (size_t i = 0; i < limits_.size(); ++i) {

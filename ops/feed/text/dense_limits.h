@@ -1,4 +1,4 @@
-// Dense values that are too large to be fed to a network, found before they are.
+// Finds dense values that are too large for a network before they are fed to it.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +12,30 @@
 
 namespace pbx {
 
-// A larger dense value is reported: beside inputs around 1 it takes over the first layer, and
-// Adam's second moment needs thousands of steps to forget it. It is not refused: a raw price or a
-// Unix timestamp trains, badly, and model.dense_scale or nn.DataNorm scale any of them.
+// A dense value above this limit is reported: beside inputs around 1 it dominates the first layer,
+// and Adam's second moment needs thousands of steps to forget it. It is not an error: a raw price
+// or a Unix timestamp can be trained, but badly, and model.dense_scale or nn.DataNorm can scale it.
 constexpr float kLargeDense = 1e4f;
 
-// A line with a larger one is malformed. The gradient of a first-layer weight is the value times a
-// number of about 1, and optimizers square it: 1e15 squared leaves a factor of 3e8 to the largest
-// float32 for weights, sums over a batch and cross layers. Seconds, milliseconds and microseconds
-// are below it or near it; 1e30, the largest int64 and the largest float32, which stand for "no
-// value" in many logs, are above.
+// A line with a dense value above this limit is malformed. The gradient of a first-layer weight is
+// the value times a number of about 1, and optimizers square it. The largest float32 is 3e8 times
+// the square of 1e15; this factor is left for weights, sums over a batch and cross layers.
+// Timestamps in seconds, milliseconds or microseconds are below or near this limit. The numbers
+// that mean "no value" in many logs are above it: 1e30, the largest int64, the largest float32.
 constexpr float kMostDense = 1e15f;
 
 namespace feed {
 
-// The limits of each dense column, as slots.yaml transforms it: log1p leaves nothing that is large,
-// and clip only what its own bounds allow.
+// The limits of each dense column. They take its transforms in slots.yaml into account: after log1p
+// no value is large; after clip only values within the bounds of clip can be large.
 class DenseLimits {
  public:
   explicit DenseLimits(const FeedSchema& schema);
 
-  // False if no value of the row is large; else Take tells.
+  // False if no value of the row is large; otherwise call Take.
   bool Beyond(const float* row) const {  // (W) as read
-    // As integers: two comparisons a value took 3 % of the time of MultiSlot lines.
-    uint32_t beyond = 0;  // its top bit, once a magnitude is above its limit
+    // Compares integers: two float comparisons per value took 3 % of the time of MultiSlot lines.
+    uint32_t beyond = 0;  // its top bit is set if a magnitude is above its limit
     for (size_t i = 0; i < limits_.size(); ++i) {
       uint32_t bits;
       std::memcpy(&bits, row + i, sizeof(bits));
@@ -44,17 +44,18 @@ class DenseLimits {
     return beyond >> 31 != 0;
   }
 
-  // Notes the values of a row that are large. False, and nothing is noted, where one is beyond
-  // kMostDense: the line is malformed.
+  // Records the large values of a row. If a value is beyond kMostDense, the line is malformed:
+  // returns false and records nothing.
   bool Take(const float* row, uint64_t line, std::vector<LargeValue>* large,
             LineError* error) const;
 
  private:
   float Fed(size_t column, float value) const;
 
-  std::vector<uint32_t> limits_;  // (W) bits of the magnitude, or (0) where no value can be large
-  std::vector<const SlotSpec*> slots_;    // (W) whose column it is
-  std::vector<uint32_t> number_of_slot_;  // (W) among the dense ones
+  // (W) limits, as bits of the magnitude; empty if no value can be large
+  std::vector<uint32_t> limits_;
+  std::vector<const SlotSpec*> slots_;    // (W) slot of each column
+  std::vector<uint32_t> number_of_slot_;  // (W) its number among dense slots
 };
 
 }  // namespace feed

@@ -1,5 +1,5 @@
-// What ParseChunk and the parser of one format share. A LineParser turns one line into values;
-// cutting lines, counting bad ones and collecting columns is ParseChunk's.
+// The interface between ParseChunk and the parser of a format. A LineParser turns one line into
+// values. ParseChunk cuts lines, counts bad lines and collects columns.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,21 @@ struct LineValues {
   float label = 0;
   std::vector<float> dense;        // (W)
   std::vector<uint32_t> lengths;   // (S)
-  std::vector<uint64_t> feasigns;  // in slot order; room for MaxFeasigns of the line, never less
+  std::vector<uint64_t> feasigns;  // in slot order; room for at least MaxFeasigns of the line
   size_t count = 0;                // feasigns in use
-  LineTags tags;                   // texts in the line, or held by the parser until the next
+  LineTags tags;  // texts point into the line or the parser; valid until the next line
 
-  // A feasign takes a byte and a separator, but for Criteo's columns, which make one each even when
-  // empty; a few more, because a 0 is written before it is dropped, and MultiSlot's by four.
+  // An upper bound for a line. A feasign takes a byte and a separator. Criteo's columns are an
+  // exception: each gives one feasign even if it is empty. The bound is a few higher, because a 0
+  // is written before it is dropped, and MultiSlot writes four at a time.
   size_t MaxFeasigns(size_t line_bytes) const { return line_bytes / 2 + 5 + lengths.size(); }
 };
 
-// Bytes as text: unprintable ones as \xNN; at most `limit` bytes of the input.
+// Bytes as text, unprintable bytes as \xNN. At most `limit` bytes of the input.
 std::string Printable(const char* p, const char* end, size_t limit);
 
-// Why a line is bad. Formats nothing unless the reason will be shown: a file of bad lines must not
-// be slower than a file of good ones.
+// The reason why a line is bad. It formats nothing unless the reason is shown, so that a file of
+// bad lines is no slower than a file of good lines.
 class LineError {
  public:
   explicit LineError(bool wanted) : wanted_(wanted) {}
@@ -51,12 +52,13 @@ class LineError {
 class LineParser {
  public:
   virtual ~LineParser() = default;
-  // [p, end): a line without its line break, not empty, free of NUL. Fills every part of `out`.
-  // False when the line is malformed; then `out` is of no use.
+  // [p, end): a line without its line break, not empty, without NUL. Sets every member of `out`.
+  // False if the line is malformed; then `out` is undefined.
   virtual bool Parse(const char* p, const char* end, LineValues* out, LineError* error) = 0;
 
-  // The same by token kernels. [line, line + size) is at most TokenKernels::kMaxLine long, readable
-  // for kReach beyond its ends, and may hold NUL. False is no verdict: Parse tells what it is.
+  // The same with token kernels. [line, line + size) is at most TokenKernels::kMaxLine long,
+  // readable for kReach bytes beyond both ends, and may contain NUL. False: not decided; call
+  // Parse.
   virtual bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
                          const TokenColumns& tokens, LineValues* out) {
     static_cast<void>(kernels), static_cast<void>(line), static_cast<void>(size);
@@ -65,9 +67,10 @@ class LineParser {
   }
 };
 
-// schema: checked, borrowed for the parser's life.
+// REQUIRES: schema.Check() is ok. The schema must outlive the parser.
 std::unique_ptr<LineParser> NewMultiSlotParser(const FeedSchema& schema);
-std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema);  // both orders
+// The parser of feasign_slot and slot_value.
+std::unique_ptr<LineParser> NewSlotTextParser(const FeedSchema& schema);
 std::unique_ptr<LineParser> NewCriteoParser(const FeedSchema& schema);
 std::unique_ptr<LineParser> NewCsvParser(const FeedSchema& schema);
 std::unique_ptr<LineParser> NewPluginParser(const FeedSchema& schema);
@@ -76,7 +79,7 @@ std::unique_ptr<LineParser> NewPluginParser(const FeedSchema& schema);
 bool ParseLabel(const std::string& slot, const char* p, const char* end, float* label,
                 LineError* error);
 
-// The same of converted token i; false is no verdict.
+// The same for token i, which is converted already. False: not decided; call the function above.
 inline bool ParseLabel(const char* line, const TokenColumns& tokens, size_t i, float* label) {
   if (!FloatOf(line, tokens, i, label) || !(*label >= 0 && *label <= 1)) return false;
   *label += 0.0f;

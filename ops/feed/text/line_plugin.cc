@@ -41,7 +41,8 @@ class PluginParser : public LineParser {
     }
     out->label = row.label + 0.0f;
     for (const float value : out->dense) {
-      if (!std::isfinite(value)) return error->Set("the parser plugin: a dense value is no number");
+      if (!std::isfinite(value))
+        return error->Set("the parser plugin: a dense value is not finite");
     }
     return true;
   }
@@ -62,7 +63,7 @@ class PluginParser : public LineParser {
     self->last_slot_ = slot;
     feasign = self->schema_.Keyed(feasign, slot);
     if (feasign == 0) return 0;
-    // A plugin may make more feasigns of a line than its bytes suggest.
+    // A plugin may add more feasigns than the bytes of the line suggest.
     if (out->count == out->feasigns.size()) out->feasigns.resize(2 * out->count + 1);
     out->feasigns[out->count++] = feasign;
     ++out->lengths[slot];
@@ -92,8 +93,8 @@ Result<std::shared_ptr<const Plugin>> Plugin::Load(const std::string& path) {
   const auto parse = Symbol<ParseFn>(library, "pbx_plugin_parse");
   if (abi == nullptr || parse == nullptr) {
     return Error(Code::kInvalidArgument,
-                 "%s: no parser plugin: it exports no %s; see ops/feed/text/plugin.h", path.c_str(),
-                 abi == nullptr ? "pbx_plugin_abi" : "pbx_plugin_parse");
+                 "%s: not a parser plugin: it does not export %s; see ops/feed/text/plugin.h",
+                 path.c_str(), abi == nullptr ? "pbx_plugin_abi" : "pbx_plugin_parse");
   }
   if (const int found = abi(); found != PBX_PLUGIN_ABI) {
     return Error(Code::kInvalidArgument, "%s: built for plugin ABI %d, expected %d; build it again",

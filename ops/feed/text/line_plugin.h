@@ -12,9 +12,9 @@ namespace pbx::feed {
 
 class Plugin {
  public:
-  // Runs the library's initialisers. InvalidArgument when it cannot be loaded, lacks a function, or
-  // was built for another PBX_PLUGIN_ABI. It stays loaded until the process ends: threads may be in
-  // it.
+  // Runs the library's initialisers. InvalidArgument if the library cannot be loaded, lacks a
+  // function, or was built for another PBX_PLUGIN_ABI. The library stays loaded until the process
+  // ends, because threads may still run its code.
   static Result<std::shared_ptr<const Plugin>> Load(const std::string& path);
 
   int Parse(const char* line, size_t size, pbx_row* row) const { return parse_(line, size, row); }

@@ -1,4 +1,4 @@
-// MultiSlot text: per slot, in the schema's order, "n v1 .. vn".
+// MultiSlot text: "n v1 .. vn" for each slot, in the order of the schema.
 #include <cstring>
 
 #include "feed/text/line_parser.h"
@@ -142,7 +142,7 @@ class MultiSlotParser : public LineParser {
     return p;
   }
 
-  // Value i of n is not what it should be, or not there.
+  // Reports that value i of n is malformed or missing.
   static const char* Wrong(const SlotSpec& slot, uint64_t n, uint64_t i, const char* p,
                            const char* end, LineError* error) {
     if (p == end) {
@@ -155,7 +155,7 @@ class MultiSlotParser : public LineParser {
     return nullptr;
   }
 
-  // Leaves feasigns as they are: per-slot keys are a pass over them of its own.
+  // Does not apply per-slot keys, which take a separate pass over the feasigns.
   bool Walk(const char* line, const TokenColumns tokens, size_t end, LineValues* out) const {
     size_t at = 0;
     float* dense = out->dense.data();
@@ -194,31 +194,32 @@ class MultiSlotParser : public LineParser {
     }
   }
 
-  // A number that takes more than its digits: an exponent, many of them.
+  // A number with an exponent or many digits.
   static bool Rescan(const char* line, const TokenColumns& tokens, size_t i, float* value) {
     const char* const end = line + tokens.ends[i];
     const char* const begin = SkipBlanks(line + tokens.ends[i - 1], end);
     return ScanFloat(begin, end, value) == end;
   }
 
-  // Slots of feasigns from token *from on. Writes up to four words beyond; returns the end, or
-  // nullptr where a token is not what it should be.
+  // Reads slots of feasigns from token *from on. May write up to four words beyond the end of the
+  // feasigns. Returns this end, or nullptr if a token is malformed.
   static uint64_t* TakeSlots(const TokenColumns tokens, size_t* const from, size_t end,
                              size_t slots, uint32_t* lengths, uint64_t* next) {
     static_assert(TokenKernels::kSlack > 4, "tokens beyond the last are read");
     size_t at = *from;
     for (size_t slot = 0; slot < slots; ++slot) {
-      if (at >= end || tokens.marks[at] != 0) return nullptr;  // a count is not zero either
+      if (at >= end || tokens.marks[at] != 0) return nullptr;  // a count must not be zero either
       const size_t n = tokens.values[at++];
       if (n > end - at) return nullptr;
       const uint64_t* const values = tokens.values + at;
       uint64_t* kept = next + n;
-      // Most slots have few: no branch depends on n while it is at most four.
+      // Most slots have few feasigns: up to four of them are copied without a branch that depends
+      // on n.
       if (n <= 4) {
         uint64_t marks;
         std::memcpy(&marks, tokens.marks + at, sizeof(marks));
         std::memcpy(next, values, 4 * sizeof(*next));
-        const size_t alone = n == 1;  // an empty slot is one zero
+        const size_t alone = n == 1;  // an empty slot is written as one zero
         kept -= alone & (values[0] == 0);
         marks &= ~(alone * TokenColumns::kZero);
         if (marks << (64 - 16 * n) != 0) kept = TakeSlowly(tokens, at, n, next);
@@ -245,7 +246,7 @@ class MultiSlotParser : public LineParser {
 
   struct Step {
     SlotKind kind;
-    size_t values;  // of kSparse: how many such slots follow one another
+    size_t values;  // of kSparse: the number of consecutive sparse slots
   };
 
   const FeedSchema& schema_;

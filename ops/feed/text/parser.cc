@@ -74,7 +74,8 @@ std::unique_ptr<LineParser> NewParser(const FeedSchema& schema) {
   return nullptr;
 }
 
-// Marks the beginning of a file for some editors; where files were joined, of any line.
+// Some editors put this mark at the beginning of a file. In concatenated files it can begin any
+// line.
 constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
 
 class ChunkParser {
@@ -133,7 +134,7 @@ class ChunkParser {
     }
   }
 
-  // A line that is parsed, unless a dense value of it is too large.
+  // Adds a parsed line, unless one of its dense values is too large.
   void Take(const char* p, const char* end) {
     if (limits_.Beyond(values_.dense.data())) {
       LineError error(out_.first_bad.size() < kBadLinesKept);
@@ -167,7 +168,7 @@ class ChunkParser {
     return p != nullptr && parser_->Parse(p, end, &values_, error);
   }
 
-  // Where the slots of the line begin; null when its tags are malformed.
+  // Returns where the slots of the line begin; null if its tags are malformed.
   const char* SkipTags(const char* p, const char* end, LineError* error) {
     return leading_tags_ ? TakeTags(schema_.tags, p, end, &values_.tags, error) : p;
   }
@@ -178,13 +179,14 @@ class ChunkParser {
     values_.count = 0;
   }
 
-  // [p, end) is the line. What is left of the chunk is taken to make as many values a byte.
+  // [p, end): the line. Reserves memory as if the rest of the chunk had as many values per byte as
+  // the lines so far.
   void Append(const char* p, const char* end) {
     const size_t rest = static_cast<size_t>(end_ - p);
     const size_t lines = rest / static_cast<size_t>(end - p + 1) + 1;
     const auto append = [&](const auto* values, size_t n, auto* column) {
       if (column->capacity() - column->size() < n) {
-        // Slack is at most a quarter, and the whole never more than four times the text.
+        // The slack is at most a quarter, and the total at most four times the text.
         const size_t wanted = n * lines + n * lines / 64;
         const size_t most = 4 * rest / sizeof(*values);
         column->reserve(column->size() + std::max({n, column->size() / 4, std::min(wanted, most)}));
@@ -212,7 +214,7 @@ class ChunkParser {
   ParsedChunk& out_;
   const std::unique_ptr<LineParser> parser_;
   const DenseLimits limits_;
-  // Null on the plain path, and where tokens are strings: they are no numbers.
+  // Null on the plain path, and if tokens are strings, which the kernels cannot read.
   const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
@@ -227,7 +229,8 @@ Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, Parsed
   *out = ParsedChunk();
   const FeedSchema schema = whole.WithoutMade();
   feed::ChunkParser parser(schema, data, size, out);
-  if (!parser.known()) return Error(Code::kInvalidArgument, "the schema's format is no text");
+  if (!parser.known())
+    return Error(Code::kInvalidArgument, "the schema's format is not a text format");
   parser.Run();
   Transform(whole, out);
   return Status::Ok();

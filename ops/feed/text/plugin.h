@@ -1,8 +1,8 @@
 /* The C interface of parser plugins: a shared library that turns a line into an instance.
  *
- * A plugin runs inside the training process with all its rights: the feeder loads one only where
- * security.allow_commands says so. It is plain C, needs nothing of this project but this header,
- * and is built with
+ * A plugin runs inside the training process with all its rights, so the feeder loads one only if
+ * security.allow_commands is set. It is plain C, needs only this header of the project, and is
+ * built with
  *
  *   cc -O2 -shared -fPIC -I<the folder of this header> my_parser.c -o my_parser.so
  *
@@ -11,11 +11,11 @@
  *   int pbx_plugin_abi(void) { return PBX_PLUGIN_ABI; }
  *   int pbx_plugin_parse(const char* line, size_t size, struct pbx_row* row);
  *
- * pbx_plugin_parse gets a line without its line break, not ended by a NUL, with no NUL in it and at
- * least one byte long. It is called from several threads at once, so it keeps no state. It returns
- * 0 for an instance; anything else counts the line as malformed, with the reason that it left in
- * row->error. Whatever it gives is checked: a label outside [0, 1] and a dense value that is not
- * finite make the line malformed too. */
+ * pbx_plugin_parse gets a line of at least one byte, without its line break and without a NUL, not
+ * even at its end. Several threads call it at once, so it must not keep state. It returns 0 for an
+ * instance; any other number counts the line as malformed, with the reason in row->error. Its
+ * values are checked: a label outside [0, 1] or a dense value that is not finite makes the line
+ * malformed too. */
 #ifndef PBX_FEED_PLUGIN_H_
 #define PBX_FEED_PLUGIN_H_
 
@@ -29,12 +29,12 @@ struct pbx_row {
   float label;  /* 0 before the call */
   float* dense; /* dense_width floats, all dense slots in order; 0 before the call */
   size_t dense_width;
-  size_t sparse_slots; /* slots count from 0, sparse ones only, in the order of slots.yaml */
-  char error[PBX_PLUGIN_ERROR_BYTES]; /* why the line is malformed, ended by a NUL; empty before */
-  /* Adds a feasign; 0 is padding and dropped. Slots come in ascending order. Returns 0; anything
-   * else for a slot that is too high or below the one before, and the line is malformed then. */
+  size_t sparse_slots; /* sparse slots are numbered from 0 in the order of slots.yaml */
+  char error[PBX_PLUGIN_ERROR_BYTES]; /* why the line is malformed, with a NUL; empty before */
+  /* Adds a feasign; 0 is padding and dropped. Slots must be in ascending order. Returns 0, or
+   * another number if the slot is too high or below the last one; then the line is malformed. */
   int (*add)(struct pbx_row* row, size_t slot, uint64_t feasign);
-  void* owner; /* of the feeder */
+  void* owner; /* used by the feeder */
 };
 
 #endif /* PBX_FEED_PLUGIN_H_ */

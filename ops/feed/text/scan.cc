@@ -8,11 +8,11 @@
 namespace pbx::feed {
 namespace {
 
-// The significant digits of a number: value = mantissa * 10^exponent where exact.
+// The significant digits of a number: value = mantissa * 10^exponent if exact.
 struct Decimal {
   uint64_t mantissa = 0;
   int64_t exponent = 0;
-  bool exact = true;  // false when digits beyond the 19th were left out
+  bool exact = true;  // false: digits beyond the 19th were left out
   bool any = false;   // a digit was seen
 };
 
@@ -93,12 +93,12 @@ const char* ScanFloat(const char* p, const char* end, float* value) {
 
   double magnitude = 0;
   if (d.mantissa == 0 || d.exponent < -100) {
-    magnitude = 0;  // at most 19 digits stand before the exponent: far below float's smallest
+    magnitude = 0;  // at most 19 digits before the exponent: far below the smallest float
   } else if (d.exponent > 100) {
     return nullptr;
   } else if (d.exact && d.mantissa <= kExactMantissa &&
              std::abs(d.exponent) <= int64_t{kMaxPowerOfTen}) {
-    // Both operands are exact, so the one rounding is the right one.
+    // Both operands are exact, so the result is correctly rounded.
     const double m = static_cast<double>(d.mantissa);
     magnitude = d.exponent < 0 ? m / kPowersOfTen[-d.exponent] : m * kPowersOfTen[d.exponent];
   } else if (std::from_chars(start, p, magnitude).ec != std::errc()) {

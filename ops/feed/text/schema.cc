@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxSparseSlots = 65535;
 
-// Which kinds a Criteo column can feed.
+// Checks that the column of a Criteo slot exists and fits the kind of the slot.
 Status CheckCriteo(const SlotSpec& slot) {
   const int column = CriteoColumn(slot);
   const std::string& name = slot.column_name();
@@ -31,7 +31,7 @@ Status CheckCriteo(const SlotSpec& slot) {
   return Status::Ok();
 }
 
-// The index of the slot of this name before slots[end]; end if there is none.
+// The index of the slot with this name before slots[end]; end if there is none.
 size_t FindBefore(const std::vector<SlotSpec>& slots, size_t end, const std::string& name) {
   size_t i = 0;
   while (i < end && slots[i].name != name) ++i;
@@ -54,7 +54,8 @@ Status CheckMade(const std::vector<SlotSpec>& slots, size_t index) {
       ascending = ascending && t.boundaries[i - 1] < t.boundaries[i];
     }
     if (ascending && t.cross.empty()) return Status::Ok();
-    return Error(Code::kInvalidArgument, "slot '%s': expected boundaries that ascend, and no cross",
+    return Error(Code::kInvalidArgument,
+                 "slot '%s': a bucket needs ascending boundaries, and excludes cross",
                  slot.name.c_str());
   }
   if (t.cross.size() != 2) {
@@ -82,14 +83,15 @@ Status CheckTransform(const FeedSchema& schema, size_t index) {
       (t.clip && !(t.clip_low <= t.clip_high))) {
     return Error(Code::kInvalidArgument,
                  "slot '%s': a transform that does not fit: hash, max_length, bucket and cross are "
-                 "for sparse slots, clip (low first) and log1p for dense ones, hash is not for "
+                 "for sparse slots, clip (low first) and log1p for dense slots, hash is not for "
                  "criteo_tsv",
                  slot.name.c_str());
   }
   if (t.made()) return CheckMade(schema.slots, index);
   if (index > 0 && schema.slots[index - 1].transform.made()) {
     return Error(Code::kInvalidArgument,
-                 "slot '%s' is read and stands after '%s', which is made; put those last",
+                 "slot '%s' is read from the data but follows '%s', which is computed; put "
+                 "computed slots last",
                  slot.name.c_str(), schema.slots[index - 1].name.c_str());
   }
   return Status::Ok();
@@ -113,8 +115,8 @@ Status CheckKeySlots(const FeedSchema& schema) {
       continue;
     }
     return Error(Code::kInvalidArgument,
-                 "slot '%s' shares the ids of sparse slot %zu, expected two slots that are read, "
-                 "the second of which shares no other's",
+                 "slot '%s' shares the ids of sparse slot %zu: expected two slots that are read "
+                 "from the data, of which the latter does not share ids of a third",
                  sparse[i]->name.c_str(), other);
   }
   return Status::Ok();
@@ -125,7 +127,7 @@ Status CheckCsv(const FeedSchema& schema) {
   if (marks[0] == marks[1] || marks.find_first_of(std::string("\n\r\"\0", 4)) != marks.npos) {
     return Error(Code::kInvalidArgument,
                  "csv: the delimiter and the list separator are '%c' and '%c', expected two "
-                 "different characters, no quote and no line break",
+                 "different characters other than a quote or a line break",
                  marks[0], marks[1]);
   }
   if (schema.csv_columns.empty()) return Status::Ok();
@@ -215,7 +217,7 @@ Status FeedSchema::Check() const {
                                   [](const SlotSpec& slot) { return slot.transform.hash; });
   if (format == Format::kPlugin && (plugin == nullptr || hashed)) {
     return Error(Code::kInvalidArgument, "%s",
-                 hashed ? "a slot has hash, but a parser plugin gives feasigns"
+                 hashed ? "a slot has hash, but a parser plugin returns feasigns"
                         : "no parser plugin was loaded");
   }
   if (labels != 1) {

@@ -21,11 +21,11 @@ bool ParseRow(const SideTextLayout& layout, const char* p, const char* end, uint
   p = feed::SkipBlanks(p, end);
   const char* const key = p;
   p = feed::TokenEnd(p, end);
-  if (p == key) return error->Set("no key, expected 'key v1 .. v%zu'", layout.dim);
+  if (p == key) return error->Set("the line has no key, expected 'key v1 .. v%zu'", layout.dim);
   if (layout.numbered) {
     uint64_t found = 0;
     if (feed::ScanUint64(key, p, &found) != p || found != number) {
-      return error->Set("row number '%s', expected %llu: rows are in order and have no gap",
+      return error->Set("row number '%s', expected %llu: rows must be in order and without gaps",
                         feed::Printable(key, p, 40).c_str(),
                         static_cast<unsigned long long>(number));
     }

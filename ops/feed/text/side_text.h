@@ -1,4 +1,4 @@
-// Text of a side table: one row a line, "key v1 .. vD", separated by blanks or tabs.
+// Text of a side table: one row per line, "key v1 .. vD", separated by blanks or tabs.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ struct SideTextLayout {
   size_t max_line_bytes = 1 << 20;  // a longer line is an error
 };
 
-// Appends the rows of whole lines to `out` ('\n', a '\r' before it is dropped; the last line may
-// lack its '\n'; empty lines are skipped). line: lines of the file before this chunk, and after the
-// call with it. first_row: number of the first row, where rows are numbered. Never reads outside
-// [data, data + size).
+// Appends the rows of whole lines to `out`. Lines end with '\n', which the last line may lack; a
+// '\r' before it is dropped, and empty lines are skipped. *line: the number of lines of the file
+// before this chunk; the call adds those of the chunk. first_row: the number of the first row, if
+// rows are numbered. Never reads outside [data, data + size).
 //
-// One bad line spoils the table, for every later row would have another number: InvalidArgument
-// "file:line: what: the line's beginning" for a key that is missing, out of turn or too large;
-// fewer or more than D values; a value that is not a finite number; a NUL byte; a line that is too
-// long.
+// One bad line is an error of the whole call, because without it every later row would get another
+// number. InvalidArgument "file:line: what: the line's beginning" for a key that is missing, out of
+// order or too large; fewer or more than D values; a value that is not a finite number; a NUL byte;
+// a line that is too long.
 Status ParseSideText(const SideTextLayout& layout, const char* data, size_t size,
                      uint64_t first_row, uint64_t* line, SideRows* out);
 

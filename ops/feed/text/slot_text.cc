@@ -10,7 +10,7 @@
 namespace pbx::feed {
 namespace {
 
-// Finds a slot by its name on the line, without making a string of it.
+// Finds a slot by its name on the line, without making a std::string.
 class NameTable {
  public:
   explicit NameTable(const std::vector<SlotSpec>& slots) : slots_(slots) {
@@ -31,7 +31,7 @@ class NameTable {
     return here.size() == size && std::memcmp(here.data(), name, size) == 0;
   }
 
-  // Index among the schema's slots, or kNone.
+  // Index of the slot in the schema, or kNone.
   uint32_t Find(const char* name, size_t size) const {
     for (size_t at = Place(name, size); places_[at] != kNone;
          at = (at + 1) & (places_.size() - 1)) {
@@ -77,8 +77,9 @@ class SlotTextParser : public LineParser {
     }
   }
 
-  // Of lines whose tokens have one ':' each: with blanks in their place, names and values take
-  // turns. Names are converted too, for nothing; it is still twice as fast.
+  // For lines in which each token has exactly one ':'. If each ':' is replaced by a blank, names
+  // and values alternate. The names are converted to numbers too, which is useless, but this is
+  // still twice as fast.
   bool ParseFast(const TokenKernels& kernels, const char* line, size_t size,
                  const TokenColumns& tokens, LineValues* out) override {
     char* const blank = blanked_.data() + TokenKernels::kReach;
@@ -95,7 +96,8 @@ class SlotTextParser : public LineParser {
     const bool value_first = schema_.format == Format::kFeasignSlot;
     for (size_t i = 0; i < n; i += 2) {
       const size_t after = tokens.size(i + 1);
-      // Sizes of 127 may be more. One byte, a ':', stands between the two.
+      // A size of 127 may stand for a longer token. Exactly one byte, the ':', is between name and
+      // value.
       if (tokens.size(i) >= 127 || after >= 127 ||
           tokens.ends[i + 1] - after != tokens.ends[i] + 1 || line[tokens.ends[i]] != ':') {
         return false;
@@ -154,8 +156,8 @@ class SlotTextParser : public LineParser {
     return true;
   }
 
-  // Lines tend to name slots in one order: what followed the slot before, or the slot itself, is
-  // compared before it is searched.
+  // Most lines name slots in the same order. So two slots are compared first: the one that followed
+  // the last slot in an earlier line, and the last slot itself.
   uint32_t Find(const char* name, size_t size) {
     if (last_ != NameTable::kNone) {
       if (names_.Is(last_, name, size)) return last_;
@@ -168,7 +170,7 @@ class SlotTextParser : public LineParser {
     return last_ = found;
   }
 
-  // A name may hold a ':', a value cannot.
+  // A name may contain a ':', a value cannot.
   bool Cut(const char* p, const char* end, Token* token) const {
     const size_t size = static_cast<size_t>(end - p);
     const bool value_first = schema_.format == Format::kFeasignSlot;
@@ -179,8 +181,8 @@ class SlotTextParser : public LineParser {
     return true;
   }
 
-  // An unknown slot is ignored, but not one whose name is a known one and a stray control byte: its
-  // value would be lost without a word.
+  // An unknown slot is ignored, except a name with a control byte: it may be a known name with a
+  // stray byte, whose value would be lost silently.
   static bool CheckUnknown(const char* p, const char* end, LineError* error) {
     for (const char* at = p; at < end; ++at) {
       if (static_cast<unsigned char>(*at) >= 0x20) continue;
@@ -228,7 +230,7 @@ class SlotTextParser : public LineParser {
     ++out->lengths[column];
   }
 
-  // As Add, of token i; false is no verdict.
+  // Like Add, for token i. False: not decided; call Add.
   bool AddFast(uint32_t index, const char* line, const TokenColumns& tokens, size_t i,
                LineValues* out) {
     const SlotSpec& slot = schema_.slots[index];
@@ -240,7 +242,7 @@ class SlotTextParser : public LineParser {
         return FloatOf(line, tokens, i, &out->dense[column_[index] + filled_[index] - 1]);
       }
       case SlotKind::kSparse:
-        if (tokens.bytes_odd(i) != 0) return false;  // no kernel reads strings
+        if (tokens.bytes_odd(i) != 0) return false;  // kernels do not read strings
         AddFeasign(index, tokens.values[i], out);
         return true;
     }
@@ -257,7 +259,7 @@ class SlotTextParser : public LineParser {
                       filled_[index], expected);
   }
 
-  // Stable: within a slot the feasigns keep the order of the line.
+  // The sort is stable: within a slot feasigns keep the order of the line.
   void SortBySlot(LineValues* out) {
     size_t next = 0;
     for (size_t s = 0; s < ends_.size(); ++s) {
@@ -270,18 +272,18 @@ class SlotTextParser : public LineParser {
 
   struct Found {
     uint64_t feasign;
-    uint32_t slot;  // among the sparse slots
+    uint32_t slot;  // number among the sparse slots
   };
 
   const FeedSchema& schema_;
   const NameTable names_;
-  std::vector<size_t> column_;    // of each slot: its sparse index, or its first dense column
-  std::vector<uint32_t> filled_;  // values of each slot seen on the line
-  std::vector<size_t> ends_;      // of each sparse slot: where its next feasign goes
+  std::vector<size_t> column_;    // per slot: its sparse index, or its first dense column
+  std::vector<uint32_t> filled_;  // per slot: number of its values on the line
+  std::vector<size_t> ends_;      // per sparse slot: where its next feasign goes
   std::vector<Found> found_;
-  std::vector<uint32_t> follower_;  // of each slot: the one that came after it the last time
+  std::vector<uint32_t> follower_;  // per slot: the slot that followed it when it was last seen
   uint32_t last_ = NameTable::kNone;
-  // A line with blanks for its ':', between bytes that may be read.
+  // A line with each ':' replaced by a blank, with readable bytes around it.
   std::vector<char> blanked_ =
       std::vector<char>(TokenKernels::kMaxLine + 2 * TokenKernels::kReach, ' ');
 };

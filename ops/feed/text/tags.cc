@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLogKeyChars = 32;
 
-// The value of the hexadecimal digits [first, last) of the text; false where one is none.
+// The value of the hexadecimal digits [first, last) of the text. False if one is not such a digit.
 bool Hex(std::string_view text, size_t first, size_t last, uint64_t* out) {
   return feed::ScanHex64(text.data() + first, text.data() + last, out) == text.data() + last;
 }
@@ -48,7 +48,7 @@ bool TagColumns::Fits(size_t n) const {
 namespace feed {
 namespace {
 
-// "1 <text>" at p. A NUL makes the line malformed, whichever path reads it.
+// Reads "1 <text>" at p. A NUL makes the line malformed, on every vector path.
 const char* TakeText(const char* name, const char* p, const char* end, std::string_view* out,
                      LineError* error) {
   p = SkipBlanks(p, end);
@@ -78,7 +78,7 @@ bool SetLogKey(std::string_view text, LineTags* out, LineError* error) {
   if (ParseLogKey(text, &out->log_key)) return true;
   return error->wanted() &&
          error->Set(
-             "logkey: '%s' is not one: expected at least 32 characters, [11, 32) hexadecimal",
+             "logkey: '%s' is not a log key: expected at least 32 characters, [11, 32) hexadecimal",
              Printable(text.data(), text.data() + text.size(), 80).c_str());
 }
 

@@ -1,11 +1,11 @@
-// Tags: what the input says of an instance beside its slots. In MultiSlot text a line begins with
-// them, in PaddleBox's order:
+// Tags: fields of an instance beside its slots. In MultiSlot text they are at the beginning of the
+// line, in PaddleBox's order:
 //
 //   1 <ins_id> 1 <content> 1 <logkey> <slots ...>
 //
-// each only where the schema asks for it; in CSV and Arrow each is a column. A log key is at least
-// 32 characters of which [11, 32) are hexadecimal: [11, 14) cmatch, [14, 16) rank, [16, 32) search
-// id. It is the instance's id as well, in place of an ins_id.
+// The schema names the tags that lines have; in CSV and Arrow each tag is a column. A log key has
+// at least 32 characters. Characters [11, 32) are hexadecimal: [11, 14) cmatch, [14, 16) rank, [16,
+// 32) search id. A log key also replaces ins_id as the id of the instance.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct LogKey {
   uint32_t rank = 0;
 };
 
-// False when the text is no log key.
+// False if the text is not a log key.
 bool ParseLogKey(std::string_view text, LogKey* out);
 
 // Strings in one block of bytes.
@@ -56,14 +56,14 @@ class StringColumn {
   std::vector<size_t> ends_;
 };
 
-// The tags of one line. The texts lie in the line.
+// The tags of one line. The texts point into the line.
 struct LineTags {
   std::string_view ins_id;
   std::string_view content;
   LogKey log_key;
 };
 
-// N = instances. A column that the schema does not ask for is empty.
+// N = instances. Columns of tags that the schema does not name are empty.
 struct TagColumns {
   StringColumn ins_ids;          // (N)
   StringColumn contents;         // (N)
@@ -71,7 +71,7 @@ struct TagColumns {
 
   void Add(const TagSpec& spec, const LineTags& tags);
   void AddRow(const TagColumns& from, size_t row);  // the columns that `from` has
-  // Which columns are there; with others than n rows, none of these.
+  // Whether each column is empty or has n rows.
   bool Fits(size_t n) const;
   TagSpec spec() const { return {ins_ids.size() > 0, contents.size() > 0, !log_keys.empty()}; }
   size_t held() const {
@@ -83,11 +83,12 @@ namespace feed {
 
 class LineError;
 
-// False, with the reason in *error, for a text that is no log key; it becomes the ins_id as well.
+// Sets the log key, and the text as ins_id. False, with the reason in *error, if the text is not a
+// log key.
 bool SetLogKey(std::string_view text, LineTags* out, LineError* error);
 
-// Takes the tags off the line [p, end). Returns where its slots begin, or null for a line that has
-// not the tags of the spec. spec.any() is expected.
+// Reads the tags of the line [p, end). Returns where its slots begin, or null if the line does not
+// have the tags of the spec. REQUIRES: spec.any().
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,
                      LineError* error);
 

@@ -1,4 +1,4 @@
-// The builds of the token kernels. For tokens.cc alone; everyone else asks ActiveTokenKernels().
+// The builds of the token kernels. For tokens.cc only; other code calls ActiveTokenKernels().
 #pragma once
 
 #include "feed/text/tokens.h"

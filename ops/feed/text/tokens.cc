@@ -41,7 +41,8 @@ Status SelectTokenKernels(const char* name) {
   for (const TokenKernels* kernels : {&kAvx2Tokens, &kAvx512Tokens}) {
     if (std::strcmp(name, kernels->name) != 0) continue;
     if (!Supported(*kernels)) {
-      return Error(Code::kInvalidArgument, "parser path '%s': this processor lacks it", name);
+      return Error(Code::kInvalidArgument, "parser path '%s': this processor does not support it",
+                   name);
     }
     Active().store(kernels, std::memory_order_release);
     return Status::Ok();

@@ -1,7 +1,7 @@
-// The tokens of one line as numbers, by vector instructions: what the formats' fast ways are made
-// of. Compiled for AVX-512 and for AVX2 (tokens_<path>.cc over tokens.inl) and chosen at run time,
-// with the same results. There is no third copy: a processor without either parses with scan.h,
-// which is also what tells why a line is malformed.
+// Converts the tokens of one line to numbers by vector instructions, for the fast paths of the
+// formats. tokens.inl is compiled for AVX-512 and for AVX2 (tokens_<path>.cc), and a path is chosen
+// at run time; the results are the same. There is no plain build: a processor without AVX2 parses
+// with scan.h. scan.h also finds the reason why a line is malformed.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,16 @@
 
 namespace pbx::feed {
 
-// T tokens of a line, by columns.
+// T tokens of a line, as columns.
 struct TokenColumns {
-  uint64_t* values;  // (T) the token as an integer, odd bytes as digit 0
-  uint32_t* sizes;   // (T) its bytes, at most 127, four times over
-  uint32_t* ends;    // (T) offset of the byte after it
-  // (T) kZero if the value is 0, and a bit for each of its last 15 bytes that is no digit, the last
-  // byte's highest. kNotANumber says that `values` says nothing: above 2^64 - 1, over 32 bytes, or
-  // 16 and more of which one is odd.
+  uint64_t* values;  // (T) the token as an integer; a byte that is not a digit counts as 0
+  uint32_t* sizes;   // (T) size of the token in bytes, at most 127, repeated in all four bytes
+  uint32_t* ends;    // (T) offset of the byte after the token
+  // (T) flags of each token. Bit 0 (kZero): the value is 0. Bits 1 to 15: one for each of the
+  // token's last 15 bytes, set if that byte is not a digit; bit 15 stands for the last byte, bit 14
+  // for the one before it, and so on. kNotANumber, all bits set: the entry of `values` is
+  // meaningless, because the number is above 2^64 - 1, the token is longer than 32 bytes, or it has
+  // 16 or more bytes and one of them is not a digit.
   uint16_t* marks;
 
   static constexpr uint16_t kZero = 1;
@@ -30,7 +32,7 @@ struct TokenColumns {
   size_t size(size_t i) const { return sizes[i] & 0xff; }
 };
 
-// A number as the quotient of two doubles, both exact, so that its one rounding is the right one.
+// A number as the quotient of two exact doubles, so that it is rounded correctly.
 struct Quotient {
   double digits;
   double power;   // of ten
@@ -47,10 +49,10 @@ struct Quotient {
   }
 };
 
-// Token i as ScanFloat reads it. False where that takes more than a sign, 15 bytes and one division
-// of exact doubles: no verdict, ask ScanFloat.
+// Sets *out to token i, with the value of ScanFloat. False if the token needs more than a sign, 15
+// bytes and one division of exact doubles; then call ScanFloat.
 inline bool QuotientOf(const char* line, const TokenColumns& tokens, size_t i, Quotient* out) {
-  // Below this the product with an inverse, see there, is off by less than 2^-6.
+  // Up to this value, `before` (a product with a rounded inverse) has an error of less than 2^-6.
   constexpr uint64_t kMost = uint64_t{1} << 46;
   const uint64_t padded = tokens.values[i];
   const size_t size = tokens.size(i);
@@ -63,10 +65,11 @@ inline bool QuotientOf(const char* line, const TokenColumns& tokens, size_t i, Q
   odd ^= negative << (16 - size);
   out->sign = negative << 31;
   if (odd == 0) return size > 1;
-  // A point, which stands in `padded` as the digit 0.
+  // The remaining byte must be a decimal point, which counts as the digit 0 in `padded`.
   const unsigned fraction = 15u - static_cast<unsigned>(__builtin_ctz(odd));
   if ((odd & (odd - 1)) != 0 || *(end - 1 - fraction) != '.' || size == 1u + negative) return false;
-  // What stands before it. After it is less than a tenth: rounding reaches no other integer.
+  // The integer before the point. The remainder is less than a tenth, so rounding gives this
+  // integer.
   const double before = out->digits * kInversesOfTen[fraction + 1] + 0.05;
   const double power = kPowersOfTen[fraction];
   out->digits -= static_cast<double>(static_cast<int64_t>(before)) * (9 * power);
@@ -82,23 +85,24 @@ inline bool FloatOf(const char* line, const TokenColumns& tokens, size_t i, floa
 }
 
 struct TokenKernels {
-  // Loads are of whole vectors, so this many bytes on both sides of a line must be readable.
+  // Whole vectors are loaded, so this many bytes before and after a line must be readable.
   static constexpr size_t kReach = 64;
-  // A longer line is left to scan.h: the tokens of these stay within the second-level cache.
+  // Longer lines are parsed with scan.h, so that the tokens fit into the L2 cache.
   static constexpr size_t kMaxLine = size_t{1} << 14;
   static constexpr size_t kMaxTokens = kMaxLine + 1;
-  // Entries beyond the last token that may be read and overwritten.
+  // This many entries after the last token may be read and overwritten.
   static constexpr size_t kSlack = 24;
 
   const char* name;
 
-  // The tokens of [line, line + size), separated by blanks. size <= kMaxLine; out has room for
-  // kMaxTokens and kSlack. Returns their number.
+  // Converts the tokens of [line, line + size), separated by blanks. size <= kMaxLine; out has room
+  // for kMaxTokens and kSlack. Returns the number of tokens.
   size_t (*tokens)(const char* line, size_t size, const TokenColumns& out);
 
-  // The fields of [line, line + size), separated by tabs, empty ones too. The first `decimals` are
-  // converted as above; the others as hexadecimal digits of either case, where `marks` is 0 or, for
-  // another byte or over 16 of them, kNotANumber. False unless there are exactly `fields`.
+  // Converts the fields of [line, line + size), separated by tabs, including empty fields. The
+  // first `decimals` fields are converted as above. The others are hexadecimal digits of either
+  // case; their `marks` are 0, or kNotANumber if there is another byte or more than 16 digits.
+  // False unless the line has exactly `fields` fields.
   bool (*fields)(const char* line, size_t size, size_t fields, size_t decimals,
                  const TokenColumns& out);
 };
@@ -116,12 +120,12 @@ class TokenBuffer {
   const std::unique_ptr<uint16_t[]> marks_{new uint16_t[kRoom]};
 };
 
-// The kernels in use: the widest path the processor has, unless SelectTokenKernels chose another;
-// nullptr for the plain one.
+// The kernels in use: the widest path that the processor supports, unless SelectTokenKernels chose
+// another. nullptr: the plain path.
 const TokenKernels* ActiveTokenKernels();
 
-// "avx512", "avx2", "plain" or "auto". InvalidArgument for another name or a path that this
-// processor lacks.
+// "avx512", "avx2", "plain" or "auto". InvalidArgument for other names, and if this processor does
+// not support the path.
 Status SelectTokenKernels(const char* name);
 
 }  // namespace pbx::feed

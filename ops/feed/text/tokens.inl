@@ -1,16 +1,17 @@
 // Body of tokens_<path>.cc: included once per vector path, inside an anonymous namespace, after the
-// path's own parts. A Vector is kWidth / 2 lanes of 16 bytes, and a lane holds the last 16 bytes
-// of a token; two vectors, one of the even tokens and one of the odd, are converted together.
+// definitions of the path. A Vector has kWidth / 2 lanes of 16 bytes, and a lane holds the last 16
+// bytes of a token. Two vectors, of the even and the odd tokens, are converted together.
 
 inline uint32_t SizeOf(uint32_t bytes) { return (bytes < 127 ? bytes : 127) * 0x01010101; }
 
-// Ends and sizes of what the separators part; the end of the line is the last. Returns how many.
+// Finds the ends and sizes of the tokens between separators; the last one ends with the line.
+// Returns their number.
 template <bool blanks>
 inline size_t Cut(const char* line, size_t size, const TokenColumns& out) {
   uint32_t* const ends = out.ends;
   uint32_t* const sizes = out.sizes;
   uint32_t* next = ends;
-  uint64_t before = 1;  // whether a separator stands before the block; the line begins after one
+  uint64_t before = 1;  // whether a separator is before the block; as at the start of a line
   uint64_t empty = 0;
   for (size_t at = 0; at < size; at += 64) {
     uint64_t bits = blanks ? Blanks(line + at) : Tabs(line + at);
@@ -21,7 +22,7 @@ inline size_t Cut(const char* line, size_t size, const TokenColumns& out) {
   }
   *next++ = static_cast<uint32_t>(size);
   size_t n = static_cast<size_t>(next - ends);
-  if (blanks && (empty != 0 || (n > 1 && ends[n - 2] + 1 == size))) {  // between two blanks is none
+  if (blanks && (empty != 0 || (n > 1 && ends[n - 2] + 1 == size))) {  // none between blanks
     size_t kept = 0;
     for (size_t i = 0, begin = 0; i < n; ++i) {
       const uint32_t end = ends[i];
@@ -42,7 +43,7 @@ inline size_t Cut(const char* line, size_t size, const TokenColumns& out) {
   return n;
 }
 
-// The numbers of up to 16 digits of kWidth tokens.
+// The numbers of kWidth tokens of up to 16 digits.
 inline Vector Sixteen(Vector even, Vector odd) {
   const Vector pairs_even = MulAdd8(even, Repeat16(1 << 8 | 10));
   const Vector pairs_odd = MulAdd8(odd, Repeat16(1 << 8 | 10));
@@ -68,7 +69,7 @@ inline void Convert(const char* line, size_t at, const TokenColumns& out) {
     return;
   }
 
-  // 16 to 20 digits, or more that begin with zeros.
+  // 16 to 20 digits, or more with leading zeros.
   uint64_t even_high_odd, odd_high_odd;
   const Vector high =
       Sixteen(Digits(Lanes<0>(line - 32, ends), Less16(EvenSizes(sizes)), &even_high_odd),
@@ -78,7 +79,7 @@ inline void Convert(const char* line, size_t at, const TokenColumns& out) {
                            Low32ToHigh(Mul32(high, Repeat64(k1e16 >> 32))));
   Store(values, sum);
   StoreMarks(marks, even_odd, odd_odd, sum);
-  // 1844 * 10^16 is the last multiple below 2^64; the sum may still wrap around.
+  // 1844 * 10^16 is the last multiple of 10^16 below 2^64; the sum may still wrap around.
   const uint32_t wrapped = Above(high, Repeat64(1844)) | Below(sum, low);
   if ((wrapped | even_high_odd | odd_high_odd | even_odd | odd_odd) == 0 && !AnyAbove(sizes, 32)) {
     return;

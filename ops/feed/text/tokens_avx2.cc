@@ -22,9 +22,9 @@ inline Vector Pack16(Vector a, Vector b) { return _mm256_packus_epi16(a, b); }
 inline Vector Pack32(Vector a, Vector b) { return _mm256_packus_epi32(a, b); }
 inline Vector Mul32(Vector a, Vector b) { return _mm256_mul_epu32(a, b); }
 inline Vector Add64(Vector a, Vector b) { return _mm256_add_epi64(a, b); }
-inline Vector High32(Vector a) { return _mm256_srli_epi64(a, 32); }  // of each 64 bits
+inline Vector High32(Vector a) { return _mm256_srli_epi64(a, 32); }  // per 64 bits
 inline Vector Low32ToHigh(Vector a) { return _mm256_slli_epi64(a, 32); }
-// A bit for each 64 bits of a above, below those of b.
+// One bit for each 64-bit element: whether the element of a is above (below) that of b.
 inline uint32_t Above(Vector a, Vector b) {
   const Vector sign = Repeat64(INT64_MIN);
   const Vector above = _mm256_cmpgt_epi64(_mm256_xor_si256(a, sign), _mm256_xor_si256(b, sign));
@@ -63,7 +63,7 @@ inline Vector Lanes(const char* line, const uint32_t* ends) {
                                  Lane(line + ends[first + 2]), 1);
 }
 
-// All bits of each byte that belongs to its lane's token.
+// All ones in each byte that belongs to the token of its lane.
 inline Vector Inside(Vector sizes) {
   const Vector after = _mm256_broadcastsi128_si256(
       _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -74,7 +74,8 @@ inline Vector AtMost(Vector v, int most) {
 }
 inline uint64_t Bits(Vector v) { return static_cast<uint32_t>(_mm256_movemask_epi8(v)); }
 
-// The bytes less '0', and 0 for what is no digit; *odd: a bit for each that ought to be one.
+// The bytes minus '0', and 0 for bytes that are not digits. *odd: one bit for each byte of a token
+// that is not a digit.
 inline Vector Digits(Vector bytes, Vector sizes, uint64_t* odd) {
   const Vector inside = Inside(sizes);
   const Vector digits = _mm256_sub_epi8(bytes, Repeat8('0'));
@@ -105,7 +106,7 @@ inline void StoreMarks(uint16_t* to, uint64_t even, uint64_t odd, Vector values)
   const Vector equal = _mm256_cmpeq_epi64(values, _mm256_setzero_si256());
   const __m128i pairs =
       _mm_packs_epi32(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1));
-  // Each 64 bits are four words by now: one word of each is kept.
+  // Each element of 64 bits has four words, of which one is kept.
   const __m128i zero = _mm_and_si128(_mm_packs_epi32(pairs, pairs), _mm_set1_epi16(1));
   const __m128i marks = _mm_or_si128(Joined(even, odd), zero);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), marks);
@@ -119,8 +120,8 @@ inline uint64_t Tabs(const char* p) {
   return Equal(Load(p), '\t') | Equal(Load(p + 32), '\t') << 32;
 }
 
-// Offsets of the set bits of a block. Eight are written at a time, whether or not they are there,
-// so that no branch depends on how many.
+// Writes the offsets of the set bits of a block. Eight are written at a time, even if there are
+// fewer, so that no branch depends on their number.
 inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
   uint32_t* const end = out + __builtin_popcountll(bits);
   do {

@@ -1,4 +1,4 @@
-// g++ 12 takes the undefined vectors of its own header for a mistake (its bug 105593).
+// g++ 12 warns about the undefined vectors in its own header (its bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
@@ -24,9 +24,9 @@ inline Vector Pack16(Vector a, Vector b) { return _mm512_packus_epi16(a, b); }
 inline Vector Pack32(Vector a, Vector b) { return _mm512_packus_epi32(a, b); }
 inline Vector Mul32(Vector a, Vector b) { return _mm512_mul_epu32(a, b); }
 inline Vector Add64(Vector a, Vector b) { return _mm512_add_epi64(a, b); }
-inline Vector High32(Vector a) { return _mm512_srli_epi64(a, 32); }  // of each 64 bits
+inline Vector High32(Vector a) { return _mm512_srli_epi64(a, 32); }  // per 64 bits
 inline Vector Low32ToHigh(Vector a) { return _mm512_slli_epi64(a, 32); }
-// A bit for each 64 bits of a above, below those of b.
+// One bit for each 64-bit element: whether the element of a is above (below) that of b.
 inline uint32_t Above(Vector a, Vector b) { return _mm512_cmpgt_epu64_mask(a, b); }
 inline uint32_t Below(Vector a, Vector b) { return _mm512_cmplt_epu64_mask(a, b); }
 inline void Store(uint64_t* to, Vector v) { _mm512_storeu_si512(to, v); }
@@ -64,14 +64,15 @@ inline Vector Lanes(const char* line, const uint32_t* ends) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-// A bit for each byte that belongs to its lane's token.
+// A bit for each byte that belongs to the token of its lane.
 inline __mmask64 Inside(Vector sizes) {
   const Vector after =
       _mm512_broadcast_i32x4(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   return _mm512_cmpgt_epu8_mask(sizes, after);
 }
 
-// The bytes less '0', and 0 for what is no digit; *odd: a bit for each that ought to be one.
+// The bytes minus '0', and 0 for bytes that are not digits. *odd: one bit for each byte of a token
+// that is not a digit.
 inline Vector Digits(Vector bytes, Vector sizes, uint64_t* odd) {
   const __mmask64 inside = Inside(sizes);
   const Vector digits = _mm512_sub_epi8(bytes, Repeat8('0'));
@@ -112,7 +113,8 @@ inline uint64_t Tabs(const char* p) {
   return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p), Repeat8('\t'));
 }
 
-// Offsets of the set bits of a block; sixteen are written at a time, whether or not they are there.
+// Writes the offsets of the set bits of a block. Sixteen are written at a time, even if there are
+// fewer.
 inline uint32_t* PutBits(uint64_t bits, uint32_t base, uint32_t* out) {
   Vector places =
       _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),

@@ -12,19 +12,19 @@ namespace {
 
 constexpr size_t kNone = static_cast<size_t>(-1);
 
-// What one sparse slot becomes, with names looked up.
+// The transform of one sparse slot, with names resolved.
 struct SparsePlan {
   const SlotTransform* transform = nullptr;
   uint64_t default_feasign = 0;
-  uint64_t seed = 0;             // made: hash of the name
+  uint64_t seed = 0;             // computed slots: hash of the name
   size_t dense = kNone;          // bucket: the dense column
-  size_t first = 0, second = 0;  // cross: among the sparse slots
+  size_t first = 0, second = 0;  // cross: numbers of sparse slots
   size_t max_length = SIZE_MAX;
 };
 
 struct Plan {
   std::vector<SparsePlan> sparse;  // (S)
-  size_t read = 0;                 // sparse slots that are read; the first ones
+  size_t read = 0;                 // number of sparse slots that are read; they come first
   bool changes_sparse = false;
 };
 
@@ -63,7 +63,7 @@ Plan PlanOf(const FeedSchema& schema) {
   return plan;
 }
 
-// Writes the sparse slots of one instance after another.
+// Writes the sparse slots of instance after instance.
 class SparseWriter {
  public:
   SparseWriter(const Plan& plan, size_t instances)
@@ -74,7 +74,7 @@ class SparseWriter {
     lengths.reserve(instances * plan.sparse.size());
   }
 
-  // feasigns: those that were read, of this instance; returns where the next instance's begin.
+  // read: the feasigns of this instance. Returns where those of the next one begin.
   const uint64_t* Add(const uint64_t* read, const uint32_t* read_lengths, const float* dense) {
     for (size_t s = 0; s < plan_.sparse.size(); ++s) {
       const SparsePlan& slot = plan_.sparse[s];
@@ -127,7 +127,7 @@ class SparseWriter {
   }
 
   const Plan& plan_;
-  std::vector<size_t> starts_;  // of the slots of the instance at hand
+  std::vector<size_t> starts_;  // of the slots of the current instance
 };
 
 void TransformDense(const FeedSchema& schema, ParsedChunk* chunk) {
@@ -141,7 +141,7 @@ void TransformDense(const FeedSchema& schema, ParsedChunk* chunk) {
       for (size_t at = column; at < chunk->dense.size(); at += width) {
         float v = chunk->dense[at];
         if (t.clip) v = std::min(std::max(v, t.clip_low), t.clip_high);
-        // In long double, whose log glibc computes in one way on every x86-64 processor.
+        // Computed in long double, for which glibc has one log for all x86-64 processors.
         if (t.log1p)
           v = static_cast<float>(std::log(1 + static_cast<long double>(std::max(v, 0.f))));
         chunk->dense[at] = v;
@@ -171,7 +171,7 @@ void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
       chunk->cut_lists = std::move(writer.cut_lists);
       chunk->cut_values = std::move(writer.cut_values);
     }
-    chunk->nonzero = false;  // not looked at
+    chunk->nonzero = false;  // not checked
     chunk->single = false;
   }
   TransformDense(schema, chunk);

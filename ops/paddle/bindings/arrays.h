@@ -1,4 +1,4 @@
-// Between Status and Python's exceptions, and between std::vector and numpy, for the bindings.
+// Conversions for the bindings: Status to Python's exceptions, std::vector to numpy.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -34,7 +34,7 @@ T ValueOrThrow(Result<T> result) {
   return std::move(result.value());
 }
 
-// Arrays come in contiguous and of this dtype; the Python side checks and converts.
+// Arguments are contiguous and of this dtype; the Python side checks and converts.
 template <typename T>
 using Array = py::array_t<T, py::array::c_style>;
 
@@ -43,14 +43,14 @@ size_t SizeOf(const Array<T>& array) {
   return static_cast<size_t>(array.size());
 }
 
-// Whether an array has the size that the others ask for.
+// InvalidArgument unless an array has the expected size.
 inline void CheckSize(const char* what, size_t found, size_t expected) {
   if (found == expected) return;
   ThrowIfError(
       Error(Code::kInvalidArgument, "%s: found %zu values, expected %zu", what, found, expected));
 }
 
-// Gives the vector's memory to numpy, without a copy.
+// Moves the vector's memory to numpy, without a copy.
 template <typename T>
 py::array_t<T> ToArray(std::vector<T>&& values, std::vector<py::ssize_t> shape = {}) {
   auto* owned = new std::vector<T>(std::move(values));

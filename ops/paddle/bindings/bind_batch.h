@@ -1,4 +1,4 @@
-// What a batch's table is to Python, wherever its rows are (BatchTable, DeviceBatchTable).
+// The Python methods that BatchTable and DeviceBatchTable share.
 #pragma once
 
 #include <pybind11/stl.h>

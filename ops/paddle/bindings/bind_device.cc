@@ -12,14 +12,12 @@ namespace pbx {
 namespace {
 
 std::shared_ptr<DeviceBatchTable> OpenDeviceBatch(const std::string& name, int embedx_dim,
-                                                  const std::string& on_bad_grad,
-                                                  float bad_grad_bound, int gpu,
+                                                  const std::string& on_bad_grad, int gpu,
                                                   bool host_is_device) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;
   config.on_bad_grad = OnBadGradFrom(on_bad_grad);
-  config.bad_grad_bound = bad_grad_bound;
   auto table = std::make_shared<DeviceBatchTable>(config, HbmDeviceConfig{gpu, host_is_device});
   ThrowIfError(RegisterTable(table));
   return table;
@@ -42,8 +40,7 @@ void BindDevice(py::module_& module) {
   py::class_<DeviceBatchTable, std::shared_ptr<DeviceBatchTable>> batch(module, "DeviceBatch");
   batch
       .def(py::init(&OpenDeviceBatch), py::arg("name"), py::arg("embedx_dim"),
-           py::arg("on_bad_grad"), py::arg("bad_grad_bound"), py::arg("gpu"),
-           py::arg("host_is_device"))
+           py::arg("on_bad_grad"), py::arg("gpu"), py::arg("host_is_device"))
       .def("merged", &Merged);
   DefBatch(&batch);
 }

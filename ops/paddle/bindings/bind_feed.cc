@@ -40,7 +40,7 @@ SlotKind KindFrom(const std::string& name) {
                           name.c_str()));
 }
 
-// fields: as SlotTransform, but for what is absent or None.
+// fields: as SlotTransform. A missing field or None means the default.
 SlotTransform TransformFrom(const py::dict& fields) {
   const auto has = [&](const char* key) { return fields.contains(key) && !fields[key].is_none(); };
   SlotTransform t;
@@ -67,7 +67,8 @@ SlotTransform TransformFrom(const py::dict& fields) {
   return t;
 }
 
-// The sparse slot whose number each one's feasigns are keyed with; empty if it is always its own.
+// For each sparse slot, the number of the slot whose number is mixed into its feasigns; empty: its
+// own.
 std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   std::map<std::string, uint32_t> places;
   std::vector<std::optional<std::string>> shares;
@@ -94,10 +95,10 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   return any ? key_slots : std::vector<uint32_t>();
 }
 
-// slots: dicts of name, type, dim, column, shares (the name of the slot whose feasigns this one
-// has, or None) and the fields of TransformFrom. csv: the delimiter and
-// the list separator. tags: of ins_id, content, logkey those wanted, with their columns. plugin:
-// the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as FeedSchema's.
+// slots: dicts of name, type, dim, column, shares (None, or the name of the slot whose feasigns it
+// shares) and the fields of TransformFrom. csv: the delimiter and the list separator. tags: the
+// tags to read (ins_id, content, logkey) with their columns. plugin: the path of a shared library,
+// for the format "plugin". csv_columns, csv_nulls: as in FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,
@@ -133,7 +134,7 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
     schema.slots.push_back(slot);
   }
   if (per_slot_keys) schema.key_slots = KeySlotsFrom(slots);
-  ThrowIfError(schema.Check());  // a schema that makes no sense is said here
+  ThrowIfError(schema.Check());  // reports an invalid schema
   return schema;
 }
 
@@ -143,7 +144,7 @@ FeedSchema WithCsvHeader(const FeedSchema& schema, const std::string& line) {
   return with;
 }
 
-// What the capsules of the Arrow PyCapsule interface hold.
+// The content of a capsule of the Arrow PyCapsule interface.
 template <typename T>
 const T* FromCapsule(const py::handle& capsule, const char* name) {
   const void* held = PyCapsule_GetPointer(capsule.ptr(), name);
@@ -158,7 +159,7 @@ void CheckColumnsOf(const FeedSchema& schema, const py::object& type) {
 
 std::unique_ptr<ParsedChunk> ParseBatches(const FeedSchema& schema,
                                           const std::vector<py::object>& batches) {
-  std::vector<py::tuple> capsules;  // they own what the pointers point to
+  std::vector<py::tuple> capsules;  // own the memory of the pointers
   std::vector<ColumnBatch> columns;
   for (const py::object& batch : batches) {
     capsules.push_back(batch.attr("__arrow_c_array__")());
@@ -199,7 +200,7 @@ std::vector<py::tuple> Large(const ParsedChunk& chunk) {
   return large;
 }
 
-// The first rows of a chunk: lengths (rows * S), and their feasigns.
+// The first rows of a chunk: lengths (rows * S) and feasigns.
 py::tuple Sample(const ParsedChunk& chunk, size_t most_rows) {
   const size_t slots = chunk.instances == 0 ? 0 : chunk.lengths.size() / chunk.instances;
   const size_t lengths = std::min(most_rows, chunk.instances) * slots;
@@ -233,7 +234,7 @@ void CheckTagged(const Instances& instances, size_t begin, size_t end, bool ther
                      begin, end, instances.size(), there ? "instances" : "without it"));
 }
 
-// Texts as they are in the file: bytes that are no UTF-8 as \xNN.
+// The texts of the file, with bytes that are not UTF-8 as \xNN.
 template <typename Get>
 py::list Texts(size_t begin, size_t end, Get get) {
   py::list texts;
@@ -255,8 +256,7 @@ py::list Contents(const Instances& instances, size_t begin, size_t end) {
   return Texts(begin, end, [&](size_t i) { return instances.content(i); });
 }
 
-// Search ids (B) uint64, and cmatch << 32 | rank (B) int64, as the metrics by cmatch and rank take
-// them.
+// Search ids (B) uint64, and cmatch << 32 | rank (B) int64, for the metrics by cmatch and rank.
 py::tuple LogKeys(const Instances& instances, size_t begin, size_t end) {
   CheckTagged(instances, begin, end, instances.tags().log_key, "logkey");
   std::vector<uint64_t> search_ids;
@@ -276,7 +276,7 @@ py::array RankOffsets(const Instances& instances, size_t begin, size_t end, size
                                       static_cast<py::ssize_t>(2 * max_rank + 1)});
 }
 
-// Sampling, merging and order, apart from the rest of a load.
+// Sampling, merging and order of instances.
 void BindArrange(py::class_<Instances>* instances) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   instances

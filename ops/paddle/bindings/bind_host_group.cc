@@ -13,7 +13,7 @@
 namespace pbx {
 namespace {
 
-// The bytes of contiguous arrays, kept as they are for the call.
+// The bytes of contiguous arrays. `held` keeps them alive for the call.
 std::vector<HostGroup::Bytes> BytesOf(const std::vector<py::buffer>& arrays, bool writable,
                                       std::vector<py::buffer_info>* held) {
   std::vector<HostGroup::Bytes> bytes;
@@ -33,8 +33,8 @@ std::vector<HostGroup::Bytes> BytesOf(const std::vector<py::buffer>& arrays, boo
   return bytes;
 }
 
-// Runs a call of the group without the GIL. A signal's handler of Python's is run in between; what
-// it raises ends the wait.
+// Runs a call of the group without the GIL. During a wait, Python's signal handlers run; an
+// exception that they raise ends the wait.
 template <typename Call>
 void Patiently(const Call& call) {
   std::optional<py::error_already_set> raised;
@@ -57,15 +57,15 @@ void Patiently(const Call& call) {
 void BindHostGroup(py::module_& module) {
   py::class_<HostGroup, std::shared_ptr<HostGroup>>(module, "HostGroup")
       .def_static("create",
-                  [](int lanes, std::vector<std::string> names) {
+                  [](int channels, std::vector<std::string> names) {
                     return std::shared_ptr<HostGroup>(
-                        ValueOrThrow(HostGroup::Create(lanes, std::move(names))));
+                        ValueOrThrow(HostGroup::Create(channels, std::move(names))));
                   })
       .def_static(
           "open",
-          [](const std::string& where, int member, int lanes, std::vector<std::string> names) {
+          [](const std::string& where, int member, int channels, std::vector<std::string> names) {
             return std::shared_ptr<HostGroup>(
-                ValueOrThrow(HostGroup::Open(where, member, lanes, std::move(names))));
+                ValueOrThrow(HostGroup::Open(where, member, channels, std::move(names))));
           })
       .def_property_readonly("where", &HostGroup::where)
       .def("watch", [](HostGroup& group) { ThrowIfError(group.Watch()); })
@@ -79,16 +79,17 @@ void BindHostGroup(py::module_& module) {
              ThrowIfError(group.CheckPeer(member));
            })
       .def("swap",
-           [](HostGroup& group, int lane, const std::vector<py::buffer>& out,
+           [](HostGroup& group, int channel, const std::vector<py::buffer>& out,
               const std::vector<py::buffer>& into) {
              std::vector<py::buffer_info> held;
              const auto from = BytesOf(out, false, &held), to = BytesOf(into, true, &held);
-             Patiently(
-                 [&](const HostGroup::GoOn& go_on) { return group.Swap(lane, from, to, go_on); });
+             Patiently([&](const HostGroup::GoOn& go_on) {
+               return group.Swap(channel, from, to, go_on);
+             });
            })
       .def("counters",
-           [](const HostGroup& group, int lane) {
-             const LaneCounters found = group.counters(lane);
+           [](const HostGroup& group, int channel) {
+             const ChannelCounters found = group.counters(channel);
              py::dict out;
              out["sent_bytes"] = found.sent_bytes;
              out["seconds"] = static_cast<double>(found.ns) / 1e9;
@@ -97,8 +98,8 @@ void BindHostGroup(py::module_& module) {
              return out;
            })
       .def_static("sums_here", [] { return !FindSummingGroup().group.expired(); })
-      .def("sums", [](const std::shared_ptr<HostGroup>& group, int lane) {
-        SetSummingGroup(group, lane);  // of this process's programs
+      .def("sums", [](const std::shared_ptr<HostGroup>& group, int channel) {
+        SetSummingGroup(group, channel);  // for the programs of this process
       });
 }
 

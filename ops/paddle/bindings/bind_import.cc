@@ -11,7 +11,7 @@
 namespace pbx {
 namespace {
 
-// progress(rows read so far) is called now and then; what it raises ends the import.
+// progress(rows read so far) is called from time to time. An exception of it ends the import.
 py::dict Import(const std::vector<Table*>& sources, const Table& target, std::vector<int32_t> slots,
                 bool in_feasigns, std::vector<std::pair<uint32_t, uint32_t>> keys,
                 uint64_t sort_bytes, uint64_t low, uint64_t high, const py::function& progress) {
@@ -42,7 +42,7 @@ py::dict Import(const std::vector<Table*>& sources, const Table& target, std::ve
   return out;
 }
 
-// chunks: an iterator of (n) uint64 keys and (n, words) float32 rows. What it raises ends the
+// chunks: an iterator of (n) uint64 keys and (n, words) float32 rows. An exception of it ends the
 // import. Returns the descriptors of the segments.
 std::vector<py::dict> Chunks(const Table& target, uint64_t expected_rows, py::iterator chunks) {
   const auto words = static_cast<size_t>(target.config().accessor.layout.words());

@@ -1,4 +1,4 @@
-// The MEM tier by itself, without a table: for benchmarks.
+// The MEM tier alone, without a table, for benchmarks.
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "store/mem_tier.h"
@@ -23,7 +23,7 @@ std::unique_ptr<OwnedMem> Open(uint32_t row_bytes, uint64_t budget_bytes) {
   return owned;
 }
 
-// Batches in key order, as everywhere: strictly ascending keys (n).
+// InvalidArgument unless keys (n) ascend strictly.
 void CheckKeys(const uint64_t* keys, size_t n) {
   for (size_t i = 1; i < n; ++i) {
     if (keys[i - 1] < keys[i]) continue;
@@ -41,7 +41,7 @@ void Find(const OwnedMem& owned, const Array<uint64_t>& keys, Array<uint8_t>& fo
   owned.tier->Find(key_data, n, found_data);
 }
 
-// rows: (n, row_bytes), found: (n) in and out, as Tier::Read. take: and removes them.
+// rows: (n, row_bytes), found: (n), in and out, as Tier::Read. take: removes the rows too.
 void Read(OwnedMem& owned, const Array<uint64_t>& keys, Array<uint8_t>& rows, Array<uint8_t>& found,
           bool take) {
   const size_t n = SizeOf(keys);

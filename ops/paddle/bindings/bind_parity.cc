@@ -1,4 +1,4 @@
-// Parity files and the two directions between feasigns and keys: for saves and a store's upkeep.
+// Parity files, and the conversions between feasigns and keys, for saves and the upkeep of stores.
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "row/feasign.h"

@@ -11,7 +11,7 @@
 namespace pbx {
 namespace {
 
-// Without the GIL: whatever reads or writes.
+// Reading and writing release the GIL.
 template <typename Source>
 std::unique_ptr<ParsedChunk> ReadFrom(const Source& source, size_t number) {
   auto chunk = std::make_unique<ParsedChunk>();
@@ -20,7 +20,7 @@ std::unique_ptr<ParsedChunk> ReadFrom(const Source& source, size_t number) {
   return chunk;
 }
 
-// part_of_row: (n) uint32, the rows of all chunks.
+// part_of_row: (n) uint32, for the rows of all chunks.
 std::vector<std::unique_ptr<ParsedChunk>> Scatter(const std::vector<const ParsedChunk*>& chunks,
                                                   size_t sparse_slots,
                                                   const Array<uint32_t>& part_of_row,
@@ -44,7 +44,8 @@ std::vector<std::unique_ptr<ParsedChunk>> Scatter(const std::vector<const Parsed
   return out;
 }
 
-// keys: (u), (v) ascending; slots: of each. The keys of both, with the lower slot.
+// a, b: (u), (v) ascending keys, with the slots of each. Returns the keys of both, with the lower
+// slots.
 py::tuple Merge(const Array<uint64_t>& a, const Array<uint16_t>& a_slots, const Array<uint64_t>& b,
                 const Array<uint16_t>& b_slots) {
   const feed::SlottedKeys left = {a.data(), a_slots.data(), SizeOf(a)};
@@ -84,7 +85,7 @@ void BindParsed(py::module_& module) {
     feed::Donors donors = feed::DrawDonors(instances, pool_size, seed);
     return py::make_tuple(ToArray(std::move(donors.pool)), ToArray(std::move(donors.of)));
   });
-  // None of a chunk without tags.
+  // None if the chunk has no tags.
   module.def("take_tags", [](ParsedChunk& chunk) {
     return chunk.tags.spec().any() ? std::make_unique<ParsedChunk>(feed::TakeTags(&chunk))
                                    : nullptr;

@@ -17,15 +17,13 @@ namespace pbx {
 namespace {
 
 std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int expand_dim,
-                                           int threads, const std::string& on_bad_grad,
-                                           float bad_grad_bound) {
+                                           int threads, const std::string& on_bad_grad) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;
   config.expand_dim = expand_dim;
   config.threads = threads;
   config.on_bad_grad = OnBadGradFrom(on_bad_grad);
-  config.bad_grad_bound = bad_grad_bound;
   auto table = std::make_shared<BatchTable>(config);
   ThrowIfError(RegisterTable(table));
   return table;
@@ -35,7 +33,7 @@ size_t ColumnsOf(const RowAccess& table) {
   return 3 + static_cast<size_t>(table.layout().embedx_dim + table.layout().expand_dim);
 }
 
-// Rows of the open pass, to be sent. ids: (n). out: (n, P + E), written in place.
+// Copies rows of the open pass, to be sent to other ranks. ids: (n). out: (n, P + E).
 void PullInto(Table& table, const Array<int32_t>& ids, Array<float>& out) {
   ExpectRows("out", SizeOf(out), SizeOf(ids), ColumnsOf(table));
   const int32_t* id_data = ids.data();
@@ -64,8 +62,8 @@ py::array_t<uint8_t> HaveEmbedx(Table& table, const Array<int32_t>& ids) {
   return ToArray(std::move(found));
 }
 
-// Applies what ranks have merged. plan: of the ids, each a segment. grad: (n, P + E), in that
-// order.
+// Applies the merged gradients of ranks. plan: made of n ids, with each id as its own segment.
+// grad: (n, P + E), in the order of these ids.
 void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad) {
   const size_t n = SizeOf(grad) / ColumnsOf(table);
   ExpectRows("grad", SizeOf(grad), n, ColumnsOf(table));
@@ -83,8 +81,8 @@ void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& g
                    : table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
 }
 
-// lists: of (keys, slots, counts), the latter two may be empty. Returns keys, slots, counts, and a
-// list of places.
+// lists: tuples (keys, slots, counts); slots and counts may be empty. Returns keys, slots, counts
+// and a list of places.
 py::tuple Merge(
     const std::vector<std::tuple<Array<uint64_t>, Array<uint16_t>, Array<uint32_t>>>& arrays) {
   std::vector<KeyList> lists;
@@ -109,7 +107,7 @@ py::tuple Merge(
                         ToArray(std::move(merged.counts)), places);
 }
 
-// ids and plan are changed in place; the rows that their places stand for.
+// Changes ids and plan in place. Returns the rows of their new numbers (CompactBatch).
 py::array_t<int32_t> Compact(Array<int32_t>& ids, Array<int32_t>& plan, size_t table_rows) {
   int32_t* id_data = ids.mutable_data();
   int32_t* plan_data = plan.mutable_data();
@@ -128,12 +126,12 @@ void BindRanks(py::module_& module) {
   py::class_<BatchTable, std::shared_ptr<BatchTable>> batch(module, "BatchTable");
   batch
       .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
-           py::arg("threads"), py::arg("on_bad_grad"), py::arg("bad_grad_bound"))
+           py::arg("threads"), py::arg("on_bad_grad"))
       .def("merged", [](BatchTable& t) {
         const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),
                                                 static_cast<py::ssize_t>(t.columns())};
-        // The table's own memory, until the next batch: kept alive by the capsule.
+        // The memory of the table, valid until the next batch. The array keeps the table alive.
         return py::array_t<float>(shape, merged, py::cast(&t));
       });
   DefBatch(&batch);

@@ -1,4 +1,4 @@
-// Segment files one by one, whatever their layout: for the tools that look after a store.
+// Single segment files of any layout, for the tools for the upkeep of stores.
 #include <cstring>
 #include <memory>
 
@@ -40,7 +40,8 @@ py::dict Shape(const SegmentReader& segment) {
   return out;
 }
 
-// A block that was found sound: keys ascend after *last, lie within the segment, pass its filter.
+// Checks the keys of a block whose CRC is right: they ascend from *last on, are in the range of the
+// segment, and pass its filter.
 Status CheckKeys(const SegmentReader& segment, size_t block, const char* bytes, bool* any,
                  uint64_t* last) {
   const SegmentShape& shape = segment.shape();
@@ -53,8 +54,8 @@ Status CheckKeys(const SegmentReader& segment, size_t block, const char* bytes, 
     uint32_t passed, rejected;
     size_t n_rejected;
     if (segment.Select(&key, &ask, 1, &passed, &rejected, &n_rejected) != 1) {
-      return Error(Code::kCorruption, "block %zu: row %zu has a key that the filter denies", block,
-                   i);
+      return Error(Code::kCorruption, "block %zu: row %zu has a key that does not pass the filter",
+                   block, i);
     }
     *any = true;
     *last = key;
@@ -113,7 +114,7 @@ py::list Check(const SegmentReader& segment) {
 py::tuple Rows(const SegmentReader& segment, size_t first, size_t count) {
   const SegmentShape& shape = segment.shape();
   if (first > shape.blocks() || count > shape.blocks() - first) {
-    ThrowIfError(Error(Code::kInvalidArgument, "blocks %zu to %zu, the segment has %zu", first,
+    ThrowIfError(Error(Code::kInvalidArgument, "blocks %zu to %zu, but the segment has %zu", first,
                        first + count, static_cast<size_t>(shape.blocks())));
   }
   std::vector<uint64_t> keys;

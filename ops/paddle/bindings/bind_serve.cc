@@ -1,4 +1,4 @@
-// Export files: their layers, and lookups in them.
+// Export files: layers and lookups.
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ Bytes BytesOf(const py::buffer& buffer) {
   return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
 }
 
-// The blocks and the filter's table stay the caller's: of LMDB, as long as its read transaction.
+// The caller owns the blocks and the filter's table, which must outlive the table: for LMDB the
+// read transaction must stay open.
 void AddLayer(ServeTable& table, uint64_t number, int bits, const std::vector<py::buffer>& blocks,
               const py::dict& filter, const py::buffer& filter_table) {
   LayerParts parts;
@@ -79,12 +80,12 @@ void CheckOffsets(const int32_t* offsets, size_t n, size_t feasigns) {
   fits = fits && ActiveKernels().check_offsets(offsets, n - 1);
   if (!fits) {
     ThrowIfError(Error(Code::kInvalidArgument,
-                       "offsets: expected them to ascend from 0 to the %zu feasigns", feasigns));
+                       "offsets: expected ascending values from 0 to %zu, the number of feasigns",
+                       feasigns));
   }
 }
 
-// Where out, (B, width), lets the rows of n instances be written. Never a copy of it, as Array may
-// be.
+// The memory of out, (B, width), for the rows of n instances. Not an Array, which may be a copy.
 float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width) {
   if (SizeOf(out) != n * width) {
     ThrowIfError(Error(Code::kInvalidArgument, "out has room for %zu floats, expected %zu * %zu",
@@ -93,8 +94,9 @@ float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width)
   return out.mutable_data();
 }
 
-// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W); out (B, S * width + W) of one's
-// own, to be used again: pages of fresh memory cost more than the lookups of a small batch.
+// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W). out: (B, S * width + W), an array
+// of the caller that should be reused: the page faults of new memory cost more than the lookups of
+// a small batch.
 template <typename Rows>  // ServeTable or ServeTables
 void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
           const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
@@ -111,7 +113,7 @@ void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_
   ThrowIfError(table.Pull(feasigns.data(), offsets.data(), instances, dense.data(), to));
 }
 
-// The same of what was parsed.
+// The same for a parsed chunk.
 template <typename Rows>
 void PullParsed(const Rows& table, const ParsedChunk& chunk,
                 py::array_t<float, py::array::c_style>& out) {
@@ -134,7 +136,7 @@ void PullParsed(const Rows& table, const ParsedChunk& chunk,
 
 void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float>& rows) {
   if (rows.ndim() != 2 || rows.shape(0) != feasigns.size()) {
-    ThrowIfError(Error(Code::kInvalidArgument, "%zu feasigns: expected (n, words) rows of them",
+    ThrowIfError(Error(Code::kInvalidArgument, "%zu feasigns: expected rows of shape (n, words)",
                        SizeOf(feasigns)));
   }
   const auto words = static_cast<size_t>(rows.shape(1));

@@ -8,7 +8,7 @@
 namespace pbx {
 namespace {
 
-// Rows of one chunk of a file. Returns them and the lines of the file that have been read by now.
+// Parses the rows of one chunk of a file. Returns them and the number of lines of the file so far.
 py::tuple ParseText(const std::string& path, const py::buffer& buffer, size_t dim, bool numbered,
                     size_t max_line_bytes, uint64_t first_row, uint64_t line) {
   const py::buffer_info bytes = buffer.request();
@@ -24,7 +24,7 @@ py::tuple ParseText(const std::string& path, const py::buffer& buffer, size_t di
   return py::make_tuple(std::move(rows), line);
 }
 
-// values: (n, D). keys: (n), or none.
+// values: (n, D). keys: (n) or None.
 std::unique_ptr<SideRows> RowsFrom(const Array<float>& values,
                                    const std::vector<std::string>& keys) {
   auto rows = std::make_unique<SideRows>();
@@ -36,7 +36,7 @@ std::unique_ptr<SideRows> RowsFrom(const Array<float>& values,
   return rows;
 }
 
-// Takes the rows of the parts: each is empty afterwards.
+// Moves the rows out of the parts.
 std::shared_ptr<SideTable> MakeSideTable(const std::string& name, size_t dim, bool keyed,
                                          int threads, const std::vector<SideRows*>& parts) {
   std::vector<SideRows> rows;

@@ -1,4 +1,4 @@
-// The SSD tier by itself, without a table: for benchmarks.
+// The SSD tier alone, without a table, for benchmarks.
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 #include "paddle/bindings/segment_dicts.h"
@@ -7,7 +7,7 @@
 namespace pbx {
 namespace {
 
-// The tier and the threads it borrows.
+// The tier and its threads.
 struct OwnedTier {
   ThreadPool pool;
   std::unique_ptr<SsdTier> tier;
@@ -45,7 +45,7 @@ py::list Write(OwnedTier& owned, const Array<uint64_t>& keys, const Array<uint8_
   return py::cast(ToDicts(segments));
 }
 
-// Number of rows found among those whose found was 0.
+// Returns the number of rows found.
 size_t Read(OwnedTier& owned, const Array<uint64_t>& keys, Array<uint8_t>& rows,
             Array<uint8_t>& found) {
   const size_t n = SizeOf(keys);

@@ -18,7 +18,7 @@ namespace {
 
 std::shared_ptr<Table> OpenTable(const py::dict& fields, const std::vector<py::dict>& records) {
   const TableConfig config = ConfigFrom(fields);
-  const bool registered = fields["registered"].cast<bool>();  // operators can find it
+  const bool registered = fields["registered"].cast<bool>();  // whether operators can find it
   const std::vector<SegmentDescriptor> segments = SegmentsFrom(records);
   const std::string place =
       fields["hbm_place"].cast<std::string>();  // "host", "gpu", "host_as_gpu"
@@ -67,7 +67,7 @@ py::dict Layout(const Table& table) {
   out["embedx_state"] = layout.embedx_state;
   out["expand_dim"] = layout.expand_dim;
   out["expand_state"] = layout.expand_state;
-  out["fingerprint"] = layout.Fingerprint();  // of rows as docs/formats/row.md has them
+  out["fingerprint"] = layout.Fingerprint();  // of the layout in docs/formats/row.md
   return out;
 }
 

@@ -1,5 +1,4 @@
-// The control plane: paddlebox._ops as a Python module. The GIL is released in every call that
-// works.
+// The control plane: the Python module paddlebox._ops. Every call that takes time releases the GIL.
 #include "paddle/bindings/bindings.h"
 
 #include "base/crc32c.h"
@@ -14,8 +13,8 @@
 namespace pbx {
 namespace {
 
-// A Status becomes the exception a Python user expects: ValueError for a wrong argument, else a
-// class of paddlebox.errors.
+// Converts a Status to a Python exception: ValueError for a wrong argument, otherwise a class of
+// paddlebox.errors.
 void Translate(const std::exception_ptr& thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);
@@ -62,7 +61,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindTable(module);
   pbx::BindRanks(module);
   pbx::BindDevice(module);
-  pbx::BindNarrow(module);
+  pbx::BindQuantize(module);
   pbx::BindHostGroup(module);
   pbx::BindImport(module);
   pbx::BindMem(module);

@@ -1,4 +1,4 @@
-// The parts of the Python module: one function a part, called by bindings.cc.
+// The parts of the Python module: one function per part, called by bindings.cc.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,12 +9,12 @@ void BindTable(pybind11::module_& module);      // bind_table.cc: Table and its 
 void BindMetric(pybind11::module_& module);     // bind_metric.cc: metrics and their states
 void BindRanks(pybind11::module_& module);      // bind_ranks.cc: batches whose rows other ranks own
 void BindDevice(pybind11::module_& module);     // bind_device.cc: such batches on a device
-void BindNarrow(pybind11::module_& module);     // bind_narrow.cc: rows as they travel between ranks
+void BindQuantize(pybind11::module_& module);   // bind_quantize.cc: formats of rows sent to ranks
 void BindHostGroup(pybind11::module_& module);  // bind_host_group.cc: HostGroup
 void BindImport(pybind11::module_& module);     // bind_import.cc: rows of one table into another
 void BindMem(pybind11::module_& module);        // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);        // bind_ssd.cc: the SSD tier alone
-void BindSegment(pybind11::module_& module);    // bind_segment.cc: segment files one by one
+void BindSegment(pybind11::module_& module);    // bind_segment.cc: single segment files
 void BindParity(pybind11::module_& module);     // bind_parity.cc: parity files, keys and feasigns
 void BindFeed(pybind11::module_& module);       // bind_feed.cc: schema, parser, instances, batches
 void BindParsed(pybind11::module_& module);     // bind_parsed.cc: parsed files, spilled chunks

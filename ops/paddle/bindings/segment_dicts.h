@@ -1,4 +1,4 @@
-// Segment descriptors as Python dicts: what the manifest keeps of a segment.
+// Segment descriptors, the manifest's records of segments, as Python dicts.
 #pragma once
 
 #include <pybind11/pybind11.h>

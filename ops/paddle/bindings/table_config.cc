@@ -37,7 +37,6 @@ RuleConfig RuleFrom(const py::dict& fields) {
   rule.beta1 = fields["beta1"].cast<float>();
   rule.beta2 = fields["beta2"].cast<float>();
   rule.epsilon = fields["epsilon"].cast<float>();
-  rule.beta = fields["beta"].cast<float>();
   rule.l1 = fields["l1"].cast<float>();
   rule.l2 = fields["l2"].cast<float>();
   rule.min_bound = fields["min_bound"].cast<float>();
@@ -117,7 +116,6 @@ TableConfig ConfigFrom(const py::dict& fields) {
   const py::dict admission = fields["admission"].cast<py::dict>();
   config.admission_min_count = admission["min_count"].cast<uint32_t>();
   config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
-  config.bad_grad_bound = fields["bad_grad_bound"].cast<float>();
   config.on_bad_grad = OnBadGradFrom(fields["on_bad_grad"].cast<std::string>());
   config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
   config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());

@@ -1,4 +1,4 @@
-// A table's config and life events, from Python's dicts.
+// Converts a table's config and life events from Python dicts.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,10 +10,10 @@
 
 namespace pbx {
 
-// Fields as paddlebox/config/schema.py's TableConfig names them, and the arguments of Table.
+// fields: named as in TableConfig of paddlebox/config/schema.py, and the arguments of Table.
 TableConfig ConfigFrom(const pybind11::dict& fields);
 
-// Of `table.on_bad_grad`.
+// name: the value of `table.on_bad_grad`.
 OnBadGrad OnBadGradFrom(const std::string& name);
 
 std::vector<LifeEvent> EventsFrom(const std::vector<pybind11::dict>& records);

@@ -1,5 +1,6 @@
-// Pulls and pushes of the open pass, past Paddle: what an operator costs beside its kernel is 40 us
-// a call. Inputs are arrays of these very dtypes (a copy would be pulled into, and thrown away).
+// Pulls and pushes of the open pass without Paddle, whose operators cost 40 us per call in addition
+// to the kernel. Arguments must have exactly these dtypes. With another dtype pybind would make a
+// copy, and the results would be written to that copy.
 #pragma once
 
 #include "paddle/bindings/arrays.h"
@@ -7,16 +8,16 @@
 
 namespace pbx {
 
-// out: (B, slots * width), written in place. offsets: as row/lists.h has them.
+// out: (B, slots * width), written in place. offsets: as in row/lists.h.
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, Array<float>& out);
 
-// show_click: (B, 2). plan: as MakePlan gives it, or empty: made here. grad: as out of the pull.
+// show_click: (B, 2). plan: made by MakePlan; empty: made here. grad: shaped as `out` of the pull.
 void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, const Array<float>& show_click,
                 const Array<int32_t>& plan, const Array<float>& grad);
 
-// The dedup plan (row/plan.h) of a batch, as the feeder makes it.
+// The dedup plan (row/plan.h) of a batch, the same as that of the feeder.
 py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
                               int32_t stamp);
 

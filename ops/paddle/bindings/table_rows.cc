@@ -10,7 +10,7 @@
 namespace pbx {
 namespace {
 
-// Pairs on their way to Python.
+// Collects pairs for Python.
 class Pairs {
  public:
   explicit Pairs(const Table& table) : words_(table.row_bytes() / 4) {}
@@ -22,7 +22,7 @@ class Pairs {
   }
   size_t size() const { return feasigns_.size(); }
 
-  // (n) feasigns and (n, words) rows; none are left here. With the GIL.
+  // Moves out (n) feasigns and (n, words) rows. REQUIRES: the GIL is held.
   py::tuple Take() {
     const auto n = static_cast<py::ssize_t>(feasigns_.size());
     py::tuple out =

@@ -1,4 +1,4 @@
-// Rows of a whole table as arrays: for saves, tools and tests.
+// Rows of a whole table as arrays, for saves, tools and tests.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,16 @@
 
 namespace pbx {
 
-// All pairs, in key order: (n) feasigns and (n, words) rows, in memory.
+// All pairs, in the order of keys: (n) feasigns and (n, words) rows.
 py::tuple ReadAll(Table& table);
 
-// All pairs, or those that pass the filter, at most `most` at a time: callback(feasigns (n), rows
-// (n, words)).
+// Calls callback(feasigns (n), rows (n, words)) with all pairs, or those that pass the filter, at
+// most `most` at a time.
 void VisitChunks(Table& table, size_t most, const py::function& callback,
                  const std::optional<py::dict>& fields);
 
-// feasigns: (n), ascending by key. (n) uint8 found (and passed by the filter), (n, words) rows.
+// feasigns: (n), ascending by key. Returns (n) uint8, 1 if the row exists and passes the filter,
+// and (n, words) rows.
 py::tuple Lookup(Table& table, const Array<uint64_t>& feasigns,
                  const std::optional<py::dict>& fields);
 

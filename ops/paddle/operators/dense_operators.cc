@@ -1,5 +1,5 @@
-// Operators that Paddle registers for GPUs only, or no longer has: they touch no table. Their names
-// start with box_, because Paddle's own, where they exist, cannot be registered again. Each kernel
+// Operators without a table. Paddle registers them only for GPUs, or no longer has them. Their
+// names start with box_, because an operator of Paddle cannot be registered again. Each kernel
 // checks dtype and shape, then calls one function of ops/dense.
 #include <utility>
 
@@ -31,8 +31,8 @@ Status ExpectFloats(const Tensor& tensor, const char* name, const Shape& shape) 
 
 // ---- box_fused_seqpool_cvm
 // Values (nnz, D), Offsets (B * S + 1) or, with slot_major, (S * (B + 1)), Cvm (B, cvm_offset),
-// GradMask (B) or (0) for none -> Out (B, S * W)
-// No mask is an empty tensor, because old-IR programs leave optional inputs out of the gradient.
+// GradMask (B), or (0): no mask -> Out (B, S * W)
+// An empty tensor means no mask, because old-IR programs drop optional inputs in the backward.
 
 SeqpoolCvm SeqpoolConfig(const std::string& form, int slots, bool slot_major, bool use_cvm,
                          int cvm_offset, int max_cvm_offset, bool drop_count, bool click_not_ctr,
@@ -103,7 +103,7 @@ Status CheckSeqpool(const Tensor& values, const Tensor& offsets, const Tensor& c
   return CheckSegments(pool->offsets, pool->instances * Size(slots), Size(values.shape()[0]));
 }
 
-// The attributes are listed once, in SeqpoolConfig; these are their types.
+// Attrs: the types of the attributes, which are listed once, in SeqpoolConfig.
 template <typename... Attrs>
 struct SeqpoolOperator {
   static std::vector<Tensor> Forward(const Tensor& values, const Tensor& offsets, const Tensor& cvm,
@@ -142,7 +142,7 @@ struct SeqpoolOperator {
     Status status;
     const SeqpoolCvm config = SeqpoolConfig(attrs..., &status);
     Result<SeqpoolPlan> plan = PlanSeqpool(config, values.empty() ? -1 : values.back());
-    // What is wrong is said when the operator runs.
+    // Errors are reported when the operator runs.
     const int64_t width =
         plan.ok() ? config.slots * static_cast<int64_t>(plan.value().width) : int64_t{-1};
     return {{cvm.empty() ? -1 : cvm[0], width}};
@@ -343,7 +343,7 @@ std::vector<DataType> RankInferDtype(const DataType& x, const DataType& /*ranks*
 //   batchcount = G        (N, G * I)     (I, G * O)      (1, G * O)   (N, G * O)
 //   and transpose_weight  (G, N, I)      (I, G * O)      (1, G * O)   (G, N, O)
 
-// What is known of the dimensions of a layer from its inputs' shapes; false when a rank is wrong.
+// The dimensions of a layer, as far as the shapes of its inputs tell. False if a rank is wrong.
 bool FcDims(const Shape& input, const Shape& w, int batchcount, bool transpose_weight,
             int64_t* groups, int64_t* instances, int64_t* inputs, int64_t* outputs) {
   const bool flat = batchcount > 0 && !transpose_weight;
@@ -430,7 +430,7 @@ std::vector<Shape> FcInferShape(const Shape& input, const Shape& w, const Shape&
                                 int batchcount, bool transpose_weight) {
   int64_t groups = -1, instances = -1, inputs = -1, outputs = -1;
   if (!FcDims(input, w, batchcount, transpose_weight, &groups, &instances, &inputs, &outputs)) {
-    return {input};  // what is wrong is said when the operator runs
+    return {input};  // errors are reported when the operator runs
   }
   if (batchcount > 0 && !transpose_weight) return {{instances, groups * outputs}};
   return {{groups, instances, outputs}};

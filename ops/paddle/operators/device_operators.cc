@@ -13,17 +13,15 @@ void* StreamOf(const Tensor& /*tensor*/) { return nullptr; }
 bool IsOnGpu(const Tensor& /*tensor*/) { return false; }
 #endif
 
-Status ExpectThere(const DeviceRows& device, const Tensor& tensor, const char* name,
+// Checks place and dtype. device: null if the rows are on the host.
+Status ExpectThere(const DeviceRows* device, const Tensor& tensor, const char* name,
                    DataType dtype) {
-  if (device.on_cpu() ? !tensor.is_cpu() : !IsOnGpu(tensor)) {
-    return Error(Code::kInvalidArgument,
-                 "%s is not on the GPU, where the table's rows are (hbm.place: gpu): place the "
-                 "program there, or set hbm.place to host",
-                 name);
-  }
-  if (tensor.dtype() == dtype) return Status::Ok();
-  return Error(Code::kInvalidArgument, "%s has dtype %s, expected %s", name,
-               phi::DataTypeToString(tensor.dtype()).c_str(), phi::DataTypeToString(dtype).c_str());
+  if (device == nullptr) return Expect(tensor, name, dtype);
+  if (device->on_cpu() ? tensor.is_cpu() : IsOnGpu(tensor)) return ExpectType(tensor, name, dtype);
+  return Error(Code::kInvalidArgument,
+               "%s is not on the GPU, where the table's rows are (hbm.place: gpu): run the "
+               "program on the GPU, or set hbm.place to host",
+               name);
 }
 
 Tensor NewInts(size_t count, const Tensor& like) {
@@ -32,15 +30,31 @@ Tensor NewInts(size_t count, const Tensor& like) {
 
 // Row ids of feasigns.
 Status Found(DeviceRows* device, const Tensor& feasigns, Tensor* ids) {
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, feasigns, "Ids", DataType::INT64));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, feasigns, "Ids", DataType::INT64));
   *ids = NewInts(Count(feasigns), feasigns);
   return device->Find(feasigns.data<int64_t>(), Count(feasigns), ids->data<int32_t>(),
                       StreamOf(feasigns));
 }
 
-// The batch of the fused operators after their checks. held: row ids, where Ids holds feasigns.
+// Checks the inputs of the fused operators and makes their batch. held: row ids, if Ids has
+// feasigns.
 Status BatchOf(DeviceRows* device, const RowAccess& table, const PooledInputs& inputs,
-               DeviceBatch* batch, Tensor* held) {
+               BatchIds* batch, Tensor* held) {
+  PBX_RETURN_IF_ERROR(CheckPooled(table, inputs, batch));
+  if (inputs.ids.dtype() == DataType::INT64) {
+    PBX_RETURN_IF_ERROR(Found(device, inputs.ids, held));
+    batch->ids = held->data<int32_t>();
+    return Status::Ok();
+  }
+  PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.ids, "Ids", DataType::INT32));
+  batch->ids = inputs.ids.data<int32_t>();
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckPooled(const RowAccess& table, const PooledInputs& inputs, BatchIds* batch) {
+  const DeviceRows* const device = table.device();
   const int dim = table.layout().embedx_dim;
   if (inputs.embedx_dim != dim || inputs.slots < 1) {
     return Error(Code::kInvalidArgument,
@@ -48,58 +62,49 @@ Status BatchOf(DeviceRows* device, const RowAccess& table, const PooledInputs& i
                  "embedx_dim = %d",
                  inputs.slots, inputs.embedx_dim, dim);
   }
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.offsets, "Offsets", DataType::INT32));
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.show_click, "ShowClick", DataType::FLOAT32));
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.plan, "Plan", DataType::INT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.anchor, "W", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.offsets, "Offsets", DataType::INT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.show_click, "ShowClick", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.plan, "Plan", DataType::INT32));
   if (inputs.show_click.shape().empty()) {
     return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
   }
   const int64_t instances = inputs.show_click.shape()[0];
   PBX_RETURN_IF_ERROR(ExpectShape(inputs.show_click, "ShowClick", {instances, 2}));
-  if (inputs.offsets.shape().size() != 1) {  // its size is FindShared's
+  if (inputs.offsets.shape().size() != 1) {  // FindShared checks its size
     PBX_RETURN_IF_ERROR(ExpectShape(inputs.offsets, "Offsets", {instances * inputs.slots + 1}));
   }
   batch->instances = static_cast<size_t>(instances);
   batch->slots = static_cast<size_t>(inputs.slots);
   batch->use_cvm = inputs.use_cvm;
+  batch->nnz = Count(inputs.ids);
   batch->offsets = inputs.offsets.data<int32_t>();
   Result<SharedCells> shared =
       FindShared(batch->instances * batch->slots, batch->offsets, Count(inputs.offsets));
   if (!shared.ok()) return shared.status();
   batch->shared = shared.value();
-  if (inputs.dense != nullptr) {
-    PBX_RETURN_IF_ERROR(ExpectThere(*device, *inputs.dense, "Dense", DataType::FLOAT32));
-    if (inputs.dense->shape().size() != 2 || inputs.dense->shape()[0] != instances) {
-      return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
-                   Describe(inputs.dense->shape()).c_str(), static_cast<long long>(instances));
-    }
-    batch->dense_width = static_cast<size_t>(inputs.dense->shape()[1]);
+  if (inputs.dense == nullptr) return Status::Ok();
+  PBX_RETURN_IF_ERROR(ExpectThere(device, *inputs.dense, "Dense", DataType::FLOAT32));
+  if (inputs.dense->shape().size() != 2 || inputs.dense->shape()[0] != instances) {
+    return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
+                 Describe(inputs.dense->shape()).c_str(), static_cast<long long>(instances));
   }
-  batch->nnz = Count(inputs.ids);
-  if (inputs.ids.dtype() == DataType::INT64) {
-    PBX_RETURN_IF_ERROR(Found(device, inputs.ids, held));
-    batch->ids = held->data<int32_t>();
-    return Status::Ok();
-  }
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.ids, "Ids", DataType::INT32));
-  batch->ids = inputs.ids.data<int32_t>();
+  batch->dense_width = static_cast<size_t>(inputs.dense->shape()[1]);
   return Status::Ok();
 }
 
-Shape PooledShape(const RowAccess& table, const DeviceBatch& batch) {
+Shape PooledShape(const RowAccess& table, const BatchIds& batch) {
   const size_t width =
       static_cast<size_t>(table.layout().embedx_dim) + (batch.use_cvm ? size_t{3} : size_t{1});
   return {static_cast<int64_t>(batch.instances),
           static_cast<int64_t>(batch.slots * width + batch.dense_width)};
 }
 
-}  // namespace
-
 Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
                     const Shape& out_shape, bool extended, Tensor* out) {
   DeviceRows* const device = table.device();
   if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("pull_box_extended_sparse"));
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, anchor, "W", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, anchor, "W", DataType::FLOAT32));
   Tensor rows;
   PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
   *out = NewOutput(out_shape, ids.place());
@@ -111,11 +116,11 @@ Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& gra
                     const Shape& grad_shape, bool extended) {
   DeviceRows* const device = table.device();
   if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("push_box_extended_sparse"));
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, grad, "Out@GRAD", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, grad, "Out@GRAD", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", grad_shape));
   Tensor rows;
   PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
-  DeviceBatch batch;
+  BatchIds batch;
   batch.ids = rows.data<int32_t>();
   batch.nnz = Count(ids);
   const size_t room = device->PlanRoom(batch.nnz);
@@ -129,24 +134,21 @@ Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& gra
 
 Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Tensor* out) {
   DeviceRows* const device = table.device();
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, inputs.anchor, "W", DataType::FLOAT32));
-  DeviceBatch batch;
+  BatchIds batch;
   Tensor held;
   PBX_RETURN_IF_ERROR(BatchOf(device, table, inputs, &batch, &held));
   *out = NewOutput(PooledShape(table, batch), inputs.ids.place());
-  return device->PullPooled(batch, out->data<float>(),
-                            inputs.dense == nullptr ? nullptr : inputs.dense->data<float>(),
-                            StreamOf(inputs.ids));
+  return device->PullPooled(batch, out->data<float>(), DenseOf(inputs), StreamOf(inputs.ids));
 }
 
 Status PushPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, const Tensor& grad) {
   DeviceRows* const device = table.device();
-  DeviceBatch batch;
+  BatchIds batch;
   Tensor held, made;
   PBX_RETURN_IF_ERROR(BatchOf(device, table, inputs, &batch, &held));
-  PBX_RETURN_IF_ERROR(ExpectThere(*device, grad, "Out@GRAD", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectThere(device, grad, "Out@GRAD", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(table, batch)));
-  // A plan of fewer words than its header stands for none: programs cannot feed an empty tensor.
+  // A plan shorter than its header means no plan: programs cannot feed an empty tensor.
   const int32_t* plan = inputs.plan.data<int32_t>();
   size_t plan_size = Count(inputs.plan);
   if (plan_size < 4 || inputs.ids.dtype() == DataType::INT64) {

@@ -1,5 +1,5 @@
-// The operators over tables whose rows are on a device (hbm.place: gpu). Tensors are there too, so
-// nothing of theirs but shape and dtype can be looked at here, and no call waits.
+// The operators for tables whose rows are on a device (hbm.place: gpu). Tensors are there too, so
+// only their shapes and dtypes can be checked here, and no call waits.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pbx {
 
-// Inputs of the fused operators. dense: null, or what is joined behind the slots.
+// Inputs of the fused operators. dense: null, or appended after the slots.
 struct PooledInputs {
   const Tensor& ids;
   const Tensor& offsets;
@@ -23,7 +23,18 @@ struct PooledInputs {
   bool use_cvm;
 };
 
-// out_shape: of the rows pulled for ids, (..., size). extended: with the expand part behind.
+inline const float* DenseOf(const PooledInputs& inputs) {
+  return inputs.dense == nullptr ? nullptr : inputs.dense->data<float>();
+}
+
+// Checks the inputs, except Ids, for rows on the host or on a device. Sets all members of *batch
+// except ids.
+Status CheckPooled(const RowAccess& table, const PooledInputs& inputs, BatchIds* batch);
+
+// The output of a pull of this batch: (B, slots * width + dense_width).
+Shape PooledShape(const RowAccess& table, const BatchIds& batch);
+
+// out_shape: of the rows pulled for ids, (..., size). extended: with the expand part at the end.
 Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
                     const Shape& out_shape, bool extended, Tensor* out);
 Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,

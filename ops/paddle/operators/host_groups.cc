@@ -13,8 +13,8 @@ namespace {
 std::mutex mutex;
 SummingGroup summing;
 
-// Gradients (n values in all) and Share (1) -> Sum (n) over the members of the group of what each
-// has, times its share: the same bits on each.
+// Sum (n) = sum over members of Gradients (n values in total) * Share (1). Every member gets the
+// same bits.
 std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Tensor& share) {
   size_t n = 0;
   for (const Tensor& gradient : gradients) n += Count(gradient);
@@ -33,9 +33,9 @@ std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Ten
     const std::shared_ptr<HostGroup> group = found.group.lock();
     if (group == nullptr) {
       return Error(Code::kFailedPrecondition,
-                   "no ranks have joined on this host: World.join comes before the program runs");
+                   "no ranks have joined on this host: call World.join before the program runs");
     }
-    // Dygraph holds it, and a thread of this process may have to answer the others meanwhile.
+    // Dygraph holds the GIL, and another thread of this process may have to answer other ranks.
     std::optional<pybind11::gil_scoped_release> release;
     if (PyGILState_Check() != 0) release.emplace();
     return found.sum->Add(parts, *share.data<float>(), sum.data<float>());
@@ -58,9 +58,9 @@ std::vector<DataType> InferDtype(const std::vector<DataType>&, const DataType& s
 
 }  // namespace
 
-void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int lane) {
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel) {
   const std::lock_guard<std::mutex> lock(mutex);
-  summing = {group, group != nullptr ? std::make_shared<HostSum>(group.get(), lane) : nullptr};
+  summing = {group, group != nullptr ? std::make_shared<HostSum>(group.get(), channel) : nullptr};
 }
 
 SummingGroup FindSummingGroup() {

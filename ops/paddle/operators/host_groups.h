@@ -1,4 +1,4 @@
-// The group whose members add up what a program's `box_sum_over_ranks` is given. One of a process.
+// The group over which the operator `box_sum_over_ranks` adds. A process has at most one.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace pbx {
 
-// lane: for sums alone. Null: programs that sum over ranks fail.
-void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int lane);
+// group: null means that the operator fails. channel: a channel used for these sums only.
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel);
 
 struct SummingGroup {
   std::weak_ptr<HostGroup> group;
-  std::shared_ptr<HostSum> sum;  // usable while the group is held
+  std::shared_ptr<HostSum> sum;  // valid while `group` is locked
 };
 SummingGroup FindSummingGroup();
 

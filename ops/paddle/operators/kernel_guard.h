@@ -1,4 +1,4 @@
-// What every kernel stands on: one way out for errors, and the checks of its inputs.
+// Helpers of all kernels: error reporting and checks of inputs.
 #pragma once
 
 #include <cstring>
@@ -28,8 +28,9 @@ inline std::string ErrorClass(Code code) {
   }
 }
 
-// Runs body, which returns a Status, and turns whatever goes wrong into Paddle's exception. The
-// message is kept beside it: the executor of PIR programs lets only "std::exception" through.
+// Runs body, which returns a Status, and converts every error to Paddle's exception. The message is
+// also stored (operator_error.h), because the executor of PIR programs passes on only
+// "std::exception".
 template <typename Body>
 void Guard(const char* op, Body body) {
   std::string message;
@@ -38,7 +39,7 @@ void Guard(const char* op, Body body) {
     if (status.ok()) return;
     message = "[" + ErrorClass(status.code()) + "] " + op + ": " + status.message();
   } catch (const std::bad_alloc&) {
-    message = std::string("[OutOfSpaceError] ") + op + ": the system has no memory left for it";
+    message = std::string("[OutOfSpaceError] ") + op + ": out of memory";
   } catch (const std::exception& error) {
     message = std::string("[StoreError] ") + op + ": " + error.what();
   }
@@ -52,16 +53,18 @@ inline std::string Describe(const Shape& shape) {
   return text + ")";
 }
 
-inline Status Expect(const Tensor& tensor, const char* name, DataType dtype) {
-  if (!tensor.is_cpu()) {
-    return Error(Code::kInvalidArgument,
-                 "%s is not in CPU memory: this operator runs there, and so does every one over a "
-                 "table with hbm.place host (docs/gpu.md)",
-                 name);
-  }
+inline Status ExpectType(const Tensor& tensor, const char* name, DataType dtype) {
   if (tensor.dtype() == dtype) return Status::Ok();
   return Error(Code::kInvalidArgument, "%s has dtype %s, expected %s", name,
                phi::DataTypeToString(tensor.dtype()).c_str(), phi::DataTypeToString(dtype).c_str());
+}
+
+inline Status Expect(const Tensor& tensor, const char* name, DataType dtype) {
+  if (tensor.is_cpu()) return ExpectType(tensor, name, dtype);
+  return Error(Code::kInvalidArgument,
+               "%s is not in CPU memory: this operator runs on the CPU, like every operator of a "
+               "table with hbm.place host (docs/gpu.md)",
+               name);
 }
 
 inline Status ExpectShape(const Tensor& tensor, const char* name, const Shape& expected) {
@@ -70,7 +73,7 @@ inline Status ExpectShape(const Tensor& tensor, const char* name, const Shape& e
                Describe(tensor.shape()).c_str(), Describe(expected).c_str());
 }
 
-// The anchor is what makes autograd call the backward; its gradient is always zero.
+// The gradient of the anchor, always zero. The anchor exists so that autograd calls the backward.
 inline Tensor ZerosLike(const Tensor& tensor) {
   if (!tensor.is_cpu()) return paddle::full(tensor.shape(), 0, tensor.dtype(), tensor.place());
   Tensor zeros = paddle::empty(tensor.shape(), tensor.dtype(), tensor.place());

@@ -1,5 +1,5 @@
-// The message of the last operator that failed in this process, for paddlebox.ops: Paddle does not
-// always carry it to Python.
+// The message of the last operator that failed in this process, for paddlebox.ops, because Paddle
+// does not always pass it to Python.
 #pragma once
 
 #include <string>
@@ -7,6 +7,6 @@
 namespace pbx {
 
 void SetOperatorError(const std::string& message);
-std::string TakeOperatorError();  // and forgets it; empty without one
+std::string TakeOperatorError();  // returns it and clears it; empty: none
 
 }  // namespace pbx

@@ -1,7 +1,6 @@
 // The operators. Each kernel checks place, dtype and shape, then calls one function of the core.
-// Nothing may leave a kernel but Paddle's own exception (any other aborts the process), so every
-// body runs under Guard. Messages start with the Python error class that paddlebox.ops turns them
-// into.
+// Only Paddle's own exception may leave a kernel (any other aborts the process), so every body runs
+// under Guard. Messages start with the Python error class to which paddlebox.ops converts them.
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@
 namespace pbx {
 namespace {
 
-// ---- pull_box_sparse, push_box_sparse: feasigns, the table that is open
+// ---- pull_box_sparse, push_box_sparse: feasigns and the open table
 
 // PaddleBox drops a last dimension of 1: (B, 1) gives (B, size); any other (...) gives (..., size).
 Shape PullShape(Shape ids, int size) {
@@ -22,10 +21,10 @@ Shape PullShape(Shape ids, int size) {
   return ids;
 }
 
-// Which columns a pull has: with the expand part behind those of embedx, or without.
+// The columns of a pull: kExtended has the expand part after embedx.
 enum class Part { kPlain, kExtended };
 
-// The one open table, whose rows shall have so many columns.
+// The only open table, whose rows must have `size` columns.
 Status TableOf(int64_t size, Part part, std::shared_ptr<RowAccess>* table) {
   Result<std::shared_ptr<RowAccess>> found = FindTable("");
   if (!found.ok()) return found.status();
@@ -45,7 +44,7 @@ Status TableOf(int64_t size, Part part, std::shared_ptr<RowAccess>* table) {
 Status TranslateIds(const Tensor& ids, RowAccess* table, std::vector<int32_t>* rows) {
   PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
   rows->resize(Count(ids));
-  // A feasign travels as the bits of an int64.
+  // A feasign is passed as the bits of an int64.
   return table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()), rows->size(),
                           rows->data());
 }
@@ -143,138 +142,68 @@ std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*
 
 // ---- fused_pull_seqpool_cvm
 
-// Inputs and attributes of the fused operator after their checks. B = instances.
+// The checked inputs of the fused operators, with rows on the host.
 struct Pooled {
-  std::shared_ptr<RowAccess> table;
-  std::vector<int32_t> translated;  // where Ids holds feasigns
-  const int32_t* ids = nullptr;     // (nnz)
-  size_t nnz = 0;
-  size_t instances = 0;  // B
-  int64_t width = 0;
+  BatchIds batch;
+  std::vector<int32_t> translated;  // row ids, if Ids has feasigns
   const int32_t* plan = nullptr;
   size_t plan_size = 0;  // 0: no plan was fed
-  SharedCells shared;    // of offsets
 };
 
-Status CheckPooled(const Tensor& ids, const Tensor& offsets, const Tensor& show_click,
-                   const Tensor& plan, const Tensor& anchor,
-                   const std::shared_ptr<RowAccess>& table, int slots, int embedx_dim, bool use_cvm,
-                   Pooled* pooled) {
-  pooled->table = table;
-  const int dim = pooled->table->layout().embedx_dim;
-  if (embedx_dim != dim || slots < 1) {
-    return Error(Code::kInvalidArgument,
-                 "attributes slots = %d, embedx_dim = %d: expected slots >= 1 and the table's "
-                 "embedx_dim = %d",
-                 slots, embedx_dim, dim);
+Status CheckOnHost(RowAccess* table, const PooledInputs& inputs, Pooled* pooled) {
+  BatchIds& batch = pooled->batch;
+  PBX_RETURN_IF_ERROR(CheckPooled(*table, inputs, &batch));
+  if (inputs.ids.dtype() == DataType::INT64) {
+    PBX_RETURN_IF_ERROR(Expect(inputs.ids, "Ids", DataType::INT64));
+    pooled->translated.resize(batch.nnz);
+    batch.ids = pooled->translated.data();
+    return table->Translate(reinterpret_cast<const uint64_t*>(inputs.ids.data<int64_t>()),
+                            batch.nnz, pooled->translated.data());
   }
-  PBX_RETURN_IF_ERROR(Expect(anchor, "W", DataType::FLOAT32));
-  PBX_RETURN_IF_ERROR(Expect(offsets, "Offsets", DataType::INT32));
-  PBX_RETURN_IF_ERROR(Expect(show_click, "ShowClick", DataType::FLOAT32));
-  PBX_RETURN_IF_ERROR(Expect(plan, "Plan", DataType::INT32));
-  if (show_click.shape().empty()) {
-    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
-  }
-  const int64_t instances = show_click.shape()[0];
-  PBX_RETURN_IF_ERROR(ExpectShape(show_click, "ShowClick", {instances, 2}));
-  if (offsets.shape().size() != 1) {  // its size is FindShared's
-    PBX_RETURN_IF_ERROR(ExpectShape(offsets, "Offsets", {instances * slots + 1}));
-  }
-  Result<SharedCells> shared =
-      FindShared(static_cast<size_t>(instances * slots), offsets.data<int32_t>(), Count(offsets));
-  if (!shared.ok()) return shared.status();
-  pooled->shared = shared.value();
-  pooled->instances = static_cast<size_t>(instances);
-  pooled->width = (use_cvm ? 3 : 1) + dim;
-  pooled->nnz = Count(ids);
-  if (ids.dtype() == DataType::INT64) {
-    PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT64));
-    pooled->translated.resize(pooled->nnz);
-    pooled->ids = pooled->translated.data();
-    return pooled->table->Translate(reinterpret_cast<const uint64_t*>(ids.data<int64_t>()),
-                                    pooled->nnz, pooled->translated.data());
-  }
-  PBX_RETURN_IF_ERROR(Expect(ids, "Ids", DataType::INT32));
-  pooled->ids = ids.data<int32_t>();
-  // A plan of fewer words than its header stands for none: programs cannot feed an empty tensor.
-  if (Count(plan) >= 4) {
-    pooled->plan = plan.data<int32_t>();
-    pooled->plan_size = Count(plan);
-    return pooled->table->CheckStamp(pooled->plan[0]);
-  }
-  return Status::Ok();
+  PBX_RETURN_IF_ERROR(Expect(inputs.ids, "Ids", DataType::INT32));
+  batch.ids = inputs.ids.data<int32_t>();
+  // A plan shorter than its header means no plan: programs cannot feed an empty tensor.
+  if (Count(inputs.plan) < 4) return Status::Ok();
+  pooled->plan = inputs.plan.data<int32_t>();
+  pooled->plan_size = Count(inputs.plan);
+  return table->CheckStamp(pooled->plan[0]);
 }
 
-// dense: null, or (B, W) of the operator that joins them.
-Status CheckDense(const Tensor* dense, int64_t instances, int64_t* width) {
-  *width = 0;
-  if (dense == nullptr) return Status::Ok();
-  PBX_RETURN_IF_ERROR(Expect(*dense, "Dense", DataType::FLOAT32));
-  if (dense->shape().size() != 2 || dense->shape()[0] != instances) {
-    return Error(Code::kInvalidArgument, "Dense has shape %s, expected (B, W) with B = %lld",
-                 Describe(dense->shape()).c_str(), static_cast<long long>(instances));
-  }
-  *width = dense->shape()[1];
-  return Status::Ok();
-}
-
-Tensor PullPooled(const char* op, const Tensor& ids, const Tensor& offsets,
-                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
-                  const Tensor& anchor, const std::string& table, int slots, int embedx_dim,
-                  bool use_cvm) {
+Tensor PullPooled(const char* op, const std::string& table, const PooledInputs& inputs) {
   Tensor out;
   Guard(op, [&]() -> Status {
     Result<std::shared_ptr<RowAccess>> found = FindTable(table);
     if (!found.ok()) return found.status();
-    if (found.value()->device() != nullptr) {
-      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
-                                anchor, slots,   embedx_dim, use_cvm};
-      return PullPooledOnDevice(*found.value(), inputs, &out);
-    }
+    RowAccess* const rows = found.value().get();
+    if (rows->device() != nullptr) return PullPooledOnDevice(*rows, inputs, &out);
     Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
-                                    embedx_dim, use_cvm, &pooled));
-    const int64_t instances = show_click.shape()[0];
-    int64_t dense_width = 0;
-    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
-    out = NewOutput({instances, slots * pooled.width + dense_width}, ids.place());
-    return pooled.table->PullPooled(pooled.ids, pooled.nnz, offsets.data<int32_t>(),
-                                    pooled.instances, static_cast<size_t>(slots), use_cvm,
-                                    out.data<float>(),
-                                    dense == nullptr ? nullptr : dense->data<float>(),
-                                    static_cast<size_t>(dense_width), pooled.shared);
+    PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
+    const BatchIds& batch = pooled.batch;
+    out = NewOutput(PooledShape(*rows, batch), inputs.ids.place());
+    return rows->PullPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
+                            batch.use_cvm, out.data<float>(), DenseOf(inputs), batch.dense_width,
+                            batch.shared);
   });
   return out;
 }
 
-Tensor PushPooled(const char* op, const Tensor& ids, const Tensor& offsets,
-                  const Tensor& show_click, const Tensor& plan, const Tensor* dense,
-                  const Tensor& anchor, const Tensor& grad, const std::string& table, int slots,
-                  int embedx_dim, bool use_cvm) {
+Tensor PushPooled(const char* op, const std::string& table, const PooledInputs& inputs,
+                  const Tensor& grad) {
   Tensor zeros;
   Guard(op, [&]() -> Status {
     Result<std::shared_ptr<RowAccess>> found = FindTable(table);
     if (!found.ok()) return found.status();
-    if (found.value()->device() != nullptr) {
-      const PooledInputs inputs{ids,    offsets, show_click, plan,   dense,
-                                anchor, slots,   embedx_dim, use_cvm};
-      zeros = ZerosLike(anchor);
-      return PushPooledOnDevice(*found.value(), inputs, grad);
-    }
+    RowAccess* const rows = found.value().get();
+    zeros = ZerosLike(inputs.anchor);
+    if (rows->device() != nullptr) return PushPooledOnDevice(*rows, inputs, grad);
     Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckPooled(ids, offsets, show_click, plan, anchor, found.value(), slots,
-                                    embedx_dim, use_cvm, &pooled));
-    const int64_t instances = show_click.shape()[0];
-    int64_t dense_width = 0;
-    PBX_RETURN_IF_ERROR(CheckDense(dense, instances, &dense_width));
+    PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
+    const BatchIds& batch = pooled.batch;
     PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
-    PBX_RETURN_IF_ERROR(
-        ExpectShape(grad, "Out@GRAD", {instances, slots * pooled.width + dense_width}));
-    zeros = ZerosLike(anchor);
-    return pooled.table->PushPooled(
-        pooled.ids, pooled.nnz, offsets.data<int32_t>(), pooled.instances,
-        static_cast<size_t>(slots), use_cvm, show_click.data<float>(), pooled.plan,
-        pooled.plan_size, grad.data<float>(), static_cast<size_t>(dense_width), pooled.shared);
+    PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(*rows, batch)));
+    return rows->PushPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
+                            batch.use_cvm, inputs.show_click.data<float>(), pooled.plan,
+                            pooled.plan_size, grad.data<float>(), batch.dense_width, batch.shared);
   });
   return zeros;
 }
@@ -283,32 +212,35 @@ std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan,
                                   const Tensor& anchor, const std::string& table, int slots,
                                   int embedx_dim, bool use_cvm) {
-  return {PullPooled("fused_pull_seqpool_cvm", ids, offsets, show_click, plan, nullptr, anchor,
-                     table, slots, embedx_dim, use_cvm)};
+  return {
+      PullPooled("fused_pull_seqpool_cvm", table,
+                 {ids, offsets, show_click, plan, nullptr, anchor, slots, embedx_dim, use_cvm})};
 }
 std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
                                    const Tensor& anchor, const Tensor& grad,
                                    const std::string& table, int slots, int embedx_dim,
                                    bool use_cvm) {
-  return {PushPooled("fused_pull_seqpool_cvm_grad", ids, offsets, show_click, plan, nullptr, anchor,
-                     grad, table, slots, embedx_dim, use_cvm)};
+  return {PushPooled("fused_pull_seqpool_cvm_grad", table,
+                     {ids, offsets, show_click, plan, nullptr, anchor, slots, embedx_dim, use_cvm},
+                     grad)};
 }
 
 std::vector<Tensor> JoinedForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan, const Tensor& dense,
                                   const Tensor& anchor, const std::string& table, int slots,
                                   int embedx_dim, bool use_cvm) {
-  return {PullPooled("fused_pull_seqpool_cvm_concat", ids, offsets, show_click, plan, &dense,
-                     anchor, table, slots, embedx_dim, use_cvm)};
+  return {PullPooled("fused_pull_seqpool_cvm_concat", table,
+                     {ids, offsets, show_click, plan, &dense, anchor, slots, embedx_dim, use_cvm})};
 }
 std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
                                    const Tensor& dense, const Tensor& anchor, const Tensor& grad,
                                    const std::string& table, int slots, int embedx_dim,
                                    bool use_cvm) {
-  return {PushPooled("fused_pull_seqpool_cvm_concat_grad", ids, offsets, show_click, plan, &dense,
-                     anchor, grad, table, slots, embedx_dim, use_cvm)};
+  return {PushPooled("fused_pull_seqpool_cvm_concat_grad", table,
+                     {ids, offsets, show_click, plan, &dense, anchor, slots, embedx_dim, use_cvm},
+                     grad)};
 }
 std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
                                     const Shape& show_click, const Shape& /*plan*/,

@@ -9,12 +9,12 @@
 namespace pbx {
 namespace {
 
-constexpr size_t kLeast = 1 << 20;       // bytes: the C library keeps what is smaller by itself
-constexpr size_t kMostFree = 256 << 20;  // bytes kept for later, beside the block given back last
+constexpr size_t kLeast = 1 << 20;       // bytes: the C library reuses smaller blocks itself
+constexpr size_t kMostFree = 256 << 20;  // bytes kept, in addition to the block returned last
 
 class Blocks {
  public:
-  // Null when the system has none.
+  // Null: out of memory.
   char* Take(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto chosen = free_.end();
@@ -51,12 +51,12 @@ class Blocks {
 
  private:
   std::mutex mutex_;
-  std::vector<Buffer> free_;  // given back longest ago first
+  std::vector<Buffer> free_;  // in the order in which they were returned
   size_t free_bytes_ = 0;
   std::map<void*, Buffer> used_;
 };
 
-// Never destroyed: Paddle may hold tensors until after that.
+// Never destroyed, because Paddle may hold tensors until the process ends.
 Blocks& TheBlocks() {
   static auto* const blocks = new Blocks;
   return *blocks;
@@ -65,7 +65,7 @@ Blocks& TheBlocks() {
 }  // namespace
 
 paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place) {
-  if (place.GetType() != phi::AllocationType::CPU) {  // Paddle keeps blocks of a GPU by itself
+  if (place.GetType() != phi::AllocationType::CPU) {  // Paddle reuses blocks of a GPU itself
     return paddle::empty(shape, paddle::DataType::FLOAT32, place);
   }
   size_t bytes = sizeof(float);

@@ -1,6 +1,6 @@
-// Outputs of pulls. An operator makes its output anew in every step, and the C library hands so
-// large a block back to the system when the step has done with it: at batch 4096 and 26 slots of
-// width 19, 2,000 page faults a step. So blocks are kept here for the steps to come, on huge pages.
+// Memory for outputs of pulls. An operator allocates its output in every step. The C library
+// returns such a large block to the system after the step, which costs 2,000 page faults per step
+// with batch 4096 and 26 slots of width 19. So blocks are reused here, on huge pages.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace pbx {
 
-// A float32 tensor of this shape whose values are not set.
+// A float32 tensor of this shape with undefined values.
 paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place);
 
 }  // namespace pbx

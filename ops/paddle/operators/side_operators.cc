@@ -1,4 +1,4 @@
-// The operators over side tables: rows by id, read only, without a gradient.
+// The operators of side tables: rows by id, read-only, without a gradient.
 #include <string>
 #include <vector>
 
@@ -8,8 +8,8 @@
 namespace pbx {
 namespace {
 
-// (N, 1) gives (N, size), any other (...) gives (..., size): also (1), or the rank would hang on
-// how many ids there happen to be.
+// (N, 1) gives (N, size), any other (...) gives (..., size). (1) also gives (1, size); otherwise
+// the rank would depend on the number of ids.
 Shape RowsShape(Shape ids, int size) {
   if (ids.size() > 1 && ids.back() == 1) ids.pop_back();
   ids.push_back(size);
@@ -21,7 +21,7 @@ Status GatherRows(const Tensor& ids, bool keyed, const std::string& name, int si
   PBX_RETURN_IF_ERROR(Expect(ids, "Id", DataType::INT64));
   Result<std::shared_ptr<SideTable>> found = FindSideTable(keyed, name);
   if (!found.ok()) return found.status();
-  const std::shared_ptr<SideTable>& table = found.value();  // `found` keeps it alive
+  const std::shared_ptr<SideTable>& table = found.value();  // kept alive by `found`
   const SideTableConfig& config = table->config();
   if (size < 1 || static_cast<size_t>(size) != config.dim) {
     return Error(Code::kInvalidArgument, "size is %d, side table '%s' has %zu columns", size,

@@ -1,5 +1,5 @@
-// Paddle's tensors and operators, and no more of Paddle: its extension.h wants headers of cuBLAS
-// and cuDNN where it is a CUDA build, and takes seconds more to compile.
+// Paddle's tensors and operators, and no more of Paddle: its extension.h needs headers of cuBLAS
+// and cuDNN in a CUDA build, and takes seconds longer to compile.
 #pragma once
 
 #include <paddle/phi/api/ext/op_meta_info.h>

@@ -1,1 +1,1 @@
-"""What a config will do on this machine, before it is trained (docs/advise.md)."""
+"""Predicts how a config will perform on this machine, before it is trained (docs/advise.md)."""

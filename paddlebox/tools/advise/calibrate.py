@@ -1,6 +1,6 @@
-"""Measures `Rates` in seconds: each part of a pass by itself, on a sample of the data and over a
-scratch store. Nothing is trained: the rows get gradients that are made up, and the dense part's
-step runs on one batch again and again.
+"""Measures `Rates` within seconds: each part of a pass by itself, on a sample of the data and a
+scratch store. Nothing is trained: the rows get constant gradients, and the step of the dense part
+is repeated on one batch.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from paddlebox.train.runner import Runner, build_runner
 
 paddle = ops.paddle
 
-FLOPS_A_WEIGHT = 6  # multiply and add, forward and for both gradients
+FLOPS_A_WEIGHT = 6  # multiply and add, for the forward pass and for both gradients
 _STEPS_S, _FEWEST_STEPS, _WARM_UP = 2.0, 12, 3
 _SPIN_S = 0.3
 _MANY_ROWS = 5_000
-_INPUTS = 6  # arrays that a program is fed
+_INPUTS = 6  # input arrays of a program
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of rows and the dense part, as the config has them."""
+    """Sizes of rows and of the dense part."""
 
-    pass_row_bytes: int  # in a pass table, with its share of the index
-    stored_row_bytes: int  # in MEM and on SSD
+    pass_row_bytes: int  # bytes of a row in a pass table, with its share of the index
+    stored_row_bytes: int  # bytes of a row in MEM and on SSD
     max_pass_rows: int
-    weights: int  # of the dense part
+    weights: int  # number of weights of the dense part
 
 
 def calibrate(
     config: Config, slots: Slots, sample: Sample, folder: Path, disk_read_bytes_per_s: float
 ) -> tuple[Rates, Sizes]:
-    """Takes three to ten seconds.
+    """Measure the rates and sizes. This takes three to ten seconds.
 
     Args:
-        folder: on the disk that the store will be on; what is written is as large as the sample.
+        folder: a folder on the disk of the store. It needs space for a copy of the sample's rows.
     """
-    alone = {"threads": 1, "pack_threads": 1, "dedup_slots": "off", "train_files": [sample.path]}
+    alone = {"threads": 1, "dedup_slots": "off", "train_files": [sample.path]}
     sections = {
         "data": config.data.model_copy(update=alone),
-        "feeder": config.feeder.model_copy(update={"cache_bytes": 0}),  # parse each time
+        "feeder": config.feeder.model_copy(update={"cache_bytes": 0}),  # so that each walk parses
     }
     config = config.model_copy(update=sections)
     threads = len(os.sched_getaffinity(0))
@@ -81,9 +81,10 @@ def calibrate(
     cores = (cores + busy_cores(threads, _SPIN_S)) / 2
     mean = {stage: (first[stage] + second[stage] + third[stage]) / 3 for stage in first}
     ids, rows = max(1, kernels.ids), max(1.0, mean["rows"])
-    sample_ids = max(1, ids // 2)  # of the sample: the kernels went over it twice
-    # The second commit has the rows of one batch, the others all; what else syncs to the disk makes
-    # one of them ten times as long at times. Of few rows nothing can be told.
+    sample_ids = max(1, ids // 2)  # the kernels ran over the sample twice
+    # The second commit writes the rows of one batch; the first and the third write all rows. Take
+    # the shorter of these two, because other syncs of the disk can make a commit ten times as long.
+    # With few rows the difference is not significant.
     more, whole_s = rows - dense.rows, min(first["commit"], third["commit"])
     commit_row_s = max(0.0, whole_s - second["commit"]) / more if more > _MANY_ROWS else 0.0
     rates = Rates(
@@ -112,7 +113,7 @@ def calibrate(
 
 
 def sizes_of(config: Config, slots: Slots, folder: Path) -> Sizes:
-    """Without measuring anything."""
+    """The sizes, without measuring rates."""
     with open_table(config, folder / "store", slots=slots) as table:
         return _sizes(table, build_runner(config, slots))
 
@@ -122,7 +123,7 @@ def _sizes(table: TableSet, runner: Runner) -> Sizes:
     return Sizes(
         pass_row_bytes=max(int(member.native.pass_bytes_per_row) for member in members),
         stored_row_bytes=max(int(member.native.stored_row_bytes) for member in members),
-        max_pass_rows=min(member.max_pass_rows for member in members),
+        max_pass_rows=min(table.max_pass_rows),
         weights=weights_of(runner.dense_state()),
     )
 
@@ -130,7 +131,7 @@ def _sizes(table: TableSet, runner: Runner) -> Sizes:
 def _walk(
     dataset: InMemoryDataset, table: TableSet, path: str, run: Callable[[Iterator[Feed]], None]
 ) -> dict[str, float]:
-    """One pass over the sample. Seconds of each stage, and its rows."""
+    """Run one pass over the sample. Returns the seconds of each stage, and the number of rows."""
     dataset.set_filelist([path])
     dataset.load_into_memory()
     dataset.begin_pass()
@@ -146,7 +147,7 @@ def _walk(
 
 
 class _Kernels:
-    """Pulls and pushes, without a program."""
+    """Measures pulls and pushes, without a program."""
 
     def __init__(self, config: Config, table: TableSet) -> None:
         self._use_cvm = bool(getattr(config.model, "use_cvm", True))
@@ -162,7 +163,7 @@ class _Kernels:
                 )
                 slots = (len(offsets) - 1) // instances_of(feed)
                 width = member.config.embedx_dim + (3 if self._use_cvm else 1)
-                out = np.ones((len(offsets) - 1, width), np.float32)  # its pages are there
+                out = np.ones((len(offsets) - 1, width), np.float32)  # touches its pages
                 grad = np.full_like(out, 1e-3)
                 begin = time.perf_counter()
                 member.native.pull_pooled(ids, offsets, slots, self._use_cvm, out)
@@ -177,12 +178,12 @@ class _Kernels:
 
 
 class _Dense:
-    """The program's step on the first batch, again and again."""
+    """Measures the step of the program, repeated on the first batch."""
 
     def __init__(self, runner: Runner, table: TableSet) -> None:
         self._runner, self._table = runner, table
         self.batch = self.rows = 0
-        self.first_s = self.seconds = self.kernel_s = self.cpu_s = 0.0  # a step
+        self.first_s = self.seconds = self.kernel_s = self.cpu_s = 0.0  # per step
         self.feed: Feed = {}
         self.logits: Any = None
 
@@ -205,7 +206,7 @@ class _Dense:
         self.seconds = (time.perf_counter() - begin) / steps
         self.cpu_s = (time.process_time() - cpu) / steps
         self.kernel_s = (self._kernel_s() - kernels) / steps
-        for _ in feeds:  # the pass is gone through, so that it can end
+        for _ in feeds:  # reads all batches, so that the pass can end
             pass
 
     def _step(self) -> None:
@@ -218,8 +219,8 @@ class _Dense:
 
 
 def weights_of(dense_state: dict[str, np.ndarray]) -> int:
-    """Numbers in the matrices of a dense state; an optimizer's state of a parameter is named after
-    it, and is left out."""
+    """The number of elements in the matrices of a dense state, without the state of the optimizer,
+    whose names begin with the name of a parameter."""
     names = list(dense_state)
     return sum(
         array.size
@@ -229,14 +230,14 @@ def weights_of(dense_state: dict[str, np.ndarray]) -> int:
 
 
 def busy_cores(threads: int, seconds: float) -> float:
-    """Processors' worth of time that so many busy threads get together."""
+    """The CPU time per second that this many busy threads get together, in processors."""
     data = bytes(1 << 20)
     begin, used = time.perf_counter(), time.process_time()
     end = begin + seconds
 
     def spin() -> None:
         while time.perf_counter() < end:
-            hashlib.sha256(data).digest()  # leaves the interpreter to others meanwhile
+            hashlib.sha256(data).digest()  # releases the GIL meanwhile
 
     workers = [threading.Thread(target=spin) for _ in range(threads)]
     for worker in workers:
@@ -254,7 +255,7 @@ def _mean_s(call: Callable[[], Any], times: int) -> float:
 
 
 def _empty_step(program: Program) -> Callable[[], Any]:
-    """A step whose program does nothing with what it is fed."""
+    """A step of a program that does almost nothing with its inputs."""
     feed = {f"empty_{i}": np.ones((8, 4), np.float32) for i in range(_INPUTS)}
     if program is Program.DYGRAPH:
         return lambda: [float(paddle.to_tensor(array).mean()) for array in feed.values()]

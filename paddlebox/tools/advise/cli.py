@@ -1,4 +1,4 @@
-"""The command line of tools/advise.py: what a config will do on this machine."""
+"""The command line of tools/advise.py."""
 
 from __future__ import annotations
 
@@ -15,42 +15,46 @@ from paddlebox.launch import run_arguments
 from paddlebox.launch.process import guarded, prepare
 
 _ADVICE = {
-    "dense": "the dense part is what takes the time: smaller layers, larger batches, more ranks "
-    "or trainer.dense_threads",
-    "sparse": "pull and push take the time: fewer ids an instance, a smaller table.embedx_dim, or "
-    "more ranks",
-    "feeder": "reading and parsing take the time: more data.threads, feeder.cache_bytes, a "
-    "cheaper format than text; with one pass nothing hides its load: set data.files_per_pass",
-    "ssd": "staging and commits take the time: a larger mem.budget_bytes, larger passes, or a "
-    "faster disk",
-    "cores": "the threads want more processors than there are: fewer trainer.dense_threads, or "
-    "more cores",
+    "dense": "the dense part takes most of the time: use smaller layers, larger batches, more "
+    "ranks or more trainer.dense_threads",
+    "sparse": "pull and push take most of the time: use fewer ids per instance, a smaller "
+    "table.embedx_dim, or more ranks",
+    "feeder": "reading and parsing take most of the time: use more data.threads, "
+    "feeder.cache_bytes, or a cheaper format than text; a single pass cannot load while another "
+    "trains: set data.files_per_pass",
+    "ssd": "staging and commits take most of the time: use a larger mem.budget_bytes, larger "
+    "passes, or a faster disk",
+    "cores": "the threads need more processors than there are: use fewer trainer.dense_threads, "
+    "or more cores",
 }
 
 
 def advise_main(argv: Sequence[str] | None = None) -> int:
-    """tools/advise.py. Returns the exit code (docs/running.md)."""
+    """Run tools/advise.py. Returns the exit code (docs/running.md)."""
     parser = argparse.ArgumentParser(
-        description="Predicts samples/s, what bounds them, memory and disk of a config, from a "
-        "sample of its data and costs that are measured in seconds. Trains nothing."
+        description="Predicts the samples/s of a config, their bottleneck, memory and disk, from "
+        "a sample of its data and short measurements. Trains nothing."
     )
     parser.add_argument(
         "run_dir", type=Path, nargs="?", metavar="CONFIG|RUN_DIR",
-        help="a config, or a run whose stored config is taken",
+        help="a config, or a run, whose stored config is used",
     )  # fmt: skip
     parser.add_argument(
         "--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same"
     )
     run_arguments.add_config(parser, "the same as CONFIG")
     parser.add_argument(
-        "--rates", type=Path, metavar="FILE", help="of --save-rates: measure nothing anew"
+        "--rates", type=Path, metavar="FILE",
+        help="use the measurements that --save-rates has written to FILE",
+    )  # fmt: skip
+    parser.add_argument(
+        "--save-rates", type=Path, metavar="FILE", help="write the measurements to FILE"
     )
-    parser.add_argument("--save-rates", type=Path, metavar="FILE", help="keep what was measured")
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()),
-        help="on the disk that the store will be on; default: the folder for temporary files",
+        help="a folder on the disk of the store; default: the folder for temporary files",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one object instead of text")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
     arguments = run_arguments.parsed(parser, argv, needs_run=False)
     if arguments.config is None and arguments.run_dir is None:
         parser.error("expected CONFIG or RUN_DIR")
@@ -85,8 +89,14 @@ def advise(
     rates_file: Path | None = None,
     save_to: Path | None = None,
 ) -> dict[str, Any]:
-    """`prediction`, `workload`, `rates` and `sizes`, as docs/advise.md has them. slots: those of
-    the run; None: those in the file data.slots.
+    """Predict the performance of a config.
+
+    Args:
+        slots: the slots of the run; None: those in the file data.slots.
+        rates_file: measurements to use; None: measure.
+        save_to: where to write the measurements; None: nowhere.
+
+    Returns: `prediction`, `workload`, `rates` and `sizes` (docs/advise.md).
 
     Raises: ConfigError, DataError, StoreError.
     """
@@ -105,7 +115,7 @@ def advise(
     if known is not None and known.format != config.data.format.value:
         raise ConfigError(
             f"{rates_file}: was measured with data.format {known.format}, the config has "
-            f"{config.data.format.value}: measure anew, without --rates"
+            f"{config.data.format.value}: measure again, without --rates"
         )
     slots = read_slots(config, slots)
     config = chosen(config, slots, plan_passes(config))
@@ -128,7 +138,7 @@ def advise(
 
 
 def as_text(name: str, told: Mapping[str, Any]) -> str:
-    """For people."""
+    """The result of `advise` as text."""
     found, work = told["prediction"], told["workload"]
     lines = [
         f"{name}: {found['samples']:,} samples, passes {len(work['passes'])}, "

@@ -1,8 +1,8 @@
-"""From a workload and rates to samples/s: the model of costs of docs/advise.md, and nothing that
-was measured on a training run.
+"""Predicts samples/s from a workload and rates, with the cost model of docs/advise.md. It uses no
+measurements of a training run.
 
-A pass n is loaded (read, parse, key) and staged while pass n - 1 trains; it begins when its load
-is done, and ends when the commit of pass n - 1 is.
+Pass n is loaded (read, parse, key) and staged while pass n - 1 trains. It begins when it is loaded,
+and ends when pass n - 1 is committed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from paddlebox.tools.advise.calibrate import FLOPS_A_WEIGHT, Sizes
 from paddlebox.tools.advise.rates import Rates
 from paddlebox.tools.advise.workload import Workload
 
-_PASS_TABLES = 3  # that live at once: one commits, one trains, one is staged
+_PASS_TABLES = 3  # that exist at the same time: one is committed, one trains, one is staged
 _INSTANCE_BYTES, _ID_BYTES = 16, 12  # in the feeder: offsets and label; key, position, order
 _ROW_KEY_BYTES = 8
-_MOST_THREADS, _MOST_PACKERS = 8, 4  # data.threads 0, data.pack_threads 0
+_MOST_THREADS, _MOST_PACKERS = 8, 4  # with data.threads 0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds are of the whole run, of the training thread; together they are `seconds`."""
+    """The prediction for a whole run. Times are seconds of the training thread."""
 
     samples: int
-    seconds: float
+    seconds: float  # the sum of `parts`
     samples_per_s: float
-    bottleneck: str  # dense, sparse, feeder, ssd
+    bottleneck: str  # the regime with the most seconds: dense, sparse, feeder, ssd or cores
     parts: dict[str, float]  # dense, pull, push, step, metrics, load wait, stage wait, ...
-    regimes: dict[str, float]  # the same, by what bounds
+    regimes: dict[str, float]  # `parts`, summed by bottleneck
     rows: int  # at the end
     memory_bytes: dict[str, int]  # hbm, mem, feeder
     disk_bytes: int
-    parts_a_pass: int  # that the largest pass is split into
+    parts_a_pass: int  # number of parts of the largest pass
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,17 +57,15 @@ _REGIME_OF = {
 
 
 def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Prediction:
-    """What a run of the config does, were it begun now."""
+    """Predict a run of the config."""
     parts = dict.fromkeys(_REGIME_OF, 0.0)
     parts["step"] += rates.first_step_s
-    hides_s = (
-        0.0  # training that the load of the next pass is hidden behind; nothing hides the first
-    )
+    hides_s = 0.0  # time of the pass before, in which this one loads; the first pass has none
     seen, largest, rows = 0, 0.0, 0.0
-    synced_s = written_s = 0.0  # of the commit before: beside the training, waited for at its end
+    synced_s = written_s = 0.0  # of the commit of the pass before, which runs during this pass
     for number, samples in enumerate(work.passes):
         rows_before = rows
-        if number < work.passes_an_epoch:  # later epochs bring nothing new
+        if number < work.passes_an_epoch:  # later epochs have no new ids
             seen += samples
             rows = work.unique(seen)
         unique = work.unique(samples)
@@ -83,7 +81,7 @@ def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Predi
         spent["load"] = waited_s - spent["stage"]
         spent["pack"] = max(0.0, load.pack_s / load.packers - trained_s)
         spent["commit"] = max(0.0, synced_s + written_s - trained_s)
-        # What training does not hide is done while it waits, and crowds nobody.
+        # Loading for which training waits does not compete with it for cores.
         hidden = 0.0 if last else min(1.0, trained_s / max(1e-9, load.seconds + stage_s))
         beside_s = load.pack_s + hidden * (load.text_s + load.key_s + stage_s)
         beside_s += min(written_s, trained_s)
@@ -99,7 +97,7 @@ def predict(config: Config, work: Workload, rates: Rates, sizes: Sizes) -> Predi
 def _training(
     config: Config, work: Workload, rates: Rates, sizes: Sizes, samples: int
 ) -> dict[str, float]:
-    """Seconds of the training thread in a pass, while it waits for nobody."""
+    """Seconds of the training thread in a pass, without waits."""
     ids, batches = samples * work.line_ids, -(-samples // config.data.batch_size)
     return {
         "dense": samples * FLOPS_A_WEIGHT * sizes.weights / rates.flops_per_s,
@@ -112,13 +110,13 @@ def _training(
 
 @dataclass(frozen=True)
 class _Load:
-    """What the feeder does for a pass."""
+    """The work of the feeder for a pass."""
 
-    text_s: float  # read and parse, all threads together
-    key_s: float  # on one
-    pack_s: float  # all together
-    seconds: float  # from its first byte to its last key
-    packers: int
+    text_s: float  # read and parse, summed over threads
+    key_s: float  # of the one thread
+    pack_s: float  # summed over threads
+    seconds: float  # from the first byte to the last key
+    packers: int  # number of packing threads
 
     @staticmethod
     def of(config: Config, work: Workload, rates: Rates, samples: int) -> _Load:
@@ -131,15 +129,21 @@ class _Load:
             key_s=key_s,
             pack_s=ids * rates.pack_id_s,
             seconds=max(text_s / threads, key_s) if threads > 1 else text_s + key_s,
-            packers=config.data.pack_threads or max(1, min(_MOST_PACKERS, cores // 2)),
+            packers=1 if config.data.threads == 1 else max(1, min(_MOST_PACKERS, cores // 2)),
         )
 
 
 def _read_s(
     config: Config, rates: Rates, sizes: Sizes, known: float, unique: float, rows: float
 ) -> float:
-    """Reading those of the known rows that neither MEM nor the pass before, as large as this one,
-    holds. rows: of the store before the pass."""
+    """Seconds to read the known rows that are neither in MEM nor in the pass before, which is
+    assumed to be as large as this one.
+
+    Args:
+        known: rows of the pass that are in the store.
+        unique: rows of the pass.
+        rows: rows of the store before the pass.
+    """
     row_bytes = sizes.stored_row_bytes + _ROW_KEY_BYTES
     held = config.mem.budget_bytes // row_bytes + unique
     absent = 1 - min(1.0, held / max(1.0, rows))
@@ -149,7 +153,7 @@ def _read_s(
 def _crowding_s(
     rates: Rates, spent: Mapping[str, float], trained_s: float, beside_s: float
 ) -> float:
-    """How much longer than alone a pass trains, as all threads want more than the processors."""
+    """Extra seconds of a pass because the threads need more processors than there are."""
     wanted = (spent["dense"] + spent["step"]) * rates.dense_cores
     wanted += spent["metrics"] + spent["pull"] + spent["push"] + beside_s
     return max(0.0, wanted / max(rates.cores, rates.dense_cores) - trained_s)
@@ -176,17 +180,17 @@ def _told(
     notes = []
     if splits > 1:
         notes.append(
-            f"hbm.budget_bytes holds {sizes.max_pass_rows} rows of a pass that has "
-            f"{int(largest)}: it is split into {splits} parts"
+            f"hbm.budget_bytes holds {sizes.max_pass_rows} rows, and a pass has {int(largest)}: it "
+            f"is split into {splits} parts"
         )
     if limit and feeder > limit:
-        notes.append(f"{feeder - limit} bytes of instances go through feeder.spill_dir")
+        notes.append(f"{feeder - limit} bytes of instances are written to feeder.spill_dir")
     if stored > config.mem.budget_bytes:
         notes.append("not all rows fit mem.budget_bytes: some are read from the disk")
     disk = int(stored * config.ssd.space_target) + 3 * 4 * sizes.weights
     budget = config.ssd.disk_budget_bytes
     if budget and disk > budget:
-        notes.append(f"the store wants {disk} bytes, ssd.disk_budget_bytes is {budget}")
+        notes.append(f"the store needs {disk} bytes, ssd.disk_budget_bytes is {budget}")
     return Prediction(
         samples=samples,
         seconds=seconds,

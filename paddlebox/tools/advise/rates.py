@@ -1,4 +1,5 @@
-"""What the parts of training cost on a machine: measured by `calibrate`, kept as JSON."""
+"""The costs of the parts of training on a machine. `calibrate` measures them; a JSON file can hold
+them."""
 
 from __future__ import annotations
 
@@ -12,28 +13,28 @@ from paddlebox.errors import ConfigError
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds are wall time of one thread unless they say otherwise."""
+    """Costs. Seconds are wall time of one thread unless the comment says otherwise."""
 
-    format: str  # data.format that parse_byte_s is of
-    parse_byte_s: float  # read and parse, a byte of text
-    key_id_s: float  # append, shuffle, sort and index, an id
-    pack_id_s: float  # put into a batch, an id
-    stage_row_s: float  # bring up, a row that is in memory or new
-    commit_row_s: float  # write, a row
-    commit_s: float  # write, whatever the rows: synced files, the manifest
-    pull_id_s: float
-    push_id_s: float
+    format: str  # the data.format of parse_byte_s
+    parse_byte_s: float  # read and parse one byte of text
+    key_id_s: float  # append, shuffle, sort and index one id
+    pack_id_s: float  # put one id into a batch
+    stage_row_s: float  # stage one row that is in memory or new
+    commit_row_s: float  # write one row
+    commit_s: float  # the part of a commit that does not depend on the rows: syncs, the manifest
+    pull_id_s: float  # pull one id
+    push_id_s: float  # push one id
     step_s: float  # run a program that does nothing
-    flops_per_s: float  # of the dense part: 6 a weight and instance
-    dense_cores: float  # processors that a dense step keeps busy
-    metric_s: float  # of an instance
-    first_step_s: float  # what the first step takes longer
-    end_s: float  # of a pass: metrics, a copy of the dense state
-    cores: float  # processors' worth of time that busy threads got, beside whoever else runs
+    flops_per_s: float  # of the dense part, which takes 6 per weight and instance
+    dense_cores: float  # processors that are busy during a dense step
+    metric_s: float  # metrics of one instance
+    first_step_s: float  # how much longer the first step takes
+    end_s: float  # end of a pass: metrics, a copy of the dense state
+    cores: float  # CPU time per second that busy threads get, next to other programs
     disk_read_bytes_per_s: float
 
     def save(self, path: Path) -> None:
-        """Raises: ConfigError when it cannot be written."""
+        """Raises: ConfigError if the file cannot be written."""
         try:
             path.write_text(json.dumps(asdict(self), indent=1) + "\n")
         except OSError as error:
@@ -42,7 +43,7 @@ class Rates:
     @staticmethod
     def load(path: Path) -> Rates:
         """Raises: ConfigError for a file that `save` did not write."""
-        again = "measure anew with --save-rates"
+        again = "measure again with --save-rates"
         try:
             found = json.loads(path.read_text())
         except OSError as error:
@@ -53,7 +54,7 @@ class Rates:
         if not isinstance(found, dict) or found.keys() != names:
             differing = names.symmetric_difference(found) if isinstance(found, dict) else names
             raise ConfigError(
-                f"{path}: expected rates with the keys of this version, but these differ: "
+                f"{path}: expected the keys of this version, but these are missing or unknown: "
                 f"{', '.join(sorted(map(str, differing)))}; {again}"
             )
         for name, value in found.items():
@@ -63,5 +64,5 @@ class Rates:
                 raise ConfigError(f"{path}: {name} is {value!r}, expected a number >= 0; {again}")
         for name in ("flops_per_s", "cores", "disk_read_bytes_per_s"):
             if found[name] == 0:
-                raise ConfigError(f"{path}: {name} is 0, expected more; {again}")
+                raise ConfigError(f"{path}: {name} is 0, expected a number above 0; {again}")
         return Rates(**found)

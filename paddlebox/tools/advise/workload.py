@@ -1,4 +1,5 @@
-"""What a config asks for: passes, instances, ids and rows, from its files' sizes and a sample."""
+"""The workload of a config: passes, instances, ids and rows, estimated from the sizes of its files
+and a sample."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paddlebox import _native
-from paddlebox.config import Config, Format, Slots
+from paddlebox.config import Config, Slots
 from paddlebox.data.decompress import codec_of
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.reader import read_chunks
@@ -18,24 +19,25 @@ from paddlebox.errors import DataError
 from paddlebox.train.plan import plan_passes
 
 _SAMPLE_LINES = 20_000
-_BATCH = 1 << 16  # of no consequence: nothing is trained
+_BATCH = 1 << 16  # any size would do, because nothing is trained
 _SAMPLE_BATCHES = 4
-_SAMPLE_BYTES = 256 << 20  # of longer lines there are fewer
+_SAMPLE_BYTES = 256 << 20  # a sample of long lines has fewer lines
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts are of instances; unique ids of n instances are unique_c * n ** unique_power."""
+    """The workload. n instances have unique_c * n ** unique_power unique ids."""
 
-    passes: tuple[int, ...]  # instances of each pass, through all epochs
+    passes: tuple[int, ...]  # instances of each pass of all epochs
     passes_an_epoch: int
-    line_bytes: float  # text, not compressed
-    line_ids: float
+    line_bytes: float  # mean length of a line, not compressed
+    line_ids: float  # mean number of ids of an instance
     unique_c: float
     unique_power: float
 
     def unique(self, instances: float) -> float:
-        """Different ids of so many instances, as far as the sample tells (Heaps' law)."""
+        """The number of unique ids of this many instances, extrapolated from the sample by Heaps'
+        law."""
         return min(
             instances * self.line_ids, self.unique_c * math.pow(instances, self.unique_power)
         )
@@ -46,19 +48,19 @@ class Sample:
     """The first instances of the training files, loaded."""
 
     path: str
-    text_bytes: int  # of `path`, or of its columns' file
+    text_bytes: int  # size of `path`
     loaded: LoadedPass
 
 
 def take_sample(config: Config, slots: Slots, folder: Path) -> Sample:
-    """Of text, the first lines; of columns, the first file.
+    """Load the first lines of text files, or the first columnar file.
 
-    Raises: DataError where there is nothing to read; ConfigError for files that only code of the
-        config's can read.
+    Raises: DataError if there are no instances; ConfigError for files that only code of the config
+        can read.
     """
     first = plan_passes(config)[0].files[0]
     path = first
-    if config.data.format not in (Format.PARQUET, Format.ARROW):
+    if not config.data.format.is_columnar:
         path = str(folder / "sample")
         _copy_lines(config, first, Path(path))
     tables = slots.tables([table.name for table in config.tables])
@@ -66,13 +68,13 @@ def take_sample(config: Config, slots: Slots, folder: Path) -> Sample:
     loaded = load_files(config, slots, [path], _BATCH, "advise reads files", several)
     if loaded.size == 0:
         raise DataError(f"{first}: no instances to measure with")
-    return Sample(path, _size_of(path, config), loaded)
+    return Sample(path, _size_of(path), loaded)
 
 
 def _copy_lines(config: Config, source: str, target: Path) -> None:
     wanted = max(_SAMPLE_LINES, _SAMPLE_BATCHES * config.data.batch_size)
     with target.open("wb") as file:
-        for chunk in read_chunks(source, retries=config.data.retries):
+        for chunk in read_chunks(source):
             data = bytes(chunk.data)
             lines = data.count(b"\n")
             if lines > wanted:
@@ -83,14 +85,14 @@ def _copy_lines(config: Config, source: str, target: Path) -> None:
                 return
 
 
-def _size_of(path: str, config: Config) -> int:
-    with open_source(path, config.data.retries) as source:
+def _size_of(path: str) -> int:
+    with open_source(path) as source:
         return int(source.seek(0, 2))
 
 
 def describe(config: Config, sample: Sample) -> Workload:
-    """The workload of a config. Files are taken to be like the sample; a compressed one to
-    compress as the sample does with zlib."""
+    """The workload of a config. It assumes that all files are like the sample, and that compressed
+    ones have the compression ratio of the sample with zlib."""
     loaded = sample.loaded
     size = loaded.size
     line_bytes = sample.text_bytes / max(1, loaded.lines or size)
@@ -98,8 +100,8 @@ def describe(config: Config, sample: Sample) -> Workload:
     ratio = 0.0
     planned = plan_passes(config)
     for path in dict.fromkeys(file for one in planned for file in one.files):
-        file_bytes = float(_size_of(path, config))
-        with open_source(path, config.data.retries) as source:
+        file_bytes = float(_size_of(path))
+        with open_source(path) as source:
             packed = sample.path != path and codec_of(source) is not None
         if packed:
             ratio = ratio or _compression(Path(sample.path))
@@ -121,7 +123,7 @@ def describe(config: Config, sample: Sample) -> Workload:
 
 
 def growth(half: int, half_keys: int, size: int, keys: int) -> float:
-    """The power with which unique ids grow from half a sample to all of it, in [0, 1]."""
+    """The exponent with which unique ids grow from half of a sample to all of it, in [0, 1]."""
     if half >= size or half_keys == 0 or keys <= half_keys:
         return 0.0
     return min(1.0, math.log(keys / half_keys) / math.log(size / half))

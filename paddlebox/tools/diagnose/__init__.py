@@ -1,1 +1,1 @@
-"""What a trained model makes of some files, slot by slot (docs/report.md)."""
+"""Analyses a trained model on files, slot by slot (docs/report.md)."""

@@ -1,5 +1,4 @@
-"""The command lines of tools/diagnose.py and tools/auc_runner.py: what a trained model makes of
-some files, slot by slot."""
+"""The command lines of tools/diagnose.py and tools/auc_runner.py."""
 
 from __future__ import annotations
 
@@ -15,18 +14,20 @@ import numpy as np
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.hints import did_you_mean
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
 from paddlebox.launch.process import guarded, prepare
+from paddlebox.store.files import store_errors
+from paddlebox.tools.columns import aligned
 
 _BATCH = 4096
 
 
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
-    """tools/diagnose.py. Returns the exit code (docs/running.md)."""
+    """Run tools/diagnose.py. Returns the exit code (docs/running.md)."""
     parser = _parser(
-        "Looks at a run's slots, its calibration by the values of a slot, and how predictions of "
-        "an export differ from those of training. Changes nothing in the run."
+        "Shows figures of each slot of a run, its calibration by the values of a slot, and how "
+        "predictions of an export differ from those of training. The run does not change."
     )
     parser.add_argument(
         "--slice", dest="slice_slot", default="", metavar="SLOT", help="COPC by values of this slot"
@@ -35,12 +36,14 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         "--threshold",
         type=float,
         metavar="SCORE",
-        help="of the export, as tools/export.py has it; 0: with all rows",
+        help="the --threshold of the export (tools/export.py); 0: all rows",
     )
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="that many values")
     parser.add_argument(
-        "--no-serving", action="store_true", help="do not compare with an export, which is written "
-        "to the folder for temporary files"
+        "--top", type=int, default=20, metavar="N", help="with --slice: show N values (20)"
+    )
+    parser.add_argument(
+        "--no-serving", action="store_true", help="do not compare with an export, which needs "
+        "space in the folder for temporary files"
     )  # fmt: skip
     arguments = run_arguments.parsed(parser, argv)
 
@@ -65,10 +68,10 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
 
 
 def auc_runner_main(argv: Sequence[str] | None = None) -> int:
-    """tools/auc_runner.py. Returns the exit code (docs/running.md)."""
+    """Run tools/auc_runner.py. Returns the exit code (docs/running.md)."""
     parser = _parser(
-        "Says what each slot is worth: the AUC that is lost when its values are those of other "
-        "instances. Changes nothing in the run."
+        "Measures the importance of each slot: the AUC that is lost if its values are replaced by "
+        "those of other instances. The run does not change."
     )
     parser.add_argument(
         "--group",
@@ -76,10 +79,12 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         default=[],
         nargs="+",
         metavar="SLOT",
-        help="slots that are replaced together, also several times; default: each by itself",
+        help="slots to replace together; can be given several times; default: each slot by itself",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="draws of each; default 3")
-    parser.add_argument("--pool", type=int, default=10_000, help="instances that are drawn from")
+    parser.add_argument("--repeats", type=int, default=3, help="draws per group (3)")
+    parser.add_argument(
+        "--pool", type=int, default=10_000, help="instances to draw values from (10000)"
+    )
     arguments = run_arguments.parsed(parser, argv)
 
     def run() -> None:
@@ -100,7 +105,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
             [" ".join(one["slots"]), f"{one['loss']:+.6f}", f"{one['spread']:.6f}"]
             for one in result["slots"]
         ]
-        _print_table(["slots", "AUC lost", "spread"], rows)
+        print("\n".join(aligned([["slots", "AUC lost", "spread"], *rows])))
         _write(arguments.out or arguments.run_dir / "auc_runner.json", result)
 
     return guarded(run)
@@ -109,7 +114,9 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
 def _parser(description: str) -> argparse.ArgumentParser:
     parser = run_arguments.run_parser(description)
     run_arguments.add_files(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="of the JSON; default: in RUN_DIR")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the JSON file to write; default: in RUN_DIR"
+    )
     return parser
 
 
@@ -121,7 +128,7 @@ def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
 
 
 class _Collected:
-    """Predictions and labels of an evaluation, and one column."""
+    """Collects the predictions and labels of an evaluation, and one column."""
 
     def __init__(self, column: str) -> None:
         self.columns: Sequence[str] = [column] if column else []
@@ -146,15 +153,21 @@ def diagnose(
     serving: bool = True,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Of data.test_files: `slots` (slot_figures), `slices` (copc_by_value) of slice_slot, and
-    `serving`: an export's predictions beside the training program's.
+    """Evaluate data.test_files.
 
     Args:
-        slots: those of the run; None: those in the file data.slots. threshold: of that export.
+        slots: the slots of the run; None: those in the file data.slots.
+        slice_slot: the slot of `slices`; "": none.
+        top: the most values in `slices`.
+        serving: whether to compare with an export.
+        threshold: the threshold of the export.
+
+    Returns: `slots` (slot_figures), `slices` (copc_by_value), `serving` (the difference between the
+        predictions of an export and those of the training program), and figures of the evaluation.
 
     Raises: ConfigError, DataError, StoreError.
     """
-    from paddlebox.data.reader import expand
+    from paddlebox.data.sources import expand
     from paddlebox.data.whole_files import load_files
     from paddlebox.tools.diagnose.slot_figures import copc_by_value, slot_figures
     from paddlebox.train.batch_loop import run_pass
@@ -168,7 +181,7 @@ def diagnose(
             f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}"
             + did_you_mean([slice_slot], names)
         )
-    files = expand(config.data.test_files, config.data.retries)
+    files = expand(config.data.test_files)
     in_order = config.data.model_copy(update={"shuffle": False})
     collected = _Collected(slice_slot)
     with opened(config, run_dir, slots) as (table, runner, version):
@@ -221,8 +234,8 @@ def _served(
     instances, width = loaded.instances, loaded.options.slots.dense_width
     rows = np.full(instances.unique_keys, -1, np.int32)
     try:
-        # Of a file that is gone when the line is read.
-        logging.getLogger("paddlebox.serving.writer").setLevel(logging.WARNING)
+        # Its log lines are about a temporary file.
+        logging.getLogger("paddlebox.serving").setLevel(logging.WARNING)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             with RunSource(run_dir, version=version, threshold=threshold) as source:
@@ -234,7 +247,7 @@ def _served(
                     feasigns, offsets = instances.pack_feasigns(begin, end)
                     dense = instances.pack_batch(begin, end, rows, 0, width)["dense"]
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
-    except ConfigError as error:  # a model that cannot be exported can be looked at still
+    except ConfigError as error:  # the model cannot be exported; show the other figures
         return {"why_not": str(error)}
     served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()
     metrics = PassMetrics()
@@ -261,7 +274,7 @@ def _print_diagnosis(result: Mapping[str, Any]) -> None:
         "has_embedx": "has embedx", "embedx": "norm embedx", "gradient_share": "gradient",
     }  # fmt: skip
     rows = [[_shown(one[key]) for key in headers] for one in result["slots"]]
-    _print_table(list(headers.values()), rows)
+    print("\n".join(aligned([list(headers.values()), *rows])))
     if "slices" in result:
         keys = ["value", "samples", "ctr", "predicted", "copc"]
         rows = [
@@ -270,7 +283,7 @@ def _print_diagnosis(result: Mapping[str, Any]) -> None:
             for one in result["slices"]["values"]
         ]
         print()
-        _print_table([result["slices"]["slot"], *keys[1:]], rows)
+        print("\n".join(aligned([[result["slices"]["slot"], *keys[1:]], *rows])))
     if "serving" in result:
         print()
         for name, value in result["serving"].items():
@@ -283,18 +296,6 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    for row in (headers, *rows):
-        first, *rest = (
-            f"{cell:<{width}}" if at == 0 else f"{cell:>{width}}"
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join([first, *rest]))
-
-
 def _write(path: Path, result: Any) -> None:
-    try:
+    with store_errors(str(path), "write"):
         path.write_text(json.dumps(result, indent=1) + "\n")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,5 +1,6 @@
-"""AucRunner: what a slot is worth to a trained model, as the AUC that is lost when the slot's
-values are those of other instances (permutation importance; Breiman, "Random Forests", 2001)."""
+"""AucRunner: the importance of a slot for a trained model, measured as the AUC that is lost if the
+values of the slot are replaced by those of other instances (permutation importance; Breiman,
+"Random Forests", 2001)."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.hints import did_you_mean
-from paddlebox.data.reader import expand
+from paddlebox.data.sources import expand
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.evaluation import opened
 from paddlebox.train.opening import create_dataset, feeding, read_slots
 
-POOL = 10_000  # instances whose values are put in place, as PaddleBox
+POOL = 10_000  # instances to draw values from, as in PaddleBox
 
 
 def slot_importance(
@@ -28,17 +29,17 @@ def slot_importance(
     repeats: int = 3,
     pool: int = POOL,
 ) -> dict[str, Any]:
-    """Evaluates data.test_files with the newest commit, once as they are and `repeats` times, each
-    with other draws, for each group of slots. Changes nothing in the run.
+    """Evaluate data.test_files with the newest commit: once unchanged, and for each group of slots
+    `repeats` times with different draws. The run does not change.
 
     Args:
-        groups: slots that are replaced together; none: each sparse slot by itself.
-        slots: those of the run; None: those in the file data.slots.
+        groups: slots to replace together; empty: each sparse slot by itself.
+        slots: the slots of the run; None: those in the file data.slots.
 
-    Returns: auc, samples, version, and `slots`: by falling loss, each with slots, loss (mean),
-        spread (standard deviation of the repeats; 0 of one) and losses.
+    Returns: auc, samples, version, and `slots`, a list of the groups by falling loss. Each has
+        slots, loss (the mean), spread (the standard deviation, 0 with one repeat) and losses.
 
-    Raises: ConfigError, also for a slot that is not sparse; OutOfSpaceError when the files are over
+    Raises: ConfigError, also for a slot that is not sparse; OutOfSpaceError if the files are over
         the HBM budget; DataError; StoreError.
     """
     if repeats < 1:
@@ -53,10 +54,10 @@ def slot_importance(
     unknown = sorted({name for group in wanted for name in group} - {*sparse})
     if unknown:
         raise ConfigError(
-            f"{', '.join(unknown)}: expected sparse slots, of {', '.join(sparse)}"
+            f"{', '.join(unknown)}: not a sparse slot; expected {', '.join(sparse)}"
             + did_you_mean(unknown, sparse)
         )
-    files = expand(config.data.test_files, config.data.retries)
+    files = expand(config.data.test_files)
     with (
         opened(config, run_dir, slots) as (table, runner, version),
         feeding(create_dataset(config, slots, table)) as dataset,
@@ -70,8 +71,8 @@ def slot_importance(
         if whole.metrics["auc"] is None:
             raise DataError(
                 f"{', '.join(files)}: all {whole.samples} labels are "
-                f"{whole.metrics['actual_ctr']:.0f}, so no AUC is defined that a slot could lose: "
-                "name files with clicks and others in data.test_files"
+                f"{whole.metrics['actual_ctr']:.0f}, so the AUC is not defined: name files "
+                "with labels 0 and 1 in data.test_files"
             )
         found: list[dict[str, Any]] = []
         for group in wanted:

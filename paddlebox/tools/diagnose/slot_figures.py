@@ -1,4 +1,4 @@
-"""What each slot of some files is like, and what a trained model knows of it."""
+"""Figures of each slot of some files, and of its rows in a trained model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 
 
 def slot_figures(table: TableSet, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:
-    """Of each sparse slot: coverage (share of instances with a feasign), values (mean number of an
-    instance that has one), unique, new (share of occurrences without a row), new_unique, and, of
-    the unique feasigns with a row: mean |embed_w|, has_embedx (share), mean norm of embedx where it
-    is, gradient_share (of embed_w's summed squared gradients over all slots; None for a rule that
-    does not keep them).
+    """Figures of each sparse slot, in the order of the slots:
+
+        coverage        share of instances with a feasign
+        values          mean number of feasigns of these instances
+        unique          number of unique feasigns
+        new             share of occurrences without a row
+        new_unique      share of unique feasigns without a row
+
+    Of the unique feasigns with a row:
+
+        embed_w         mean of |embed_w|
+        has_embedx      share of rows with an embedx
+        embedx          mean norm of these embedx
+        gradient_share  the slot's share of the sum of all squared gradients of embed_w; None if
+                        the update rule does not store squared gradients
     """
     feasigns, offsets = loaded.instances.pack_feasigns(0, loaded.size)
     count = len(slots.sparse)
@@ -53,7 +63,7 @@ def _of_rows(table: TieredTable, unique: np.ndarray, occurrences: np.ndarray) ->
     order = np.argsort(_keys(unique))
     unique, occurrences = unique[order], occurrences[order]
     found, rows = table.lookup(unique)
-    layout = table.row_layout
+    layout = dict(table.native.layout)
     rows = rows[found]
     has_embedx = (rows.view(np.uint32)[:, 0] >> 16) & 1 == 1
     first = 7 + layout["embed_state"]  # docs/formats/row.md
@@ -74,7 +84,7 @@ def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float | None
 
 
 def _keys(feasigns: np.ndarray) -> np.ndarray:
-    """The keys of (n) feasigns, whose order a lookup wants: Mix of ops/base/hash.h."""
+    """The keys of (n) feasigns: Mix of ops/base/hash.h. A lookup needs feasigns in key order."""
     x = feasigns.copy()
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -87,8 +97,11 @@ def _keys(feasigns: np.ndarray) -> np.ndarray:
 def copc_by_value(
     predictions: np.ndarray, labels: np.ndarray, values: np.ndarray, most: int = 20
 ) -> list[dict[str, Any]]:
-    """Of the most frequent values of a column (N): samples, click rate, mean prediction, COPC
-    (None where nothing is predicted). The others come last, together, with value None."""
+    """Samples, click rate, mean prediction and COPC by the most frequent values of a column (N).
+
+    The last entry has the value None and combines all other values. COPC is None if the predicted
+    clicks are 0.
+    """
     kinds, kind_of, samples = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(-samples, kind="stable")
     place = np.full(len(kinds), most)

@@ -1,1 +1,1 @@
-"""What a machine is, what will not work or be slow on it, and why (docs/doctor.md)."""
+"""Examines a machine: what will not work or be slow on it, and why (docs/doctor.md)."""

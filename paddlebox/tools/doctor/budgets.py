@@ -5,13 +5,13 @@ from __future__ import annotations
 from paddlebox.config.units import GIB, MIB
 from paddlebox.tools.doctor.facts import Facts
 
-# Of the memory that may be taken. What is left is for Paddle, batches, filters and the page cache.
+# Shares of the usable memory. Paddle, batches, filters and the page cache use the rest.
 _HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15
-_DISK = 0.8  # of what is free: merges need room beside what is stored
+_DISK = 0.8  # share of the free disk space; compaction needs the rest
 
 
 def budgets(facts: Facts) -> dict[str, int]:
-    """Bytes by key of a config."""
+    """Config key -> bytes."""
     usable = facts.usable_bytes
     shares = {
         "hbm.budget_bytes": _HBM * usable,
@@ -24,13 +24,14 @@ def budgets(facts: Facts) -> dict[str, int]:
 
 
 def _round(size: float) -> int:
-    """Down to whole GiB above 8 of them, else to 64 MiB, at least one MiB."""
+    """Round down to whole GiB from 8 GiB on, else to multiples of 64 MiB or 1 MiB; at least 1
+    MiB."""
     step = GIB if size >= 8 * GIB else 64 * MIB if size >= 64 * MIB else MIB
     return max(MIB, int(size) // step * step)
 
 
 def as_yaml(chosen: dict[str, int]) -> str:
-    """Sections with one key each, ready to paste."""
+    """The budgets as YAML, to paste into a config."""
     lines = []
     for key, size in chosen.items():
         section, name = key.split(".")

@@ -1,4 +1,4 @@
-"""The command line of tools/doctor.py: is this machine fit, what will be slow, which budgets."""
+"""The command line of tools/doctor.py."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from paddlebox.tools.doctor.findings import Level, findings
 
 
 def doctor_main(argv: Sequence[str] | None = None) -> int:
-    """tools/doctor.py. 0; 1 when something will not work."""
+    """Run tools/doctor.py. Returns the exit code: 0, or 1 if something will not work."""
     parser = argparse.ArgumentParser(
-        description="Looks at the environment, the processor, memory and a disk: what will not "
-        "work, what will be slow and why, and which budgets fit. Exits with 1 when something will "
-        "not work."
+        description="Examines the environment, the processor, memory and a disk. Reports what "
+        "will not work, what will be slow and why, and which budgets fit. The exit code is 1 if "
+        "something will not work."
     )
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir()),
-        help="on the disk of the run dirs; default: the folder for temporary files",
+        help="a folder on the disk of the run dirs; default: the folder for temporary files",
     )  # fmt: skip
     parser.add_argument(
         "--disk-mib", type=int, default=256, metavar="N",
-        help="most MiB that measuring the disk writes, for a moment; 0: leave the disk alone",
+        help="write at most N MiB to measure the disk, and remove them; 0: do not measure (256)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one object instead of text")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
     arguments = parser.parse_args(argv)
     if arguments.disk_mib < 0:
         parser.error(f"--disk-mib: expected 0 or more, found {arguments.disk_mib}")
@@ -49,9 +49,16 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine(folder: Path, disk_bytes: int) -> dict[str, Any]:
-    """`works`, `facts`, `findings`, `settings` (that a run will make), `budgets`.
+    """Examine this machine.
 
-    Raises: StoreError where the disk cannot be measured.
+    Args:
+        folder: a folder on the disk of the run dirs.
+        disk_bytes: the most bytes to write in it; 0: do not measure the disk.
+
+    Returns: `works`, `facts`, `findings`, `settings` (the environment variables that a run sets)
+        and `budgets`.
+
+    Raises: StoreError if the disk cannot be measured.
     """
     disk = measure_disk(folder, disk_bytes) if disk_bytes else None
     info = cpu.CpuInfo.read()
@@ -60,7 +67,7 @@ def examine(folder: Path, disk_bytes: int) -> dict[str, Any]:
 
 
 def told_of(facts: Facts, settings: dict[str, cpu.Setting]) -> dict[str, Any]:
-    """What `examine` returns, of these facts."""
+    """The result of `examine` for these facts."""
     found = findings(facts)
     plain = asdict(facts) | {"cpu_flags": sorted(facts.cpu_flags & {"avx2", "avx512f"})}
     return {
@@ -73,7 +80,7 @@ def told_of(facts: Facts, settings: dict[str, cpu.Setting]) -> dict[str, Any]:
 
 
 def as_text(told: dict[str, Any]) -> str:
-    """For people."""
+    """The result of `examine` as text."""
     facts = told["facts"]
     disk = facts["disk"]
     lines = [
@@ -81,7 +88,7 @@ def as_text(told: dict[str, Any]) -> str:
         f"{facts['cores']} cores, {facts['cpu_vendor'] or 'unknown maker'}, vector path "
         f"{facts['vector_path'] or 'unknown'}, memory nodes {facts['numa_nodes']}, huge pages "
         f"{facts['huge_pages'] or 'unknown'}, governor {facts['governor'] or 'unknown'}",
-        f"memory: {facts['memory_bytes'] / 2**30:.1f} GiB, a run may take "
+        f"memory: {facts['memory_bytes'] / 2**30:.1f} GiB, a run can use "
         f"{facts['usable_bytes'] / 2**30:.1f} now",
         f"disk: {facts['filesystem'] or 'unknown'}, io_uring "
         f"{'yes' if facts['io_uring'] else 'no'}, open files {facts['open_files'] or 'unlimited'}",
@@ -97,8 +104,8 @@ def as_text(told: dict[str, Any]) -> str:
     for one in told["findings"]:
         lines += [f"{one['level']:6}{one['topic']}: {one['what']}", f"      -> {one['do']}"]
     if not told["findings"]:
-        lines.append("nothing to be said against this machine")
-    lines += ["", "a run sets, where the environment does not:"]
+        lines.append("no problems found")
+    lines += ["", "a run sets these variables, unless the environment does:"]
     lines += [f"  {name}={one['value']} ({one['why']})" for name, one in told["settings"].items()]
     lines += ["", "budgets that fit, to paste into a config:", as_yaml(told["budgets"])]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Rates of the disk under a folder: short, and bounded in bytes and seconds."""
+"""Measures the disk of a folder, within limits of bytes and seconds."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _SYNCS = 8
 
 @dataclass(frozen=True)
 class DiskRates:
-    """Of reads and writes past the page cache, where the file system can do that."""
+    """Rates of reads and writes without the page cache, if the file system supports that."""
 
-    write_bytes_per_s: float  # 1 MiB requests, 4 at a time, front to back
-    read_bytes_per_s: float
-    random_reads_per_s: float  # of 4 KiB, 16 at a time
-    fsync_s: float  # median of 4 KiB written and synced
-    direct: bool  # False: the page cache answered, and the rates are memory's
+    write_bytes_per_s: float  # sequential, requests of 1 MiB, 4 at a time
+    read_bytes_per_s: float  # the same
+    random_reads_per_s: float  # requests of 4 KiB, 16 at a time
+    fsync_s: float  # median time to write and sync 4 KiB
+    direct: bool  # False: the rates are those of the page cache
     free_bytes: int
 
 
 def measure_disk(folder: Path, most_bytes: int = 256 << 20, seconds: float = 1.0) -> DiskRates:
-    """Writes at most `most_bytes` into a file in folder that goes away, and reads it.
+    """Write at most `most_bytes` to a temporary file in the folder, and read it.
 
     Args:
-        seconds: for each of the three rates, at most.
+        seconds: the longest time for each of the three rates.
 
-    Raises: StoreError where the folder cannot be written to, or is full.
+    Raises: StoreError if the folder cannot be written, or is full.
     """
     try:
         stat = os.statvfs(folder)
@@ -59,7 +59,7 @@ def _measure(path: str, size: int, seconds: float, free: int) -> DiskRates:
     descriptor, direct = _open(path)
     try:
         requests = size // _REQUEST
-        data = os.urandom(_REQUEST)  # some drives pack zeros
+        data = os.urandom(_REQUEST)  # some drives compress zeros
 
         def write(number: int, buffer: mmap.mmap) -> bool:
             if number >= requests:
@@ -121,8 +121,14 @@ def _sync_s(descriptor: int) -> float:
 def _in_threads(
     work: Callable[[int, mmap.mmap], bool], depth: int, seconds: float, data: bytes = b""
 ) -> tuple[int, float]:
-    """work(0), work(1), ... with so many at a time, until one says False or the time is over. How
-    many were done, and the seconds. Each thread has a buffer as direct I/O wants it, of `data`."""
+    """Call work(0), work(1), ... in `depth` threads, until one returns False or the time is over.
+
+    Args:
+        work: takes a number, and a buffer of the thread that is aligned for direct I/O.
+        data: the initial content of the buffer.
+
+    Returns: the number of calls that returned True, and the seconds.
+    """
     lock = threading.Lock()
     begin = time.perf_counter()
     numbers, done, failed = iter(range(1 << 62)), [0], list[OSError]()
@@ -141,7 +147,7 @@ def _in_threads(
                 return
             with lock:
                 done[0] += 1
-            if time.perf_counter() - begin >= seconds:  # each does one at least, however slow
+            if time.perf_counter() - begin >= seconds:  # after at least one call per thread
                 return
 
     threads = [threading.Thread(target=run) for _ in range(depth)]

@@ -1,4 +1,4 @@
-"""What is known of a machine, before anything is made of it."""
+"""Reads the facts about a machine, from which `findings` draws conclusions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paddlebox.launch.cpu import file_text
 from paddlebox.tools.doctor.disk import DiskRates
 
 _PACKAGES = ("numpy", "pyarrow", "lmdb", "yaml", "pydantic", "tqdm")
@@ -28,35 +29,35 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Facts:
-    """As read. None: this machine does not tell."""
+    """Facts about a machine. None: unknown."""
 
     python: tuple[int, int]
     machine: str  # "x86_64"
     packages_missing: tuple[str, ...]
-    paddle: str  # version and build; "" where it is not installed
-    native_problem: str  # why the native library cannot be used; ""
-    vector_path: str  # of the kernels: avx512, avx2, plain; "" without them
+    paddle: str  # version and build; "" if it is not installed
+    native_problem: str  # why the native library cannot be used; "" if it can
+    vector_path: str  # of the kernels: avx512, avx2 or plain; "" without the native library
     cpu_vendor: str
     cpu_flags: frozenset[str]
-    cores: int  # physical, that this process may use
-    load: float  # threads of all programs that run or want to, mean of a minute
+    cores: int  # physical cores that this process may use
+    load: float  # threads of all programs that run or wait for a processor, mean of a minute
     numa_nodes: int
     governor: str | None
-    huge_pages: str | None  # always, madvise, never
+    huge_pages: str | None  # always, madvise or never
     memory_bytes: int  # of the machine
-    available_bytes: int  # of it
+    available_bytes: int  # of the machine
     memory_limit_bytes: int | None  # of the container
-    memory_used_bytes: int  # of that limit
+    memory_used_bytes: int  # by the container
     open_files: int  # the hard limit; 0: no limit
-    io_uring: bool
+    io_uring: bool  # whether this process may use it
     gpus: int
     filesystem: str  # of the folder: ext4, tmpfs, nfs, ...
     disk: DiskRates | None  # None: not measured
-    settings: Mapping[str, str]  # of the CPU libraries, in the environment
+    settings: Mapping[str, str]  # environment variables of the CPU libraries
 
     @property
     def usable_bytes(self) -> int:
-        """Memory that a run may take now."""
+        """The memory that a run can use now."""
         if self.memory_limit_bytes is None:
             return self.available_bytes
         return min(self.available_bytes, max(0, self.memory_limit_bytes - self.memory_used_bytes))
@@ -65,13 +66,14 @@ class Facts:
 def read_facts(
     folder: Path, disk: DiskRates | None, *, vendor: str, flags: frozenset[str], cores: int
 ) -> Facts:
-    """Of this machine and process. Imports Paddle, where that can be done.
+    """Read the facts about this machine and process. It imports Paddle, if possible.
 
     Args:
-        folder: whose file system counts. vendor, flags, cores: as `launch.cpu.CpuInfo` has them.
+        folder: the folder whose file system is examined.
+        vendor, flags, cores: as in `launch.cpu.CpuInfo`.
     """
     paddle, problem, vector_path = _native()
-    memory = _memory(_text("/proc/meminfo"))
+    memory = _memory(file_text("/proc/meminfo"))
     limit, used = _memory_limit()
     return Facts(
         python=sys.version_info[:2],
@@ -85,8 +87,8 @@ def read_facts(
         cores=cores,
         load=os.getloadavg()[0],
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
-        governor=_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
-        huge_pages=chosen_of(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
+        governor=file_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
+        huge_pages=chosen_of(file_text("/sys/kernel/mm/transparent_hugepage/enabled")),
         memory_bytes=memory.get("MemTotal", 0),
         available_bytes=memory.get("MemAvailable", 0),
         memory_limit_bytes=limit,
@@ -94,20 +96,20 @@ def read_facts(
         open_files=max(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         io_uring=_io_uring(),
         gpus=len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
-        filesystem=filesystem_of(_text("/proc/self/mountinfo"), folder.resolve()),
+        filesystem=filesystem_of(file_text("/proc/self/mountinfo"), folder.resolve()),
         disk=disk,
         settings={name: os.environ[name] for name in _SETTINGS if name in os.environ},
     )
 
 
 def chosen_of(text: str) -> str | None:
-    """ "madvise" of "always [madvise] never"."""
+    """The chosen word: "madvise" in "always [madvise] never"."""
     _, found, rest = text.partition("[")
     return rest.partition("]")[0] if found else None
 
 
 def filesystem_of(mountinfo: str, folder: Path) -> str:
-    """The type of the file system that a folder is on, from /proc/self/mountinfo; "" if unknown."""
+    """The type of a folder's file system, from the text of /proc/self/mountinfo; "" if unknown."""
     best, kind = -1, ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -121,27 +123,27 @@ def filesystem_of(mountinfo: str, folder: Path) -> str:
 
 
 def _memory(meminfo: str) -> dict[str, int]:
-    """Bytes by name."""
+    """Name -> bytes."""
     pairs = (line.partition(":") for line in meminfo.splitlines())
     return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if rest.split()}
 
 
 def _memory_limit() -> tuple[int | None, int]:
-    """The container's limit and what of it is used, not counting what can be dropped."""
+    """The limit of the container, and the used bytes without the page cache that can be dropped."""
     for limit, used, stat in (
         ("memory.max", "memory.current", "memory.stat"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
-        text, current = _text(f"/sys/fs/cgroup/{limit}"), _text(f"/sys/fs/cgroup/{used}")
+        text, current = file_text(f"/sys/fs/cgroup/{limit}"), file_text(f"/sys/fs/cgroup/{used}")
         if text.strip().isdigit() and current.strip().isdigit() and int(text) < 1 << 60:
-            pairs = (line.split() for line in _text(f"/sys/fs/cgroup/{stat}").splitlines())
+            pairs = (line.split() for line in file_text(f"/sys/fs/cgroup/{stat}").splitlines())
             cached = sum(int(p[1]) for p in pairs if p[0] == "inactive_file")
             return int(text), max(0, int(current) - cached)
     return None, 0
 
 
 def _io_uring() -> bool:
-    """Whether the kernel, and the container, let this process have a ring."""
+    """Whether the kernel and the container let this process create a ring."""
     parameters = ctypes.create_string_buffer(120)  # struct io_uring_params
     ring = ctypes.CDLL(None).syscall(_IO_URING_SETUP, 4, parameters)
     if ring < 0:
@@ -159,7 +161,7 @@ def _importable(package: str) -> bool:
 
 
 def _native() -> tuple[str, str, str]:
-    """(Paddle's version and build, why the native library cannot be used, its vector path)."""
+    """(version and build of Paddle, why the native library cannot be used, its vector path)."""
     version = ""
     for package in ("paddlepaddle", "paddlepaddle-gpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -174,10 +176,3 @@ def _native() -> tuple[str, str, str]:
         return version, str(error), ""
     build = "CPU build" if cuda == "False" else f"CUDA {cuda}"
     return f"{version} ({build})", "", str(native.core.vector_path())
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

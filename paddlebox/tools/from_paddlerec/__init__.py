@@ -1,5 +1,5 @@
-"""A config of PaddleRec and its data, as a config and slots of this project.
+"""Converts a config of PaddleRec, and describes its data, for this project.
 
-`source` reads the config, `data` looks at the files, `keys` says what becomes of each key,
-`reader` runs a reader of PaddleRec as it is, and `cli` is the command line.
+`source` reads the config, `data` examines the files, `keys` converts each key, `reader` runs an
+unchanged reader of PaddleRec, and `cli` is the command line.
 """

@@ -1,8 +1,8 @@
-"""The command line of tools/from_paddlerec.py: PaddleRec's config.yaml and data, as ours.
+"""The command line of tools/from_paddlerec.py: converts a config.yaml of PaddleRec.
 
-It says for every key what it became, or why it was not carried. The reader of a model is code, so
-what the data holds is told from its first lines; a reader that reads something else runs as it is,
-as a parser plugin, where --allow-commands lets it.
+It reports for each key what it became, or why it was not carried over. The reader of a model is
+code, so the format of the data is guessed from the first lines of the data. If these lines have no
+known format, the reader runs unchanged as a parser plugin, with --allow-commands.
 """
 
 from __future__ import annotations
@@ -23,34 +23,41 @@ from paddlebox.tools.from_paddlerec.keys import Conversion, convert, name_of, re
 from paddlebox.tools.from_paddlerec.source import Source, read_source
 
 _OF_ROWS = {
-    "table.embedx_threshold": "a vector from the first occurrence on",
-    "table.embedx.initial_range": "chosen: the initializers are in net.py",
+    "table.embedx_threshold": "an embedx from the first occurrence on",
+    "table.embedx.initial_range": "a default: PaddleRec's initializers are in net.py",
 }
 
 
 def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
-    """tools/from_paddlerec.py. Returns the exit code."""
+    """Run tools/from_paddlerec.py. Returns the exit code."""
     parser = argparse.ArgumentParser(
-        description="Makes DIR/config.yaml and DIR/slots.yaml of PaddleRec's config.yaml and data, "
-        "and says, line by line, what became of each key. docs/from_paddlerec.md"
+        description="Writes DIR/config.yaml and DIR/slots.yaml for a config.yaml of PaddleRec and "
+        "its data, and reports what became of each key (docs/from_paddlerec.md)."
     )
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="models/rank/dnn/config.yaml")
+    parser.add_argument(
+        "config", type=Path, metavar="CONFIG", help="such as models/rank/dnn/config.yaml"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, help="training files; default: train_data_dir")
-    parser.add_argument("--test-data", type=Path, help="files to judge on; default: test_data_dir")
-    parser.add_argument("--model", default="", help="default: the name of the config's folder")
-    parser.add_argument("--reader", type=Path, help="default: train_reader_path beside the config")
+    parser.add_argument(
+        "--test-data", type=Path, help="files to evaluate on; default: test_data_dir"
+    )
+    parser.add_argument("--model", default="", help="default: the name of the folder of the config")
+    parser.add_argument(
+        "--reader", type=Path, help="default: train_reader_path, next to the config"
+    )
     parser.add_argument(
         "--label",
         nargs="+",
         default=[],
-        help="slots that are labels, the click first; of a reader's output the numbers of its "
-        "columns, from 0",
+        help="slots that are labels, the click first; with a reader the numbers of its columns, "
+        "from 0",
     )
     parser.add_argument(
         "--allow-commands",
         action="store_true",
-        help="run the reader's code, now and when training, where the files' form is not known",
+        help="run the code of the reader, now and in training, if the format of the files is not "
+        "known",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -69,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     out: Path = arguments.out
     written = [out / name for name in ("config.yaml", "slots.yaml", "conversion.txt")]
     if there := [str(path) for path in written if path.exists()]:
-        raise ConfigError(f"{', '.join(there)}: there already; choose another --out")
+        raise ConfigError(f"{', '.join(there)}: exists already; choose another --out")
     source = read_source(arguments.config, arguments.model)
     train = arguments.data or source.folder / str(_needed(source, "runner.train_data_dir"))
     test = arguments.test_data or source.folder / str(source.get("runner.test_data_dir", ""))
@@ -97,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> list[str]:
         "",
         *(f"wrote {path}" for path in written),
         "",
-        "train, and judge, from this folder:",
+        "to train and evaluate, run in this folder:",
         *(f"  {command}" for command in _commands(made, written[0])),
     ]
     _write(out, made, slots, said, arguments.config)
@@ -107,29 +114,26 @@ def _run(arguments: argparse.Namespace) -> list[str]:
 def _needed(source: Source, name: str) -> Any:
     value = source.get(name)
     if value is None:
-        raise ConfigError(
-            f"{source.path}: has no {name}: add it, or say with --data where the files are"
-        )
+        raise ConfigError(f"{source.path}: has no {name}: add it, or name the files with --data")
     return value
 
 
 def _by_reader(
     source: Source, files: Sequence[Path], lines: Sequence[str], arguments: argparse.Namespace
 ) -> Reading:
-    """The reading of files whose form is not known: by the reader's own code."""
+    """The reading of files with an unknown format, by the code of the reader."""
     named = str(source.get("runner.train_reader_path", ""))
     path = arguments.reader or source.folder / f"{named.removesuffix('.py')}.py"
     start = lines[0] if len(lines[0]) <= 60 else f"{lines[0][:60]}…"
-    unknown = f"{files[0]}: the form of its lines is not known ({start!r}). "
+    unknown = f"{files[0]}: the format of its lines is not known ({start!r}). "
     if not path.is_file():
         raise ConfigError(
-            f"{'' if arguments.reader else unknown}The reader {path} is not there: name it with "
-            "--reader"
+            f"{'' if arguments.reader else unknown}There is no reader {path}: name it with --reader"
         )
     if not arguments.allow_commands:
         raise ConfigError(
             f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
-            "now and when training: give --allow-commands if you trust its code"
+            "now and in training: add --allow-commands if you trust its code"
         )
     from paddlebox.tools.from_paddlerec.reader import reading_of
 
@@ -140,18 +144,18 @@ def _check_model_fits(source: Source, reading: Reading) -> None:
     several = ("share_bottom", "mmoe", "ple", "esmm", "aitm")
     if source.model in ("din", "dien", "bst") and not reading.history:
         raise ConfigError(
-            f"model {source.model} reads histories, and the data has none: its slots are "
-            f"{', '.join(reading.sparse[:20])}; take another --model, or give the data of this one"
+            f"model {source.model} reads histories, but the data has none: its slots are "
+            f"{', '.join(reading.sparse[:20])}; choose another --model, or the data of this model"
         )
     if source.model not in several and len(reading.labels) > 1:
         raise ConfigError(
-            f"the data has {len(reading.labels)} labels, {', '.join(reading.labels)}, and model "
-            f"{source.model} has one output: take --model, one of {', '.join(several)}"
+            f"the data has {len(reading.labels)} labels, {', '.join(reading.labels)}, but model "
+            f"{source.model} has one output: choose a --model of {', '.join(several)}"
         )
 
 
 def _check(made: Conversion, slots: dict[str, Any], path: Path) -> None:
-    """Raises: ConfigError where a value of theirs is none here."""
+    """Raises: ConfigError if a value of PaddleRec is not valid here."""
     where = f"{path}, converted"
     config = validate(Config, made.config, where)
     found = validate(Slots, slots, where)
@@ -163,13 +167,13 @@ def _report(made: Conversion, lines: int, path: Path) -> list[str]:
     carried = sum(bool(said.became) for said in made.said)
     return [
         f"{path}: PaddleRec's {made.source.model}, here model.type {made.type}",
-        f"{len(made.said)} keys: {carried} carried, {len(made.said) - carried} not",
+        f"{len(made.said)} keys: {carried} carried over, {len(made.said) - carried} not",
         "",
         *map(str, made.said),
         "",
-        "What its code says, which is not read:",
+        "Settings in PaddleRec's code, which is not read:",
         *(f"      {key}: {_of_code(made, key)}" for key in ("model.use_cvm", *_OF_ROWS)),
-        f"Of the data, {'its first ' if lines == LINES else 'all '}{lines} lines:",
+        f"From {'the first ' if lines == LINES else 'all '}{lines} lines of the data:",
         f"      {len(made.reading.sparse)} sparse slots, {made.reading.dense_width} dense floats, "
         f"labels {', '.join(made.reading.labels)}",
         *(f"      {note}" for note in made.reading.notes),
@@ -195,11 +199,11 @@ def _commands(made: Conversion, config: Path) -> list[str]:
 def _write(
     out: Path, made: Conversion, slots: dict[str, Any], said: Sequence[str], path: Path
 ) -> None:
-    head = [f"{made.source.model}, from PaddleRec's {path}; conversion.txt says key by key how."]
+    head = [f"{made.source.model}, converted from PaddleRec's {path}; see conversion.txt."]
     commands = _commands(made, out / "config.yaml")
     texts = {
         "config.yaml": _yaml(made.config, [*head, *("  " + command for command in commands)]),
-        "slots.yaml": _yaml(slots, ["The columns, as the data's first lines have them."]),
+        "slots.yaml": _yaml(slots, ["The columns, from the first lines of the data."]),
         "conversion.txt": "\n".join(said) + "\n",
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -218,6 +222,6 @@ def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:
 
 
 def _dumped(value: Any, flow: bool | None) -> str:
-    """flow: on one line; None: what is innermost."""
+    """flow: write everything on one line; None: only innermost collections."""
     text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=flow, width=1000)
     return text

@@ -1,11 +1,12 @@
-"""What PaddleRec's files hold: told from their first lines, as readers there are code and say
-nothing of columns.
+"""Guesses the format of PaddleRec's files from their first lines, because its readers are code and
+do not describe the columns.
 
-    click:0 dense_feature:0.5 1:737395 …           slot:value      format slot_value
-    0:1 4351255118977467729:3 …                    value:slot      format feasign_slot
-    3737 19450;288 196;18486;674;1                 din             format csv
-    1,0,0,210:1,210:2 …                            esmm            through sed, slot_value
-    0,1,0.2,0.0,1.0 …                              census          through sed, multislot
+    first line                                     form            format here
+    click:0 dense_feature:0.5 1:737395 …           slot:value      slot_value
+    0:1 4351255118977467729:3 …                    value:slot      feasign_slot
+    3737 19450;288 196;18486;674;1                 din             csv
+    1,0,0,210:1,210:2 …                            esmm            slot_value, through sed
+    0,1,0.2,0.0,1.0 …                              census          multislot, through sed
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any
 
 from paddlebox.errors import ConfigError
 
-LINES = 10_000  # that are looked at
+LINES = 10_000  # number of lines to examine
 _LABELS = ("click", "label")
 _INTEGER = re.compile(r"[0-9]+")
 _FLOAT = re.compile(r"-?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
 
 _TABLES = (
-    "data.key_space per_slot, and shares in slots.yaml: items, categories and users have a table "
-    "each in PaddleRec, and a history that of its items"
+    "data.key_space per_slot, and shares in slots.yaml: in PaddleRec items, categories and users "
+    "have separate tables, and a history uses the table of its items"
 )
 
 
@@ -37,12 +38,12 @@ class Reading:
 
     format: str
     slots: list[dict[str, Any]]
-    what: str  # said where the reader is named
+    what: str  # a description of the files, for the report
     csv: dict[str, Any] | None = None
     pipe_command: str = ""
     parser: str = ""
-    history: dict[str, str] = field(default_factory=dict)  # slot: the item that it is compared with
-    key_space: str = "shared"  # PaddleRec's slots have one table, but for those of histories
+    history: dict[str, str] = field(default_factory=dict)  # slot of a history -> slot of its item
+    key_space: str = "shared"  # PaddleRec's slots share a table, except with histories
     notes: tuple[str, ...] = ()
 
     @property
@@ -59,13 +60,13 @@ class Reading:
 
 
 def files_of(folder: Path, key: str) -> list[Path]:
-    """Raises: ConfigError for a folder that is not there, or has no file."""
+    """The files in a folder. Raises: ConfigError if there is no such folder, or it is empty."""
     if not folder.exists():
-        raise ConfigError(f"{key}: no such folder: {folder}; say with --data where the files are")
+        raise ConfigError(f"{key}: no such folder: {folder}; name the files with --data")
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in inside if path.name[0] not in "._"] if folder.is_dir() else [folder]
     if not files:
-        raise ConfigError(f"{key}: {folder} has no files; say with --data where they are")
+        raise ConfigError(f"{key}: {folder} has no files; name them with --data")
     return files
 
 
@@ -84,12 +85,12 @@ def first_lines(files: Sequence[Path]) -> list[str]:
 
 
 def look(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
-    """How to read files that begin with `lines`; None where they have a form that is not known.
+    """How to read files that begin with `lines`; None if their form is unknown.
 
     Args:
-        labels: names of the slots that are labels, where they have other names than usual.
+        labels: names of the slots that are labels, if they do not have the usual names.
 
-    Raises: ConfigError where no slot is a label.
+    Raises: ConfigError if no slot is a label.
     """
     tokens = lines[0].split()
     if all(":" in token for token in tokens) and "," not in lines[0]:
@@ -106,7 +107,7 @@ def look(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Readin
 
 @dataclass
 class _Seen:
-    """Of a name in the lines."""
+    """Statistics of a name in the lines."""
 
     most: int = 0
     least: int = 1 << 30
@@ -115,7 +116,7 @@ class _Seen:
 
 
 def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
-    # Of slots there are few, of values many; and a name is a name.
+    # Names of slots are on the side with text, or with fewer different values.
     sides: tuple[set[str], set[str]] = (set(), set())
     for line in lines:
         for token in _tokens(line):
@@ -150,7 +151,7 @@ def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
 
 
 def _tokens(line: str) -> list[str]:
-    """Those that have a name; training counts the lines of others as malformed."""
+    """The tokens with a name. Training counts lines with other tokens as malformed."""
     return [token for token in line.split() if ":" in token]
 
 
@@ -164,23 +165,25 @@ def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> R
     }
     numbered = sorted(int(name) for name in seen if name.isdecimal() and name not in labels)
     names = [name for name in seen if not name.isdecimal() and name not in labels]
-    if numbered:  # a slot that these lines happen to lack is one nevertheless
+    if numbered:  # a slot may be missing in these lines
         every = [str(number) for number in range(numbered[0], numbered[-1] + 1)]
         lacking = [name for name in every if name not in seen]
         names += [name for name in every if name not in labels]
         if lacking and len(lacking) < len(numbered):
             between = f"{len(lacking)} slots between {every[0]} and {every[-1]}"
-            notes.append(f"{between} are in slots.yaml too, though these lines lack them")
+            notes.append(f"{between} are in slots.yaml too, although these lines do not have them")
         elif lacking:
             names = [name for name in names if name in seen]
     for name in names:
         known = seen.get(name, _Seen())
         if history and name in ("position", "target_position"):
-            notes.append(f"slot {name} is left out: the model has places of its own")
+            notes.append(f"slot {name} is left out: the model has its own positions")
         elif known.numbers and not known.integers:
             if known.least != known.most:
                 values = f"{known.least} to {known.most} values a line"
-                notes.append(f"dense {name} has {values}: one of fewer than the most is malformed")
+                notes.append(
+                    f"dense {name} has {values}: lines with fewer than the most are malformed"
+                )
             slots.append({"name": name, "type": "dense", "dim": known.most, "default": 0})
         else:
             hashed = {} if known.integers else {"hash": True}
@@ -190,8 +193,7 @@ def _reading_of(seen: dict[str, _Seen], labels: Sequence[str], named: bool) -> R
             slots.append({"name": name, "type": "sparse", **hashed, **of_history})
     form = "slot_value" if named else "feasign_slot"
     if history:
-        notes.append("histories are pooled or compared from their first ids on; where they are "
-                     "longer than max_length, the last ones are cut off")  # fmt: skip
+        notes.append("histories longer than max_length keep their first ids")
         notes.append(_TABLES)
     what = "slot:value" if named else "value:slot"
     return Reading(form, slots, f"its files are {what} text", history=history,
@@ -215,7 +217,7 @@ def _din(lines: Sequence[str]) -> Reading:
         key_space="per_slot",
         notes=(
             _TABLES,
-            f"max_length of history is the longest that was looked at, {longest}; longer ones keep "
+            f"max_length of history is {longest}, the longest in these lines; longer ones keep "
             "their first ids",
         ),
     )
@@ -232,7 +234,7 @@ def _esmm(lines: Sequence[str]) -> Reading:
         ],
         "its files are id,click,conversion,slot:value,…",
         pipe_command=r"sed -E 's/^[^,]*,([^,]*),([^,]*),/click:\1 conversion:\2 /; s/,/ /g'",
-        notes=("slots keep all of their ids, where PaddleRec's reader cuts or pads to max_len",),
+        notes=("slots keep all ids, whereas PaddleRec's reader cuts or pads them to max_len",),
     )
 
 
@@ -248,9 +250,10 @@ def _census(width: int) -> Reading:
         f"its files are label,label and {width} numbers",
         pipe_command=f"sed -E 's/,/ /g; s/^([^ ]+) ([^ ]+) /1 \\1 1 \\2 {width} /; s/$/ 1 1/'",
         notes=(
-            "slot always is 1 in every line: a table needs a sparse slot, and these have none",
-            "the names of the labels, marital and income, are those of PaddleRec's census data; "
-            "datasets/census_income reads the publisher's own files, with ids in place of columns "
-            "of zeros and ones",
+            "slot always is 1 in every line, because a table needs a sparse slot and the data has "
+            "none",
+            "the labels are named marital and income, as in PaddleRec's census data; "
+            "datasets/census_income reads the original files, with ids instead of columns of zeros "
+            "and ones",
         ),
     )

@@ -1,4 +1,4 @@
-"""Files that only a reader's own code understands: slots from what it makes of the first lines."""
+"""Describes files that only the code of a reader can parse: runs it on the first lines."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paddlebox.tools.from_paddlerec.data import Reading
 from paddlebox.tools.from_paddlerec.keys import relative
 from paddlebox.tools.from_paddlerec.source import Source
 
-_SAMPLES = 100  # that are looked at
+_SAMPLES = 100  # number of samples to examine
 
-_PARSER = '''"""PaddleRec's reader as a parser plugin; made by tools/from_paddlerec.py."""
+_PARSER = '''"""PaddleRec's reader as a parser plugin, written by tools/from_paddlerec.py."""
 
 from paddlebox.data.paddlerec import ReaderParser
 
@@ -27,11 +27,12 @@ parse = ReaderParser({reader!r}, CONFIG, {names!r}, {single!r})
 def reading_of(
     reader: Path, source: Source, lines: Sequence[str], labels: Sequence[str], out: Path
 ) -> Reading:
-    """How files are read by `reader`; writes OUT/parser.py.
+    """The reading of files by `reader`. Writes OUT/parser.py.
 
-    Arrays of integers are sparse slots, of floats dense ones, named by their number in a sample.
+    Arrays of integers become sparse slots, and arrays of floats dense slots. They are named by
+    their number in a sample.
 
-    Raises: ConfigError when the reader fails, or what it gives has no label in column `labels`.
+    Raises: ConfigError if the reader fails, or its samples have no column of `labels`.
     """
     config = {key.name: key.value for key in source.keys}
     try:
@@ -39,10 +40,10 @@ def reading_of(
         found = list(islice(samples(reader.resolve(), config, text), _SAMPLES))
     except ConfigError:
         raise
-    except Exception as error:  # whatever the reader does wrong
+    except Exception as error:  # any error of the reader
         raise ConfigError(f"{reader}: failed with {type(error).__name__}: {error}") from error
     if not found:
-        raise ConfigError(f"{reader}: made no sample of {len(lines)} lines")
+        raise ConfigError(f"{reader}: returned no sample for {len(lines)} lines")
     columns = _columns(reader, labels or ["0"], len(found[0]))
     slots: list[dict[str, Any]] = []
     names, single = [], []
@@ -59,16 +60,16 @@ def reading_of(
             slots.append({"name": names[-1], "type": "sparse"})
         else:
             raise ConfigError(
-                f"{reader}: array {number} of a sample is of {arrays[0].dtype}; expected integers, "
-                "which become a sparse slot, or floats, a dense one"
+                f"{reader}: array {number} of a sample has dtype {arrays[0].dtype}; expected "
+                "integers, which become a sparse slot, or floats, which become a dense slot"
             )
         if is_label or (arrays[0].dtype.kind == "f" and len(arrays[0]) == 1):
             single.append(names[-1])
-    notes = [f"{relative(reader)} runs for every pass, and in Python: a format of docs/data.md is "
-             "much faster"]  # fmt: skip
+    notes = [f"{relative(reader)} is Python code that runs for every pass; a format of "
+             "docs/data.md is much faster"]  # fmt: skip
     if not any(slot["type"] == "sparse" for slot in slots):
         slots.append({"name": ALWAYS, "type": "sparse"})
-        notes.append(f"slot {ALWAYS} is 1 in every line: a table needs a sparse slot")
+        notes.append(f"slot {ALWAYS} is 1 in every line, because a table needs a sparse slot")
     out.mkdir(parents=True, exist_ok=True)
     (out / "parser.py").write_text(
         _PARSER.format(config=config, reader=relative(reader), names=names, single=single),
@@ -87,7 +88,7 @@ def _columns(reader: Path, labels: Sequence[str], count: int) -> set[int]:
     for label in labels:
         if not label.isdecimal() or int(label) >= count:
             raise ConfigError(
-                f"--label {label}: {reader} makes {count} arrays of a line; expected their "
+                f"--label {label}: {reader} returns {count} arrays per line; expected their "
                 f"numbers, 0 to {count - 1}"
             )
     return {int(label) for label in labels}

@@ -1,4 +1,4 @@
-"""PaddleRec's config.yaml: its keys with their lines, and which model it is of."""
+"""Reads a config.yaml of PaddleRec: its keys with their lines, and its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError
 
-# Names of PaddleRec's folders: types of this zoo.
+# Names of PaddleRec's folders -> types of the model zoo.
 MODELS = {
     "logistic_regression": "lr",
     "fm": "fm",
@@ -36,13 +36,13 @@ MODELS = {
     "esmm": "esmm",
     "aitm": "aitm",
 }
-_OLD_KEYS = ("workspace", "dataset", "phase", "mode")  # of PaddleRec 1
+_OLD_KEYS = ("workspace", "dataset", "phase", "mode")  # only PaddleRec 1 has them
 
 
 @dataclass(frozen=True)
 class Key:
     line: int  # from 1
-    name: str  # dotted, as PaddleRec itself names them: runner.epochs
+    name: str  # dotted, as PaddleRec names them: runner.epochs
     value: Any
 
 
@@ -57,26 +57,29 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """What PaddleRec's relative paths are relative to."""
+        """The folder to which relative paths in the config are relative."""
         return self.path.parent
 
 
 def read_source(path: Path, model: str = "") -> Source:
-    """The config in `path`, of `model` or of the one that its folder is named after.
+    """Read a config.
 
-    Raises: ConfigError for a file that is no such config, or of PaddleRec 1, and for a model that
-        the zoo does not have.
+    Args:
+        model: the model's name in PaddleRec; "": the folder that holds the config has this name.
+
+    Raises: ConfigError if the file is not a config of PaddleRec 2, or if the zoo does not have the
+        model.
     """
     values = read_yaml(path)
     old = [key for key in _OLD_KEYS if key in values]
     if old or isinstance(values.get("runner"), list):
         raise ConfigError(
             f"{path}: is a config of PaddleRec 1 ({', '.join(old) or 'runner is a list'}); "
-            "expected one of PaddleRec 2, with the sections runner and hyper_parameters: take the "
-            "config.yaml that its model has there, and put your values into it"
+            "expected one of PaddleRec 2, with the sections runner and hyper_parameters: put your "
+            "values into the config.yaml that PaddleRec 2 has for the model"
         )
     if "trainer" in values and "model" in values:
-        raise ConfigError(f"{path}: is a config of this project already (model, trainer)")
+        raise ConfigError(f"{path}: is already a config of this project (model, trainer)")
     for section in ("runner", "hyper_parameters"):
         inside = any(str(key).startswith(f"{section}.") for key in values)
         if not isinstance(values.get(section), dict) and not inside:
@@ -96,10 +99,10 @@ def _model_of(path: Path, named: str) -> str:
     near = difflib.get_close_matches(model, MODELS, 1)
     where = f"--model {named!r}" if named else f"{path}: its folder, {model!r},"
     raise ConfigError(
-        f"{where} names no model of PaddleRec that this zoo has"
-        + (f"; did you mean {near[0]!r}?" if near else "")
-        + f" Give --model, one of {', '.join(MODELS)}; for another network write the layer with "
-        "tools/new_model.py and take --model dnn for the rest"
+        f"{where} is not a model of PaddleRec that the zoo has"
+        + (f"; did you mean {near[0]!r}?" if near else ".")
+        + f" Choose a --model of {', '.join(MODELS)}; for another network write the layer with "
+        "tools/new_model.py, and use --model dnn for the rest"
     )
 
 

@@ -1,1 +1,1 @@
-"""The files that a model of your own starts from (docs/new_model.md)."""
+"""Writes the files to start a new model from (docs/new_model.md)."""

@@ -1,6 +1,6 @@
-"""The command line of tools/new_model.py: the three files that a network of one's own begins with.
+"""The command line of tools/new_model.py: writes three files to start a new model from.
 
-They are texts of skeleton/, in which NAME and CLASS stand for the model's.
+They are the files in skeleton/, with NAME, CLASS and FOLDER filled in.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _FILES = {"model.txt": "{}.py", "config.txt": "{}.yaml", "test.txt": "test_{}.py
 
 
 def new_model_main(argv: Sequence[str] | None = None) -> int:
-    """tools/new_model.py. Returns the exit code."""
+    """Run tools/new_model.py. Returns the exit code."""
     parser = argparse.ArgumentParser(
-        description="Writes FOLDER/NAME.py, a network that trains as it stands, FOLDER/NAME.yaml, "
-        "its config on generated data, and FOLDER/test_NAME.py."
+        description="Writes FOLDER/NAME.py, a network that can be trained, FOLDER/NAME.yaml, its "
+        "config with generated data, and FOLDER/test_NAME.py."
     )
     parser.add_argument("name", metavar="NAME", help="lower case, as in my_net")
     parser.add_argument("--out", type=Path, default=Path("mine"), metavar="FOLDER")
@@ -35,7 +35,7 @@ def new_model_main(argv: Sequence[str] | None = None) -> int:
     config, test = arguments.out / f"{arguments.name}.yaml", written[-1]
     print("\n".join(f"wrote {path}" for path in written))
     print(
-        "\nIt trains as it stands:\n"
+        "\nTo train and test it:\n"
         "  python datasets/synthetic/prepare.py\n"
         f"  python tools/train.py -c {config} --run-dir runs/{arguments.name}\n"
         f"  python -m pytest {test}"
@@ -44,10 +44,10 @@ def new_model_main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_model(name: str, folder: Path) -> list[Path]:
-    """The files, in the order of `_FILES`.
+    """Write the files. Returns their paths, in the order of `_FILES`.
 
-    Raises: ConfigError for a name that is none or is the zoo's, a file that is there already, and a
-        folder that cannot be written.
+    Raises: ConfigError for an invalid name, the name of a model in the zoo, a file that exists
+        already, or a folder that cannot be written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError(
@@ -58,7 +58,7 @@ def write_model(name: str, folder: Path) -> list[Path]:
     files = {folder / written.format(name): _SKELETON / text for text, written in _FILES.items()}
     for path in files:
         if path.exists():
-            raise ConfigError(f"{path} is there already: choose another name or --out")
+            raise ConfigError(f"{path} exists already: choose another name or --out")
     words = {
         "NAME": name,
         "CLASS": "".join(word.capitalize() for word in name.split("_")),

@@ -1,1 +1,1 @@
-"""Pages to look at: one run (tools/report.py), several beside each other (tools/compare.py)."""
+"""HTML pages of one run (tools/report.py), or of several runs side by side (tools/compare.py)."""

@@ -1,4 +1,4 @@
-"""The command lines of tools/report.py and tools/compare.py."""
+"""The command line of tools/report.py, and errors as tools/compare.py reports them too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PAGE = "report.html"
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:
-    """tools/report.py. Returns the exit code: 0, or 2 where a run cannot be read."""
+    """Run tools/report.py. Returns the exit code: 0, or 2 if a run cannot be read."""
     parser = argparse.ArgumentParser(
-        description="Writes RUN_DIR/report.html: one file that shows a run, also while it trains."
+        description="Writes RUN_DIR/report.html, a page that shows a run, also while it trains."
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: RUN_DIR/{PAGE}")
@@ -30,7 +30,7 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         "--watch",
         type=float,
         metavar="SECONDS",
-        help="write it anew so often until the run ends; the page in a browser follows",
+        help="write the page again every SECONDS until the run ends; an open browser reloads it",
     )
     arguments = parser.parse_args(argv)
     if arguments.watch is not None and arguments.watch < 1:

@@ -1,4 +1,4 @@
-"""Several runs on one page: what was set otherwise, and what came of it."""
+"""The page of several runs: the differences of their settings and of their results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from paddlebox.errors import ConfigError
 from paddlebox.tools.report import text
+from paddlebox.tools.report.by_pass import Value, at, auc_at, over_passes
 from paddlebox.tools.report.cli import guarded
-from paddlebox.tools.report.figures import TONES, Figure, Series, curves, missing, table
+from paddlebox.tools.report.figures import TONES, Figure, Format, Series, curves, missing, table
 from paddlebox.tools.report.page import Page, Section, Tile, write_page
 from paddlebox.tools.report.predictions import (
     Predictions,
@@ -22,13 +23,11 @@ from paddlebox.tools.report.ranks import read_run
 from paddlebox.tools.report.run import Line, Run, auc, number
 from paddlebox.tools.report.settings import ABSENT, differing
 
-Value = Callable[[float | None], str]
-
 
 def compare_main(argv: Sequence[str] | None = None) -> int:
-    """tools/compare.py. Returns the exit code: 0, or 2 where a run or dump cannot be read."""
+    """Run tools/compare.py. Returns the exit code: 0, or 2 if a run or dump cannot be read."""
     parser = argparse.ArgumentParser(
-        description="Writes one page that shows runs beside each other."
+        description="Writes one page that shows several runs side by side."
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, default=Path("compare.html"), metavar="FILE")
@@ -38,8 +37,8 @@ def compare_main(argv: Sequence[str] | None = None) -> int:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="predictions of each run on the same files, in the same order (tools/evaluate.py "
-        "--dump): adds how sure the difference of the AUCs is",
+        help="predictions of each run on the same files, in the order of the runs "
+        "(tools/evaluate.py --dump): adds a confidence interval of the difference of AUCs",
     )
     arguments = parser.parse_args(argv)
 
@@ -48,7 +47,7 @@ def compare_main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("compare: expected at least two run dirs, found one")
         if arguments.dumps and len(arguments.dumps) != len(arguments.runs):
             raise ConfigError(
-                f"--dumps: expected one for each of the {len(arguments.runs)} runs, in their "
+                f"--dumps: expected one for each of the {len(arguments.runs)} runs, in the same "
                 f"order, found {len(arguments.dumps)}"
             )
         dumps = [read_dump(path) for path in arguments.dumps]
@@ -61,7 +60,7 @@ def compare_main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page:
-    """dumps: none, or one for each run."""
+    """Build the page. dumps: empty, or one for each run."""
     names = _names(runs)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Page(
@@ -83,7 +82,7 @@ def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Folders' names, or whole paths where those are not different."""
+    """The names of the folders, or their paths if two names are equal."""
     short = [run.folder.resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
 
@@ -102,48 +101,48 @@ def _final_auc(run: Run) -> tuple[float | None, str]:
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> Figure:
     rows = [
-        [key, *("not there" if v is ABSENT else text.setting(v, key) for v in values)]
+        [key, *("missing" if v is ABSENT else text.setting(v, key) for v in values)]
         for key, values in differing([run.config for run in runs])
     ]
     if not rows:
-        return missing("What differs", "the configurations are the same, value by value")
+        return missing("Differences", "the configurations are the same, value by value")
     body = f"<div class=wrap>{table(['key', *names], rows, left=len(names) + 1)}</div>"
     return Figure(
-        "What differs", "Keys with the same value in all runs are left out.", body, wide=True
+        "Differences", "Keys with the same value in all runs are left out.", body, wide=True
     )
 
 
 def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
-    parts: list[tuple[str, str, Callable[[Line], float | None], Value]] = [
+    parts: list[tuple[str, str, Value, Format]] = [
         (
             "AUC, training",
             "Predicted before training on the pass.",
-            lambda x: auc(x, "metrics", "auc"),
+            auc_at("metrics", "auc"),
             text.decimal,
         ),
         (
             "AUC, test",
             "data.test_files after each pass.",
-            lambda x: auc(x, "test", "auc"),
+            auc_at("test", "auc"),
             text.decimal,
         ),
-        ("Loss, training", "Mean over a pass.", lambda x: number(x, "loss"), text.decimal),
+        ("Loss, training", "Mean over a pass.", at("loss"), text.decimal),
         (
             "COPC",
-            "Clicks over predicted clicks, training.",
-            lambda x: number(x, "metrics", "copc"),
+            "Clicks divided by predicted clicks, training.",
+            at("metrics", "copc"),
             lambda v: text.decimal(v, 3),
         ),
         (
-            "Samples a second",
-            "Over a pass's whole time.",
-            lambda x: number(x, "samples_per_s"),
+            "Samples per second",
+            "Over the whole time of a pass.",
+            at("samples_per_s"),
             text.count,
         ),
         (
             "Rows",
-            "Live, at the newest commit when a pass ended.",
-            lambda x: number(x, "sizes", "live_rows"),
+            "Live rows at the newest commit when a pass ended.",
+            at("sizes", "live_rows"),
             text.count,
         ),
     ]
@@ -155,24 +154,23 @@ def _curve(
     names: Sequence[str],
     title: str,
     note: str,
-    get: Callable[[Line], float | None],
-    value: Value,
+    get: Value,
+    value: Format,
 ) -> Figure:
     passes = sorted({line["pass"] for run in runs for line in run.lines})
     series = []
-    for at, (run, name) in enumerate(zip(runs, names, strict=True)):
+    for i, (run, name) in enumerate(zip(runs, names, strict=True)):
         values = {line["pass"]: get(line) for line in run.lines}
-        dashed = at >= TONES  # colours come again
-        series.append(Series(name, [values.get(x) for x in passes], at % TONES + 1, dashed))
+        dashed = i >= TONES  # the colours repeat
+        series.append(Series(name, [values.get(x) for x in passes], i % TONES + 1, dashed))
     if not any(v is not None for s in series for v in s.values):
         return missing(
             title,
-            "no run has it: set trainer.evaluate_after_pass"
+            "no run has this metric: set trainer.evaluate_after_pass"
             if "test" in title
-            else "no run has it",
+            else "no run has this metric",
         )
-    rows = [[str(x), *(value(s.values[at]) for s in series)] for at, x in enumerate(passes)]
-    return Figure(title, note, curves(passes, series, value), ["pass", *names], rows[:400])
+    return over_passes(title, note, passes, series, value, curves)
 
 
 def _results(runs: Sequence[Run], names: Sequence[str]) -> Figure:
@@ -183,7 +181,7 @@ def _results(runs: Sequence[Run], names: Sequence[str]) -> Figure:
         ("last loss", lambda r: text.decimal(number(_last(r), "loss"), 5)),
         ("last COPC", lambda r: text.decimal(number(_last(r), "metrics", "copc"), 4)),
         ("ranks", lambda r: str(r.size)),
-        ("sent, last pass, a sample", _sent_a_sample),
+        ("sent per sample, last pass", _sent_a_sample),
         ("passes", lambda r: str(len(r.lines))),
         ("samples", lambda r: text.count(sum(number(x, "samples") or 0 for x in r.lines))),
         ("time in passes", lambda r: text.seconds(sum(number(x, "seconds") or 0 for x in r.lines))),
@@ -205,11 +203,11 @@ def _last(run: Run) -> Line:
 
 
 def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
-    title = "How sure the difference is"
+    title = "Confidence of the difference"
     if not dumps:
         why = (
-            "needs predictions of each run on the same files: tools/evaluate.py … --dump FILE for "
-            "each, then tools/compare.py … --dumps FILE FILE"
+            "it needs predictions of each run on the same files: run tools/evaluate.py … --dump "
+            "FILE for each run, then tools/compare.py … --dumps FILE FILE"
         )
         return missing(title, why)
     rows = []
@@ -230,5 +228,5 @@ def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
             ]
         )
     headers = ["AUC of", "difference", "95 % from", "to", "instances", ""]
-    note = "Paired bootstrap: instances drawn anew 400 times, the same for both runs."
+    note = "Paired bootstrap: 400 random samples of the instances, the same for both runs."
     return Figure(title, note, table(headers, rows), wide=True)

@@ -1,8 +1,8 @@
-"""Figures as HTML: inline SVG for marks, HTML for words, so that both keep their shape at any
+"""Figures as HTML: inline SVG for marks and HTML for text, so that both keep their shape at any
 width.
 
-A plot's SVG is stretched to its box; strokes and dots do not scale (a dot is a line of no length
-with round ends). Words stand beside it, placed in per cent.
+The SVG of a plot is stretched to its box. Strokes and dots do not scale: a dot is a line of length
+0 with round ends. Text is placed around the SVG, in per cent.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from paddlebox.tools.report.text import NONE, esc, size
 Format = Callable[[float | None], str]
 Rows = Sequence[Sequence[str]]
 
-MAX_POINTS = 400  # of a curve
+MAX_POINTS = 400  # points of a curve
 MAX_BARS = 120
-TONES = 8  # colours that page.css has
+TONES = 8  # colours in page.css
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Series:
     values: Sequence[float | None]  # one for each x
     tone: int  # 1 to TONES
     dashed: bool = False
-    between: frozenset[int] = frozenset()  # values that only join others: no dot
+    between: frozenset[int] = frozenset()  # indices of interpolated values, which get no dot
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What one is and what it says. `body` is HTML; headers and rows are its table view."""
+    """A figure with a title and a note. `body` is HTML; headers and rows are its table view."""
 
     title: str
     note: str
@@ -53,12 +53,12 @@ class Figure:
 
 
 def missing(title: str, why: str) -> Figure:
-    """A figure that says why it is not there."""
+    """A placeholder that says why there is no figure."""
     return Figure(title, "", f"<p class=missing>{esc(why)}</p>")
 
 
 def table(headers: Sequence[str], rows: Rows, *, left: int = 1) -> str:
-    """left: columns that hold words; the others are aligned as numbers."""
+    """An HTML table. left: the number of columns with text; the others are aligned as numbers."""
     cells = [
         "".join(
             f"<td{'' if at < left else ' class=n'}>{esc(cell)}</td>" for at, cell in enumerate(row)
@@ -75,14 +75,14 @@ def table(headers: Sequence[str], rows: Rows, *, left: int = 1) -> str:
 
 
 def chosen(length: int, most: int) -> list[int]:
-    """At most `most` indices spread over a length, the first and the last among them."""
+    """At most `most` indices below length, evenly spread, with the first and the last."""
     if length <= most:
         return list(range(length))
     return sorted({round(at * (length - 1) / (most - 1)) for at in range(most)})
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers in [low, high], steps of 1, 2 or 5 times a power of ten."""
+    """Round numbers in [low, high], in steps of 1, 2 or 5 times a power of ten."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
@@ -94,7 +94,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def byte_ticks(low: float, high: float) -> list[float]:
-    """As `ticks`, round in the binary unit of the highest."""
+    """As `ticks`, but round in the binary unit of `high`."""
     unit = 1024.0 ** math.floor(math.log(max(high, 1), 1024))
     return [at * unit for at in ticks(low / unit, high / unit)]
 
@@ -109,7 +109,7 @@ def legend(series: Sequence[tuple[str, int, bool]]) -> str:
 
 @dataclass(frozen=True)
 class _Axes:
-    """From values to the 1000 by 1000 units of the SVG."""
+    """Maps values to the 1000 by 1000 units of the SVG."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -165,7 +165,7 @@ def curves(
     y_range: tuple[float, float] | None = None,
     diagonal: bool = False,
 ) -> str:
-    """Curves over one x axis. A value that is not there leaves a gap."""
+    """Curves over one x axis. A missing value leaves a gap."""
     at = chosen(len(xs), MAX_POINTS)
     found = [s.values[i] for s in series for i in at]
     known = [v for v in found if v is not None]
@@ -224,7 +224,7 @@ def bars(
     x_name: str = "pass",
     as_shares: bool = False,
 ) -> str:
-    """Stacked bars. as_shares: each of the same height; its tooltip has the values too."""
+    """Stacked bars. as_shares: all bars have the same height; tooltips also show the values."""
     at = chosen(len(xs), MAX_BARS)
     totals = {i: sum(s.values[i] or 0 for s in series) for i in at}
     highest = 1.0 if as_shares else max(totals.values(), default=0) or 1.0
@@ -263,18 +263,18 @@ def _of_total(value: float | None, total: float, shown: Format) -> str:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a lane did, from begin to end."""
+    """An activity in a lane, from begin to end."""
 
     lane: str
     begin: float
     end: float
     tone: int
     tip: str
-    faint: bool = False  # a wait
+    faint: bool = False  # for a wait
 
 
 def gantt(lanes: Sequence[str], spans: Sequence[Span], value: Format) -> str:
-    """Spans over time, one lane below the other. Times are shown from the first on."""
+    """Spans over time, one lane below the other. Time 0 is the begin of the first span."""
     if not spans:
         return "<p class=missing>no times</p>"
     start = min(span.begin for span in spans)
@@ -299,7 +299,7 @@ def gantt(lanes: Sequence[str], spans: Sequence[Span], value: Format) -> str:
 def split_bars(
     rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[tuple[str, int]], value: Format
 ) -> str:
-    """One horizontal bar a row, of several parts."""
+    """One horizontal bar for each row, made of several parts."""
     longest = max((sum(parts) for _, parts in rows), default=0) or 1
     out = ""
     for name, parts in rows:

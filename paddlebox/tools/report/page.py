@@ -1,4 +1,4 @@
-"""The page around figures: one file that needs nothing else."""
+"""The page around figures: one file, without references to others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from paddlebox import __version__
-from paddlebox.errors import StoreError
+from paddlebox.store.files import store_errors
 from paddlebox.tools.report.figures import Figure
 from paddlebox.tools.report.text import esc
 
-# Nothing may be loaded from anywhere, whatever a name in the data tries.
+# The page loads nothing, even if a name in the data contains HTML.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -44,7 +44,7 @@ class Page:
     sections: Sequence[Section]
     state: str = ""
     footer: str = ""
-    reload_s: float = 0  # 0: the page stays as it is
+    reload_s: float = 0  # seconds between reloads; 0: none
 
     def html(self) -> str:
         own = files("paddlebox.tools.report")
@@ -77,13 +77,11 @@ class Page:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Whole or not at all, so that a browser that loads it meanwhile sees the one before.
+    """Write the page atomically, so that a browser never loads a part of it.
 
-    Raises: StoreError when it cannot be written.
+    Raises: StoreError if it cannot be written.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    try:
+    with store_errors(str(path), "write the page"):
         temporary.write_text(page.html())
         os.replace(temporary, path)
-    except OSError as error:
-        raise StoreError(f"{path}: the page cannot be written: {error.strerror}") from error

@@ -1,5 +1,5 @@
-"""Dumped predictions of two runs on the same instances, and how sure the difference of their AUCs
-is."""
+"""Dumped predictions of two runs on the same instances, and a confidence interval of the difference
+of their AUCs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOOTSTRAPS = 400
 
 @dataclass(frozen=True)
 class Predictions:
-    """N instances in the order of the dump."""
+    """The predictions of N instances, in the order of the dump."""
 
     ids: np.ndarray  # (N) of str
     labels: np.ndarray  # (N) float32
@@ -24,9 +24,9 @@ class Predictions:
 
 
 def read_dump(path: Path) -> Predictions:
-    """What `tools/evaluate.py --dump` wrote, text or Parquet.
+    """Read a file of `tools/evaluate.py --dump`, text or Parquet.
 
-    Raises: DataError naming the line that is no dump's.
+    Raises: DataError that names the file, and the line if it is malformed.
     """
     try:
         if path.suffix == ".parquet":
@@ -36,11 +36,10 @@ def read_dump(path: Path) -> Predictions:
                 table["label"].to_numpy().astype(np.float32),
                 table["prediction"].to_numpy().astype(np.float32),
             )
-        with open(path) as file:
-            return _read_text(path, file.read().splitlines())
+        return _read_text(path, path.read_text().splitlines())
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path}: not a dump of predictions: {error}") from error
 
 
@@ -62,11 +61,11 @@ def _read_text(path: Path, lines: list[str]) -> Predictions:
 
 
 def same_instances(one: Predictions, other: Predictions) -> str:
-    """Why they cannot be paired; "" where they can."""
+    """The reason why two dumps cannot be compared; "" if they can."""
     if len(one.ids) != len(other.ids):
         return f"one dump has {len(one.ids)} instances, the other {len(other.ids)}"
     if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
-        return "their instances or labels are not the same, or not in the same order"
+        return "their instances or labels differ, or have another order"
     if len(one.ids) == 0 or one.labels.min() == one.labels.max():
         return "there are no instances of both classes"
     return ""
@@ -75,11 +74,13 @@ def same_instances(one: Predictions, other: Predictions) -> str:
 def weighted_auc(
     order: np.ndarray, ends: np.ndarray, positive: np.ndarray, weight: np.ndarray
 ) -> float:
-    """AUC of instances that count weight times each; ties count half.
+    """The AUC of instances that count `weight` times each. Ties count half.
 
     Args:
-        order: (N) by rising prediction. ends: (G) where each group of equal predictions ends in it.
-        positive: (N) bool. weight: (N) integers.
+        order: (N) indices by rising prediction.
+        ends: (G) the end of each group of equal predictions in `order`.
+        positive: (N) bool.
+        weight: (N) integers.
     """
     weight = weight[order].astype(np.float64)
     hit = weight * positive[order]
@@ -99,7 +100,7 @@ def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Difference:
-    """AUC of the second less that of the first, with the bounds of 95 of 100 bootstraps."""
+    """The AUC of the second minus that of the first, with the bounds of 95 % of the bootstraps."""
 
     auc: tuple[float, float]
     low: float
@@ -114,8 +115,9 @@ class Difference:
 def auc_difference(
     one: Predictions, other: Predictions, *, bootstraps: int = BOOTSTRAPS, seed: int = 1
 ) -> Difference:
-    """Draws instances with replacement, the same for both, so that what they share cancels out
-    (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, the percentile interval)."""
+    """Bootstrap the difference: draw instances with replacement, the same for both, so that common
+    variation cancels out (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, the
+    percentile interval)."""
     rng = np.random.default_rng(seed)
     positive = one.labels > 0.5
     first, second = _sorted(one.values), _sorted(other.values)

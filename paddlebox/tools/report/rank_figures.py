@@ -1,38 +1,24 @@
-"""What each rank of a run did, and which one the others waited for."""
+"""What each rank of a run did, and which rank the others waited for."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from paddlebox.tools.report import text
-from paddlebox.tools.report.figures import (
-    TONES,
-    Figure,
-    Series,
-    bars,
-    chosen,
-    curves,
-    missing,
-    table,
-)
+from paddlebox.tools.report.by_pass import Part, at, by_pass
+from paddlebox.tools.report.figures import TONES, Figure, Format, bars, curves, table
 from paddlebox.tools.report.ranks import of_rank, waited, waited_for
 from paddlebox.tools.report.run import Line, Run, number
 
-_MOST_SHOWN = 16  # ranks of a figure; the table has all
-_OLDER = "the lines of the passes are of an older paddlebox, which did not tell what each rank did"
+_MOST_SHOWN = 16  # ranks in a figure; the table has all
+_OLDER = "an older paddlebox wrote the passes, without figures of each rank"
 Of = Callable[[Line, int], float | None]
 
 
 def rank_figures(run: Run) -> list[Figure]:
     return [_each(run), _samples(run), _sent(run), _waits(run), _waited_for(run)]
-
-
-def _of_each(run: Run, of: Of) -> list[Series]:
-    return [
-        Series(f"rank {rank}", [of(line, rank) for line in run.lines], rank % TONES + 1)
-        for rank in range(min(run.size, _MOST_SHOWN))
-    ]
 
 
 def _by_rank(
@@ -41,27 +27,23 @@ def _by_rank(
     note: str,
     of: Of,
     draw: Callable[..., str],
-    value: Callable[[float | None], str],
+    value: Format,
     why: str = _OLDER,
 ) -> Figure:
-    series = _of_each(run, of)
-    if not any(v is not None for s in series for v in s.values):
-        return missing(title, why)
-    passes = [line["pass"] for line in run.lines]
-    rows = [
-        [str(passes[at]), *(value(s.values[at]) for s in series)] for at in chosen(len(passes), 400)
+    parts: list[Part] = [
+        (f"rank {rank}", rank % TONES + 1, partial(lambda rank, line: of(line, rank), rank))
+        for rank in range(min(run.size, _MOST_SHOWN))
     ]
     if run.size > _MOST_SHOWN:
-        note += f" Of {run.size} ranks the first {_MOST_SHOWN}."
-    headers = ["pass", *(s.name for s in series)]
-    return Figure(title, note, draw(passes, series, value), headers, rows)
+        note += f" The first {_MOST_SHOWN} of {run.size} ranks."
+    return by_pass(run, title, note, parts, value, why, draw)
 
 
 def _samples(run: Run) -> Figure:
     return _by_rank(
         run,
-        "Samples a rank",
-        "A pass's files are shared out by size, each whole to one rank.",
+        "Samples by rank",
+        "The files of a pass are divided among the ranks by size. A file is never split.",
         lambda line, rank: of_rank(line, rank, "samples"),
         bars,
         text.count,
@@ -72,8 +54,9 @@ def _waits(run: Run) -> Figure:
     return _by_rank(
         run,
         "Waiting for other ranks",
-        "Seconds of a pass in which a rank's steps waited for ranks of its host: the one with the "
-        "least kept the others waiting. Between hosts waiting cannot be told from sending.",
+        "Seconds of a pass in which the steps of a rank waited for ranks of its host. The others "
+        "waited for the rank that waited least. Waiting for ranks of other hosts is not shown, "
+        "because it cannot be told apart from sending.",
         waited,
         curves,
         text.seconds,
@@ -89,8 +72,8 @@ def _waited_for(run: Run) -> Figure:
 
     return _by_rank(
         run,
-        "Which rank was waited for",
-        "By how many seconds of a pass the others waited longer than the rank that is named.",
+        "The rank that others waited for",
+        "How many seconds longer the others waited in a pass than this rank.",
         of,
         bars,
         text.seconds,
@@ -99,28 +82,17 @@ def _waited_for(run: Run) -> Figure:
 
 
 def _sent(run: Run) -> Figure:
-    title = "Bytes that ranks sent"
     kinds = dict.fromkeys(
         kind for line in run.lines for kind in (line.get("ranks") or {}).get("sent_bytes", {})
     )
-    if not kinds:
-        return missing(title, "no pass has ended yet")
-    series = [
-        Series(kind, [number(line, "ranks", "sent_bytes", kind) for line in run.lines], tone)
-        for tone, kind in enumerate(kinds, 1)
-    ]
-    passes = [line["pass"] for line in run.lines]
-    rows = [
-        [str(passes[at]), *(text.size(s.values[at]) for s in series)]
-        for at in chosen(len(passes), 400)
-    ]
-    last = number(run.lines[-1], "ranks", "bytes_per_sample")
-    return Figure(
-        title,
-        f"Of all ranks, by what it was. In the last pass {text.size(last)} a sample.",
-        bars(passes, series, text.size),
-        ["pass", *kinds],
-        rows,
+    last = number(run.lines[-1], "ranks", "bytes_per_sample") if run.lines else None
+    return by_pass(
+        run,
+        "Bytes that ranks sent",
+        f"Of all ranks, by content. {text.size(last)} per sample in the last pass.",
+        [(kind, tone, at("ranks", "sent_bytes", kind)) for tone, kind in enumerate(kinds, 1)],
+        text.size,
+        draw=bars,
     )
 
 
@@ -142,18 +114,12 @@ def _each(run: Run) -> Figure:
                 text.size(total(lambda line, r: of_rank(line, r, "sent_bytes"), rank)),
                 text.seconds(total(waited, rank)),
                 f"{times[rank]} of {len(run.lines)}" if slow else text.NONE,
-                text.count(_own(run, rank)),
+                text.count(number(own.store, "live_rows") if own is not None else None),
                 text.size(own.disk_bytes or None) if own is not None else text.NONE,
                 str(own.environment.get("cpu", text.NONE)) if own is not None else text.NONE,
             ]
         )
     headers = ["rank", "samples", "sent", "waited", "passes waited for", "live rows", "disk"]
-    note = "Over all passes; rows and disk as of now. " + run.missing.get("ranks", "")
+    note = "Over all passes; rows and disk are current. " + run.missing.get("ranks", "")
     body = f"<div class=wrap>{table([*headers, 'processor'], rows)}</div>"
     return Figure("Each rank", note.strip(), body, wide=True)
-
-
-def _own(run: Run, rank: int) -> float | None:
-    """Live rows of a rank; of the run's own store those of all are known."""
-    own = run.ranks.get(rank)
-    return number(own.store, "live_rows") if own is not None else None

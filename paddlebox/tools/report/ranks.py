@@ -1,5 +1,5 @@
-"""A run of several ranks as one: the first rank's dir has the metrics of all, each rank's its own
-counts, times and store (docs/ranks.md)."""
+"""Reads a run of several ranks as one run. The folder of the first rank has the metrics of all
+ranks. The folder of each rank has its own counts, times and store (docs/ranks.md)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from paddlebox.tools.report.run import Line, Run, number, read_one
 
-# Of a line: what is of the rank that wrote it. Counts are added up; waits are of a thread that
-# each rank has, so that their mean is what the run stood still for.
+# Keys of a line that are about the rank that wrote it. Counts are summed. Waits are averaged,
+# because the training thread of each rank waits at the same time.
 _SUMS = (
     *("hits", "tables", "rows_pulled", "rows_pushed", "stages", "ssd", "spilled_bytes", "lines"),
     *("bad_lines", "refused", "unique_feasigns", "files_from_cache", "life", "sizes"),
@@ -21,15 +21,17 @@ _STORE_SUMS = (
     *("live_rows", "stored_rows", "segments", "stored_bytes", "memory_bytes", "used_bytes"),
     "bytes_written",
 )
-#: Lanes in which a step stands still; what the others wait for goes on beside it.
+#: Channels in which a step waits for other ranks. Transfers in the others run in the background.
 IN_STEPS = ("step", "dense")
 
 
 def read_run(folder: Path) -> Run:
-    """The run whose first rank's dir is folder. Other ranks' dirs that are not seen here, as of
-    another machine, leave their own counts out; `missing` names them.
+    """Read the run whose first rank has this folder.
 
-    Raises: as `read_one`.
+    The counts of ranks whose folders do not exist here, because they ran on another machine, are
+    left out; `missing` names these ranks.
+
+    Raises: the errors of `read_one`.
     """
     first = read_one(folder)
     if first.size == 1:
@@ -43,14 +45,14 @@ def read_run(folder: Path) -> Run:
 
 
 def as_one(ranks: dict[int, Run]) -> Run:
-    """ranks: those that are seen, the first one among them."""
+    """Combine the runs of ranks. ranks: those whose folders exist, including the first."""
     first = ranks[0]
     unseen = [str(rank) for rank in range(first.size) if rank not in ranks]
     missing = dict(first.missing)
     if unseen:
         missing["ranks"] = (
-            f"the folders of ranks {', '.join(unseen)} are not to be seen here: rows, bytes and "
-            "stages are of the others"
+            f"the folders of ranks {', '.join(unseen)} do not exist here: rows, bytes and stages "
+            "do not include them"
         )
     lines = {rank: {line["pass"]: line for line in run.lines} for rank, run in ranks.items()}
     stores = [run.store for run in ranks.values() if run.store]
@@ -69,7 +71,7 @@ def as_one(ranks: dict[int, Run]) -> Run:
 
 
 def _line(of_ranks: Sequence[Line]) -> Line:
-    """The lines of a pass, the first rank's first."""
+    """Combine the lines of a pass, that of the first rank first."""
     first = of_ranks[0]
     sums = {name: _sum(line[name] for line in of_ranks if name in line) for name in _SUMS}
     means = {
@@ -91,7 +93,7 @@ def _store(stores: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    """Of numbers, and of dicts of them by name; what is neither is as the first has it."""
+    """The sum of numbers, or of dicts of numbers by name. For other values, the first one."""
     found = list(values)
     if found and all(isinstance(value, dict) for value in found):
         names = dict.fromkeys(name for value in found for name in value)
@@ -107,25 +109,27 @@ def _scaled(value: Any, by: float) -> Any:
     return value * by if isinstance(value, int | float) else value
 
 
-# ---- of each rank, as the first one tells them
+# ---- figures of each rank in the lines of the first
 
 
 def of_rank(line: Line, rank: int, *path: str) -> float | None:
-    """A number that a line has of a rank."""
+    """A number of a rank in a line; None if there is none."""
     found = (line.get("ranks") or {}).get("by_rank") or []
     return number(found[rank], *path) if rank < len(found) else None
 
 
 def waited(line: Line, rank: int) -> float | None:
-    """Seconds of a pass in which a rank's steps waited for others of its host."""
-    found = [of_rank(line, rank, "waiting_seconds", lane) for lane in IN_STEPS]
+    """Seconds of a pass in which the steps of a rank waited for other ranks of its host."""
+    found = [of_rank(line, rank, "waiting_seconds", channel) for channel in IN_STEPS]
     known = [seconds for seconds in found if seconds is not None]
     return sum(known) if known else None
 
 
 def waited_for(line: Line, size: int) -> tuple[int, float] | None:
-    """The rank that waited least in a pass, so that the others waited for it, and how many seconds
-    each of them did on average; None where nobody tells, or no rank was faster than another."""
+    """The rank for which the others waited in a pass, and the mean of their seconds.
+
+    It is the rank that waited least. None if a rank has no figures, or all waited equally long.
+    """
     waits = [waited(line, rank) for rank in range(size)]
     known = [seconds for seconds in waits if seconds is not None]
     if len(known) < size or max(known) <= min(known):

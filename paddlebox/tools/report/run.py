@@ -1,4 +1,4 @@
-"""What a run dir says, read while the run goes on or afterwards. Nothing in it is changed."""
+"""Reads a run dir, during the run or afterwards. It changes nothing in it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Line = dict[str, Any]
 
 @dataclass
 class Run:
-    """What was found. `missing` says, for each part that was not, why."""
+    """The content of a run dir. `missing` has the reason for each part that was not found."""
 
     folder: Path
     config: dict[str, Any]
-    lines: list[Line]  # of metrics.jsonl
+    lines: list[Line]  # the lines of metrics.jsonl
     state: str
     slots: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Run:
     store: dict[str, Any] = field(default_factory=dict)  # upkeep.report.stat
     journal: list[dict[str, Any]] = field(default_factory=list)
     disk_bytes: int = 0
-    size: int = 1  # ranks that trained it
-    #: Where there are several: what each has written that is seen here, this one's first.
+    size: int = 1  # number of ranks that trained it
+    #: With several ranks: the runs of those whose folders exist here, this one first.
     ranks: dict[int, Run] = field(default_factory=dict)
-    trace: list[dict[str, Any]] = field(default_factory=list)  # complete events
+    trace: list[dict[str, Any]] = field(default_factory=list)  # the complete events
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -48,20 +48,20 @@ class Run:
 
 
 def read_one(folder: Path) -> Run:
-    """Of one rank. Raises: StoreError when folder is no run dir."""
+    """Read the folder of one rank. Raises: StoreError if it is not a run dir."""
     config = _json(folder / "config.json")
     if not isinstance(config, dict):
         raise StoreError(
-            f"{folder}: has no config.json that can be read; expected the --run-dir of a training "
-            "run"
+            f"{folder}: has no config.json that can be read; expected the --run-dir of a "
+            "training run"
         )
     run = Run(folder, config, _lines(folder / "metrics.jsonl"), STOPPED)
     for name in ("slots", "summary", "environment", "init"):
         found = _json(folder / f"{name}.json")
         setattr(run, name, found if isinstance(found, dict) else {})
     if not run.environment:
-        run.missing["environment"] = "environment.json is missing: the run is of an older paddlebox"
-    found = [_json(path) for path in folder.glob("evaluate-*[0-9].json")]  # not join's
+        run.missing["environment"] = "environment.json is missing: an older paddlebox wrote the run"
+    found = [_json(path) for path in folder.glob("evaluate-*[0-9].json")]  # not of phase join
     run.evaluations = sorted(
         (one for one in found if isinstance(one, dict)), key=lambda one: one.get("version", 0)
     )
@@ -91,7 +91,7 @@ def _lines(path: Path) -> list[Line]:
     for text in texts:
         try:
             line = json.loads(text)
-        except ValueError:  # the last one may be in the middle of being written
+        except ValueError:  # the last line may be incomplete
             continue
         if isinstance(line, dict) and isinstance(line.get("pass"), int):
             lines.append(line)
@@ -99,8 +99,8 @@ def _lines(path: Path) -> list[Line]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process of this machine holds the lock. Only looked at: to try it would refuse a
-    trainer that starts at that moment."""
+    """Whether a process of this machine holds the lock. It only reads /proc/locks, because taking
+    the lock could make a trainer that starts at that moment fail."""
     try:
         inode = os.stat(path).st_ino
         locks = Path("/proc/locks").read_text().splitlines()
@@ -137,11 +137,11 @@ def _read_trace(run: Run) -> None:
                 if e.get("ph") == "X"
             ]
             return
-    run.missing["trace"] = f"the trace {named} cannot be read (it is written when the run ends)"
+    run.missing["trace"] = f"the trace {named} cannot be read; it is written when the run ends"
 
 
 def number(line: Line, *path: str) -> float | None:
-    """A finite number in a line, by its path; None where there is none."""
+    """The finite number at a path of a line; None if there is none."""
     value: Any = line
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
@@ -151,6 +151,6 @@ def number(line: Line, *path: str) -> float | None:
 
 
 def auc(line: Line, *path: str) -> float | None:
-    """As `number`, of an AUC. Where a class is missing it is null, and -0.5 in older runs."""
+    """As `number`, for an AUC. It is null if a class is missing, or -0.5 in older runs."""
     value = number(line, *path)
     return value if value is not None and value >= 0 else None

@@ -1,4 +1,4 @@
-"""Configurations as flat keys, and what differs."""
+"""Configurations as flat keys, and their differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ABSENT = object()
 
 
 def _section(model: type[BaseModel] | None, name: str, value: Any) -> type[BaseModel] | None:
-    """The model of a key whose value is a section; where `type` chooses one of several, that."""
+    """The schema of a key whose value is a section; None for other values. If there are several
+    schemas, the one that `type` chooses."""
     if model is None or name not in model.model_fields or not isinstance(value, Mapping):
         return None
     found = sections_of(model.model_fields[name].annotation)
@@ -26,7 +27,7 @@ def _section(model: type[BaseModel] | None, name: str, value: Any) -> type[BaseM
 def flat(
     values: Mapping[str, Any], model: type[BaseModel] | None = Config, prefix: str = ""
 ) -> dict[str, Any]:
-    """{dotted key: value}. What is a section is said by the schema: a dict by name is one value."""
+    """Dotted key -> value. The schema decides what is a section; other dicts are values."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         section = _section(model, name, value)
@@ -40,7 +41,7 @@ def flat(
 def defaults(
     values: Mapping[str, Any], model: type[BaseModel] = Config, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """(dotted key, default) of every key of a config that has one, as JSON has it."""
+    """(dotted key, default as in JSON) for every key of a config that has a default."""
     for name, field in model.model_fields.items():
         section = _section(model, name, values.get(name))
         if section is not None:
@@ -51,7 +52,7 @@ def defaults(
 
 
 def changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(key, value, default) where they differ; ABSENT for a key without a default."""
+    """(key, value, default) for keys with another value; the default is ABSENT if there is none."""
     usual = dict(defaults(config))
     return [
         (key, value, usual.get(key, ABSENT))
@@ -61,7 +62,7 @@ def changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """(key, value in each) where not all are the same; ABSENT where one lacks the key."""
+    """(key, the value in each config) for keys that differ; ABSENT if a config lacks the key."""
     flats = [flat(config) for config in configs]
     keys = list(dict.fromkeys(key for one in flats for key in one))
     rows = [(key, [one.get(key, ABSENT) for one in flats]) for key in keys]

@@ -1,4 +1,4 @@
-"""Values as people read them, and HTML that no name can break out of."""
+"""Formats values for people, and escapes text for HTML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def esc(value: Any) -> str:
 
 
 def count(value: float | None) -> str:
-    """12,345, and from a million on 1.23 M."""
+    """12,345; from a million on 1.23 M."""
     if value is None:
         return NONE
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
@@ -66,7 +66,8 @@ def moment(unix: float | None) -> str:
 
 
 def setting(value: Any, key: str = "") -> str:
-    """A value of a config, by its key. What stands before an @ in a URI may be a password."""
+    """A value of a config. The part before an @ in a URI is hidden, because it may be a
+    password."""
     if key.endswith("_bytes") and isinstance(value, int) and value >= 1024:
         return size(value)
     if isinstance(value, str):

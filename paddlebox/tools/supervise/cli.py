@@ -1,12 +1,13 @@
-"""tools/supervise.py: one on each node, around `python -m paddle.distributed.launch`.
+"""The command line of tools/supervise.py, which runs `python -m paddle.distributed.launch` on each
+node.
 
-    cli       one loop: look at the ranks, report, do what was decided
-    job       what is decided, from what all nodes report
+    cli       one loop: looks at the ranks, reports, obeys the order
+    job       decides on the order from the reports of all nodes
     ranks     the processes of this node
-    folder    where these tell what they do
-    wire      between nodes
+    folder    the folder of their heartbeats
+    wire      connects the nodes
 
-It imports no Paddle and has one thread, so it can fork at any time.
+It imports no Paddle and has one thread, so that it can fork at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Report
 from paddlebox.tools.supervise.ranks import Attempt, become_reaper
 from paddlebox.tools.supervise.wire import Alone, Link, Met, address_of
 
-#: What ranks get of the environment: the launcher's log folder holds it all, for anyone to read.
+#: The environment variables that ranks get. It is limited, because the launcher writes the whole
+#: environment to its log folder, which others may be able to read.
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "VIRTUAL_ENV"),
     *("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "MKL_*", "KMP_*", "OPENBLAS_*"),
@@ -44,46 +46,51 @@ _ENDING_S = 3.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code of the job's ranks (docs/running.md); 1 where it gave up."""
+    """Run tools/supervise.py.
+
+    Returns: the exit code of the ranks (docs/running.md); 1 if the supervisor gave up.
+    """
     parser = argparse.ArgumentParser(
         usage="%(prog)s [options] -- python -m paddle.distributed.launch ... tools/train.py ...",
-        description="Starts a job of ranks, finds one that is dead, hung or slow, and starts all "
-        "again from the last commit that all have. On each node the same command.",
+        description="Starts a job of ranks. Detects a rank that is dead, hung or slow, and "
+        "restarts all ranks from their last common commit. Run the same command on each node.",
     )
     parser.add_argument(
-        "--tries", type=int, default=5, help="starts again without a new commit between (5)"
+        "--tries", type=int, default=5, help="restarts without a new commit between them (5)"
     )
     parser.add_argument(
         "--stall-s",
         type=float,
         default=LIMITS_S["step"],
         metavar="S",
-        help="a step without progress for so long is hung (25)",
+        help="a rank hangs if a step makes no progress for S seconds (25)",
     )
     parser.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="STAGE=S",
-        help=f"the same for another stage; there are {_limits()}",
+        help=f"the same for another stage; defaults: {_limits()}",
     )
     parser.add_argument(
         "--grace-s",
         type=float,
         default=600.0,
         metavar="S",
-        help="after SIGTERM or SIGINT ranks are killed after so long (600); trainer.grace_s, for "
-        "the open pass, is less",
+        help="after SIGTERM or SIGINT, kill ranks after S seconds (600); must be longer than "
+        "trainer.grace_s, which is for the open pass",
     )
     parser.add_argument(
-        "--wait-s", type=float, default=600.0, metavar="S", help="for nodes that are missing (600)"
-    )
+        "--wait-s", type=float, default=600.0, metavar="S",
+        help="give up if a node is missing for S seconds (600)",
+    )  # fmt: skip
     parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable, or a pattern, that ranks get beside: " + " ".join(PASSED_ON),
+        help="a variable or pattern to pass on to the ranks, in addition to: "
+        + " ".join(PASSED_ON),
     )
     arguments = sys.argv[1:] if argv is None else list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
@@ -108,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def passed_on(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[str, str]:
-    """What of an environment ranks get."""
+    """The part of an environment that ranks get. more: patterns in addition to PASSED_ON."""
     patterns = [*PASSED_ON, *more]
     return {
         name: value
@@ -118,7 +125,7 @@ def passed_on(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[
 
 
 class _Node:
-    """This node, as the job sees it."""
+    """This node: starts and ends its ranks, and reports them."""
 
     def __init__(
         self, command: Sequence[str], environment: dict[str, str], watch: Path, grace_s: float
@@ -138,7 +145,7 @@ class _Node:
 
     def obey(self, order: Order, up: bool) -> None:
         if order.do == "run" and order.attempt > self._number and not up:
-            self._starts += 1  # another node may have counted anew
+            self._starts += 1  # unlike order.attempt, it never repeats on this node
             folder = self._watch / str(self._starts)
             self._attempt = Attempt(self._command, self._environment, folder, _ENDING_S)
             self._number = order.attempt
@@ -187,7 +194,7 @@ def _limits_of(options: argparse.Namespace) -> dict[str, float]:
     for given in options.limit:
         stage, _, seconds = given.partition("=")
         if stage not in limits:
-            raise ConfigError(f"--limit {given}: expected STAGE=S, of {_limits()}")
+            raise ConfigError(f"--limit {given}: expected STAGE=S with one of {_limits()}")
         try:
             limits[stage] = float(seconds)
         except ValueError:

@@ -1,7 +1,7 @@
-"""The folder that a supervisor watches, in the one for temporary files.
+"""The folder that a supervisor watches. It is in the folder for temporary files.
 
-FOLDER/LOCK    held while the supervisor lives
-FOLDER/<n>/    heartbeats of its n-th start (heartbeat.py)
+FOLDER/LOCK    locked while the supervisor lives
+FOLDER/<n>/    heartbeats of the ranks of the n-th start (heartbeat.py)
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _PREFIX = "paddlebox-watch-"
 
 @contextmanager
 def watch_folder() -> Iterator[Path]:
-    """A new one, removed at the end. Removes those of this user's supervisors that were killed."""
+    """Create a folder, and remove it at the end. It also removes the folders of supervisors of this
+    user that were killed."""
     _remove_left()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     held = os.open(folder / "LOCK.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (folder / "LOCK.new").rename(folder / "LOCK")  # under its name it is held from the start
+        (folder / "LOCK.new").rename(folder / "LOCK")  # so that LOCK exists only when locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -36,5 +37,5 @@ def _remove_left() -> None:
     for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/LOCK"):
         with suppress(OSError), open(lock, "rb") as file:
             if os.fstat(file.fileno()).st_uid == os.getuid():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError while it lives
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError while it is locked
                 shutil.rmtree(lock.parent, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Job: what the supervisors of all nodes do next, decided in one place from what each reports.
+"""Job: decides what the supervisors of all nodes do next, from the reports of all nodes.
 
-gather   until every node is there and none of its processes lives
-run      until a rank dies, hangs, or all are done
-end      after a failure: until nothing lives on any node; then gather again, or give up
-stop     a signal came: each rank ends its pass
-exit     every supervisor ends with one code
+gather   wait until every node is connected and has no processes left
+run      until a rank dies or hangs, or all are done
+end      after a failure: kill all processes; then gather again, or give up
+stop     after a signal: each rank ends its pass
+exit     every supervisor ends with the same code
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Exit codes (docs/running.md) that another try would only repeat.
+#: Exit codes (docs/running.md) of errors that a restart would only repeat.
 FINAL = {2: "configuration", 3: "data", 5: "training", 6: "lock", 7: "guard"}
 STOPPED = {130, 143}
 #: Seconds without progress, by stage. Gloo gives up on a peer after 30 s in a step.
@@ -23,25 +23,25 @@ LIMITS_S: dict[str, float] = {
     "end": 1800.0, "rescue": 1800.0,
 }  # fmt: skip
 LONGEST_PAUSE_S = 60.0
-_HELD = ("T", "t")  # states of a process that a signal, or a debugger, has stopped
-_SLOW_S, _SLOW_LOOKS = 30.0, 50  # a window, and the fewest looks in it
+_HELD = ("T", "t")  # states of a process that a signal or a debugger has stopped
+_SLOW_S, _SLOW_LOOKS = 30.0, 50  # a window of time, and the fewest looks in it
 _SLOW_BUSY, _SLOW_OTHERS = 0.8, 0.5
 
 
 @dataclass(frozen=True)
 class Rank:
-    """As its node saw it last."""
+    """A rank, in the report of its node."""
 
     number: int
     pid: int
     host: str
     stage: str
     text: str
-    count: int  # grows with every step and stage
-    passes: int  # committed by all
-    idle_s: float  # since the count grew
-    state: str  # of the process, as in /proc: R, S, D, T; "" when it has ended
-    waits: str  # "RANK what": whom it waits for, as far as it knows
+    count: int  # increases with every step and stage
+    passes: int  # number of passes that all ranks have committed
+    idle_s: float  # seconds since the count increased
+    state: str  # state of the process as in /proc: R, S, D, T; "" if it has ended
+    waits: str  # "RANK what": the rank that it waits for, if it knows
     code: int | None = None  # exit code, negative for a signal; None while it lives
 
     def __str__(self) -> str:
@@ -63,29 +63,36 @@ class Rank:
 
 @dataclass(frozen=True)
 class Report:
-    """Of one node."""
+    """The report of one node."""
 
     attempt: int = 0
-    up: bool = False  # any process of the attempt lives
-    launcher: int | None = None  # its exit code
+    up: bool = False  # whether any process of the attempt lives
+    launcher: int | None = None  # exit code of the launcher; None while it lives
     ranks: Sequence[Rank] = ()
-    signal: int = 0  # that came to the supervisor
+    signal: int = 0  # signal that the supervisor has received; 0: none
 
 
 @dataclass(frozen=True)
 class Order:
-    """To every node."""
+    """An order to all nodes."""
 
-    do: str = "wait"  # wait, run, end, stop, exit
+    do: str = "wait"  # wait, run, end, stop or exit
     attempt: int = 0
     code: int = 0
-    used: int = 0  # tries; for the node that decides next, if this one is gone
+    used: int = 0  # tries used so far, in case another node has to take over the decisions
 
 
 @dataclass
 class Job:
-    """Args: nodes: how many there are. tries: failures without a new commit between them before
-    it gives up. wait_s: for nodes that are not there. say: gets each line of the log."""
+    """The state of the job.
+
+    Args:
+        nodes: the number of nodes.
+        tries: failures without a new commit between them, before the job gives up.
+        limits_s: stage -> the longest time without progress.
+        wait_s: the longest time to wait for missing nodes.
+        say: called with each line of the log.
+    """
 
     nodes: int
     tries: int
@@ -100,7 +107,7 @@ class Job:
     _reports: dict[str, Report] = field(default_factory=dict)
     _since: float = -1.0
     _not_before: float = 0.0
-    _committed: int = -1  # passes, when the last failure came
+    _committed: int = -1  # number of committed passes at the last failure
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,7 +124,7 @@ class Job:
                     looks.popleft()
 
     def lose(self, node: str, why: str) -> None:
-        """A node is not there any more."""
+        """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
             if self.phase == "run":
                 self._fail([f"node {node}: {why}"])
@@ -125,7 +132,7 @@ class Job:
                 self.say(f"node {node}: {why}")
 
     def order(self) -> Order:
-        """What every node does now."""
+        """Decide what every node does now."""
         getattr(self, f"_{self.phase}")()
         return Order(
             {"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code, self.used
@@ -144,30 +151,32 @@ class Job:
             self._enter("run")
         elif now - self._since > self.wait_s:
             there = ", ".join(sorted(self._reports)) or "none"
-            self.say(f"{self.nodes} nodes expected, for {self.wait_s:g} s; there are: {there}")
+            self.say(
+                f"not all of {self.nodes} nodes have connected in {self.wait_s:g} s; found: {there}"
+            )
             self._leave(1)
 
     def _run(self) -> None:
         if self._signal() or self._was_stopped():
-            self.say("a signal: every rank ends its pass, and is not started again")
+            self.say("received a signal: every rank ends its pass, and is not restarted")
             self._enter("stop")
             return
         reports = list(self._reports.values())
         if any(report.attempt != self.attempt for report in reports):
-            return  # not begun everywhere
+            return  # the attempt has not begun on all nodes
         if all(
             report.launcher is not None and not report.up and _good(report) for report in reports
         ):
             self._leave(0)
             return
         dead = sorted((rank for rank in self._ranks() if rank.code), key=lambda r: r.code or 0)
-        wrong = [f"{rank}: {rank.end}" for rank in dead]  # those that were killed first
+        wrong = [f"{rank}: {rank.end}" for rank in dead]  # killed ranks first
         for node, report in self._reports.items():
             if report.launcher is not None and not _good(report) and not wrong:
                 wrong.append(f"node {node}: the launcher ended with {report.launcher}")
             unbegun = not report.ranks and report.launcher is None
             if unbegun and self.clock() - self._since > self.limits_s["start"]:
-                wrong.append(f"node {node}: no rank has begun in {self.limits_s['start']:g} s")
+                wrong.append(f"node {node}: no rank has started in {self.limits_s['start']:g} s")
         wrong = wrong or self._stalled()
         if wrong:
             self._fail(wrong)
@@ -182,18 +191,18 @@ class Job:
             self._leave(128 + self._signal())
         elif final:
             self.say(
-                f"exit code {final} ({FINAL[final]}): another try would only repeat it; "
-                "why is above, or in workerlog.<rank> of the launcher's --log_dir (default: log)"
+                f"exit code {final} ({FINAL[final]}): a restart would only repeat it; the reason "
+                "is above, or in workerlog.<rank> in the launcher's --log_dir (default: log)"
             )
             self._leave(final)
         elif self.used > self.tries:
             codes = [rank.code for rank in self._ranks() if rank.code is not None and rank.code > 0]
-            self.say(f"{self.used} failures without a new commit: gives up")
+            self.say(f"giving up after {self.used} failures without a new commit")
             self._leave(next((code for code in codes if code not in STOPPED), 1))
         else:
             pause = min(LONGEST_PAUSE_S, 2.0 ** (self.used - 1))
             self._not_before = self.clock() + pause
-            self.say(f"try {self.used} of {self.tries}, in {pause:g} s, from what is committed")
+            self.say(f"restart {self.used} of {self.tries} from the last commit, in {pause:g} s")
             self._enter("gather")
 
     def _stop(self) -> None:
@@ -205,12 +214,12 @@ class Job:
             self._leave(self._final() or (0 if done else 128 + signal if signal else stopped))
 
     def _exit(self) -> None:
-        """For good."""
+        """Nothing follows."""
 
-    # ---- what they ask
+    # ---- conditions
 
     def _ranks(self) -> list[Rank]:
-        """Of this attempt: a node may still tell how those of the one before have ended."""
+        """The ranks of this attempt. A node may still report ranks of the attempt before."""
         reports = [report for report in self._reports.values() if report.attempt == self.attempt]
         found = [rank for report in reports for rank in report.ranks]
         return sorted(found, key=lambda rank: rank.number)
@@ -227,15 +236,18 @@ class Job:
         return next((code for code in codes if code in FINAL), 0) or 0
 
     def _was_stopped(self) -> bool:
-        """Whether a signal has come to a rank, and not from the launcher, which ends the others
-        when one was killed or has failed. 1 may be that of a rank which misses the one that
-        ended."""
+        """Whether a rank has received a signal from outside.
+
+        When a rank was killed or has failed, the launcher also sends a signal to the other ranks.
+        The exit code of the killed or failed rank then shows the difference. But code 1 may also
+        come from a rank that lost its connection to a rank that ended.
+        """
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
 
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]
-        # Outside of a step a rank may wait for another as long as that one comes forward.
+        # Outside of steps, a rank may wait for another rank while the other makes progress.
         judged = [
             rank for rank in alive if not rank.waits or rank.stage == "step" or rank.state in _HELD
         ] or alive
@@ -244,11 +256,12 @@ class Job:
         return [f"{rank}: no progress in {rank.doing}" for rank in suspects(alive)]
 
     def _limit_s(self, rank: Rank) -> float:
-        stage = "step" if rank.state in _HELD else rank.stage  # no stage makes progress then
+        stage = "step" if rank.state in _HELD else rank.stage  # a stopped process never progresses
         return self.limits_s.get(stage, self.limits_s["end"])
 
     def _tell_slow(self) -> None:
-        """Steps are common: who makes the others wait is busy while they are not."""
+        """Report a slow rank. Ranks run their steps together, so that a slow rank is busy while the
+        others wait for it."""
         if len(self._looks) < 2 or any(len(seen) < _SLOW_LOOKS for seen in self._looks.values()):
             return
         busy = {
@@ -259,12 +272,12 @@ class Job:
         if busy[slowest] >= _SLOW_BUSY and max(others) <= _SLOW_OTHERS:
             rank = next(rank for rank in self._ranks() if rank.number == slowest)
             self.say(
-                f"{rank} is slow: it was busy or stopped at {busy[slowest]:.0%} of the looks of "
-                f"{_SLOW_S:g} s, the others at {max(others):.0%} or less"
+                f"{rank} is slow: in the last {_SLOW_S:g} s it was busy or stopped "
+                f"{busy[slowest]:.0%} of the time, the others at most {max(others):.0%}"
             )
             self._looks.clear()
 
-    # ---- turns
+    # ---- transitions
 
     def _fail(self, wrong: Sequence[str]) -> None:
         for line in wrong:
@@ -287,8 +300,9 @@ class Job:
 
 
 def suspects(ranks: Sequence[Rank]) -> list[Rank]:
-    """Who of ranks that stand still together holds the others up: those that are stopped; else
-    those that others wait for, and that wait for nobody; else those that have come least far."""
+    """The ranks that probably block the others, if no rank makes progress: the stopped ranks; if
+    there are none, the ranks that others wait for and that wait for no rank themselves; if there
+    are none either, the ranks with the least progress."""
     if stopped := [rank for rank in ranks if rank.state in (*_HELD, "D")]:
         return stopped
     waited_for = {rank.waits.partition(" ")[0] for rank in ranks}
@@ -299,7 +313,8 @@ def suspects(ranks: Sequence[Rank]) -> list[Rank]:
 
 
 def _good(report: Report) -> bool:
-    """Of a node whose launcher has ended: what ranks say counts more than what it says."""
+    """Whether a node whose launcher has ended was successful. The exit codes of ranks count more
+    than that of the launcher."""
     if report.ranks:
         return all(rank.code == 0 for rank in report.ranks)
     return report.launcher == 0

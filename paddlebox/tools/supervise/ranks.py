@@ -1,8 +1,8 @@
-"""Attempt: one start of the launcher on this node, and every process that comes of it.
+"""Attempt: one start of the launcher on this node, with all processes that it creates.
 
-The supervisor is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so none escapes it; the
-launcher dies with the supervisor and each rank with the launcher (PR_SET_PDEATHSIG), so none is
-left when the supervisor itself is killed.
+The supervisor is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so no descendant escapes.
+The launcher dies with the supervisor, and each rank with the launcher (PR_SET_PDEATHSIG), so no
+process is left if the supervisor itself is killed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ def become_reaper() -> None:
 
 
 class Attempt:
-    """Args: command: launcher and program. environment: all that they get. folder: of the
-    heartbeats; made here. ending_s: from SIGTERM to SIGKILL after a failure."""
+    """One start of the launcher.
+
+    Args:
+        command: the launcher and the program.
+        environment: the whole environment of the ranks.
+        folder: the folder for heartbeats, which is created.
+        ending_s: seconds from SIGTERM to SIGKILL after a failure.
+    """
 
     def __init__(
         self,
@@ -45,22 +51,23 @@ class Attempt:
         self._process = subprocess.Popen(
             command,
             env={**environment, **own},
-            start_new_session=True,  # a Ctrl-C is the supervisor's
+            start_new_session=True,  # so that only the supervisor gets a Ctrl-C
             preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
-        # Without the launcher, as one process, the program is rank 0.
+        # Without the launcher, the program is a single process, rank 0.
         self._launches = launches(command)
-        self._beats: dict[int, tuple[str, float]] = {}  # of a rank: its line, when it was new
-        self._ended: dict[int, int] = {}  # codes of ranks
-        self._end_by: float | None = None  # whatever lives then is killed
+        self._beats: dict[int, tuple[str, float]] = {}  # rank -> its count, and when it changed
+        self._ended: dict[int, int] = {}  # rank -> exit code
+        self._end_by: float | None = None  # when to kill all processes; None: not ending
 
     @property
     def launcher(self) -> int | None:
-        """Its exit code."""
+        """The exit code of the launcher; None while it lives."""
         return self._process.poll()
 
     def look(self) -> tuple[list[Rank], bool]:
-        """The ranks that have begun, and whether any process lives. Ends what must end."""
+        """The ranks that have started, and whether any process lives. It also kills processes whose
+        time is over."""
         now = time.monotonic()
         ranks = [self._rank(path, now) for path in sorted(self._folder.glob("beat.*"))]
         ending = self._end_by is not None and (
@@ -74,21 +81,21 @@ class Attempt:
         return [rank for rank in ranks if rank is not None], bool(_descendants(os.getpid()))
 
     def _rescues(self, ranks: Sequence[Rank | None], now: float) -> bool:
-        """Whether a rank still keeps what the pass has come to (train/recovery.py)."""
+        """Whether a rank is still saving a partial pass (train/recovery.py)."""
         assert self._end_by is not None
         return now < self._end_by + LIMITS_S["rescue"] and any(
             rank is not None and rank.code is None and rank.stage == "rescue" for rank in ranks
         )
 
     def stop(self, number: int, grace_s: float) -> None:
-        """One signal to each rank. The launcher is held meanwhile: when the first rank has ended it
-        would end the others, which still commit."""
+        """Send one signal to each rank. The launcher is paused meanwhile: once a rank has ended, it
+        would kill the other ranks, which may still be committing."""
         if self._end_by is None:
             self._end_by = time.monotonic() + grace_s
             self._ask(number)
 
     def end(self) -> None:
-        """After a failure: a rank has a moment to finish a commit that is under way."""
+        """End all ranks after a failure. They have a moment to finish a commit."""
         if self._end_by is None:
             self._ask(signal.SIGTERM)
         soon = time.monotonic() + self._ending_s
@@ -96,21 +103,21 @@ class Attempt:
             self._end_by = soon
 
     def _ask(self, number: int) -> None:
-        """A signal to each rank that has had none."""
-        beats = [_fields(path) for path in self._folder.glob("beat.*")]
+        """Send a signal to each rank that has not received one."""
+        beats = [_beat(path)[0] for path in self._folder.glob("beat.*")]
         told = {int(fields[4]) for fields in beats if len(fields) > 5 and fields[3] == "1"}
         if self._launches:
             _send(self._process.pid, signal.SIGSTOP)
         for pid in self._workers():
             if pid not in told:
                 _send(pid, number)
-                _send(pid, signal.SIGCONT)  # one that was stopped cannot end
+                _send(pid, signal.SIGCONT)  # a stopped process could not end
 
     def _workers(self) -> list[int]:
         return _children(self._process.pid) if self._launches else [self._process.pid]
 
     def _rank(self, path: Path, now: float) -> Rank | None:
-        fields = _fields(path)
+        fields, waits = _beat(path)
         if len(fields) < 6:
             return None
         number = int(path.suffix[1:])
@@ -124,11 +131,11 @@ class Attempt:
             code = self._ended[number] = self._code(number, status)
         return Rank(
             number, pid, fields[5], fields[1], " ".join(fields[6:]), int(line), int(fields[2]),
-            now - self._beats[number][1], "" if code is not None else state, _waits(path), code,
+            now - self._beats[number][1], "" if code is not None else state, waits, code,
         )  # fmt: skip
 
     def _code(self, number: int, status: int | None) -> int:
-        """How a rank has ended: as it wrote, else as the kernel says; 1 where nobody saw it."""
+        """The exit code of a rank: as the rank wrote it, else from the kernel, else 1."""
         with contextlib.suppress(OSError, ValueError):
             return int((self._folder / f"exit.{number}").read_text())
         if status is None and self._process.poll() is not None:
@@ -136,7 +143,7 @@ class Attempt:
         return os.waitstatus_to_exitcode(status) if status else 1
 
     def _reap(self) -> None:
-        """What was handed to this process, and has ended."""
+        """Reap descendants that were reparented to this process and have ended."""
         self._process.poll()
         for pid in _children(os.getpid()):
             if pid != self._process.pid:
@@ -149,22 +156,18 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _fields(path: Path) -> list[str]:
+def _beat(path: Path) -> tuple[list[str], str]:
+    """The fields of a heartbeat (heartbeat.py), and the rank that its rank waits for."""
     try:
-        return path.read_text(errors="replace")[: heartbeat.LINE].split()
+        text = path.read_text(errors="replace")
     except OSError:
-        return []
-
-
-def _waits(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[heartbeat.LINE :].strip()
-    except OSError:
-        return ""
+        return [], ""
+    return text[: heartbeat.LINE].split(), text[heartbeat.LINE :].strip()
 
 
 def _state(pid: int) -> tuple[str, int | None]:
-    """State letter of a process, "" without one, and its wait status where it is a zombie."""
+    """The state of a process as in /proc, "" if there is none; and its wait status if it is a
+    zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -180,7 +183,7 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:  # it has gone meanwhile
+    except OSError:  # the process has ended in the meantime
         return found
     for thread in threads:
         with contextlib.suppress(OSError):
@@ -189,7 +192,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Living ones. Children first, so that a killed parent starts no more."""
+    """The living descendants, children before their parents."""
     found = []
     for child in _children(pid):
         found += _descendants(child)

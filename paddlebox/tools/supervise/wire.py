@@ -1,8 +1,8 @@
-"""How the supervisors of several nodes meet: whoever has the master's address decides.
+"""Connects the supervisors of several nodes. The node with the master's address is the leader.
 
-Lines of JSON over TCP: reports one way, orders the other. The one who decides listens on the
-master's address only, one port above it. Nothing that is sent is run: an order is a word and
-numbers.
+The protocol is lines of JSON over TCP: reports to the leader, orders from the leader. The leader
+listens only on the master's address, one port above the launcher's. No node executes what it
+receives: an order is a word and numbers.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pydantic import TypeAdapter
 from paddlebox.errors import ConfigError
 from paddlebox.tools.supervise.job import Job, Order, Report
 
-SILENT_S = 15.0  # a node that says nothing for so long is gone
+SILENT_S = 15.0  # a node that sends nothing for this time counts as lost
 _LONGEST_LINE = 1 << 20
-_AGAIN_S = 1.0  # an order is repeated, so that its receiver knows of its sender
+_AGAIN_S = 1.0  # orders are repeated, so that their receiver knows that the sender lives
 _PARTING_S = 3.0
-_TURN_S = 0.001  # in which what has come is read
-# What a peer that is gone, or is none, raises.
+_TURN_S = 0.001  # time to read received lines
+# Errors from a peer that is gone, or that does not follow the protocol.
 _GONE = (OSError, ValueError, KeyError, TypeError, RecursionError)
-# What comes from others is of the types that it should have; else a ValueError.
+# These check the types of received values, and raise ValueError.
 _REPORT, _ORDER = TypeAdapter(Report), TypeAdapter(Order)
 
 
 class Link(Protocol):
     def exchange(self, report: Report) -> Order:
-        """Tells what this node sees; returns what it does now. Waits for no one."""
+        """Send the report of this node. Returns its current order, without waiting."""
 
     def close(self) -> None: ...
 
 
 class Alone:
-    """One node."""
+    """The link of a single node."""
 
     def __init__(self, job: Job, name: str) -> None:
         self._job, self._name = job, name
@@ -49,11 +49,12 @@ class Alone:
         return self._job.order()
 
     def close(self) -> None:
-        """Nobody to tell."""
+        """There is no connection to close."""
 
 
 async def _objects(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
-    """What a peer sends. Raises: OSError where there will be no more, ValueError for no JSON."""
+    """The objects that a peer sends. Raises: OSError at the end of the connection; ValueError for a
+    line that is not JSON."""
     try:
         while line := await asyncio.wait_for(reader.readline(), SILENT_S):
             yield json.loads(line)
@@ -67,11 +68,11 @@ def _send(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:
 
 
 class Leader:
-    """The node that decides, for itself and those that connect."""
+    """The link of the leader, which decides for itself and for the nodes that connect."""
 
     def __init__(self, job: Job, name: str, server: socket.socket, runner: asyncio.Runner) -> None:
         self._job, self._name, self._runner = job, name, runner
-        self._nodes: dict[asyncio.StreamWriter, str] = {}  # names; "": connected, not heard of
+        self._nodes: dict[asyncio.StreamWriter, str] = {}  # connection -> name; "": no report yet
         self._sent: tuple[Order, float] = (Order(), 0.0)
         self._server = runner.run(
             asyncio.start_server(self._hear, sock=server, limit=_LONGEST_LINE)
@@ -101,7 +102,7 @@ class Leader:
         return order
 
     def close(self) -> None:
-        """Once all have heard the last order, and have gone."""
+        """Close the connections, after all nodes have left or some time has passed."""
         deadline = time.monotonic() + _PARTING_S
         while any(self._nodes.values()) and time.monotonic() < deadline:
             self._runner.run(asyncio.sleep(0.05))
@@ -112,7 +113,7 @@ class Leader:
 
 
 class Follower:
-    """A node that reports to another."""
+    """The link of a node that reports to the leader."""
 
     def __init__(self, name: str, connection: socket.socket, runner: asyncio.Runner) -> None:
         self._name = name
@@ -132,7 +133,7 @@ class Follower:
             self._gone = error
 
     def exchange(self, report: Report) -> Order:
-        """Raises: OSError where the node that decides is gone."""
+        """As `Link.exchange`. Raises: OSError if the leader is gone."""
         if self._gone is not None and self._told is self._order:
             raise OSError(str(self._gone))
         if time.monotonic() - self._sent_at > 0.5 * _AGAIN_S:
@@ -146,10 +147,12 @@ class Follower:
 
 
 class Met:
-    """A link that lasts: without the node that decides, this one ends its ranks, and looks for it
-    or takes its place, if it has its address.
+    """A link that survives the loss of the leader. Without a leader, this node ends its ranks, and
+    then either finds the leader again, or becomes the leader if it has the address.
 
-    Args: make_job: from what was decided last. address: of the one who decides.
+    Args:
+        make_job: creates a job from the last order.
+        address: the address of the leader.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ class Met:
     ) -> None:
         self._make_job, self._name, self._address = make_job, name, address
         self._wait_s, self._say = wait_s, say
-        self._runner = asyncio.Runner()  # of this thread: no other one is started
+        self._runner = asyncio.Runner()  # runs in this thread, so that there is only one
         self._link: Leader | Follower | None = None
         self._order = Order()
         self._alone_since = time.monotonic()
@@ -181,13 +184,13 @@ class Met:
             except OSError as error:
                 if self._order.do == "exit":
                     return self._order
-                self._say(f"the node at {_text(self._address)}: {error}; this one ends its ranks")
+                self._say(f"lost the leader at {_text(self._address)}: {error}; ending the ranks")
                 self._link.close()
                 self._link, self._alone_since = None, now
         if report.signal and not report.up:
             return Order("exit", code=128 + report.signal)
         if now - self._alone_since > self._wait_s:
-            self._say(f"nobody at {_text(self._address)} for {self._wait_s:g} s: gives up")
+            self._say(f"no leader at {_text(self._address)} for {self._wait_s:g} s: giving up")
             return Order("exit", code=1)
         return Order("end", self._order.attempt)
 
@@ -195,9 +198,9 @@ class Met:
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            server.bind(self._address)  # fails where the address is another host's, or taken
+            server.bind(self._address)  # fails if it is the address of another host, or in use
             server.listen()
-            self._say(f"decides for all nodes, at {_text(self._address)}")
+            self._say(f"leads all nodes, at {_text(self._address)}")
             return Leader(self._make_job(self._order), self._name, server, self._runner)
         except OSError:
             server.close()
@@ -205,7 +208,7 @@ class Met:
             connection = socket.create_connection(self._address, timeout=1.0)
         except OSError:
             return None
-        self._say(f"follows the node at {_text(self._address)}")
+        self._say(f"follows the leader at {_text(self._address)}")
         return Follower(self._name, connection, self._runner)
 
     def close(self) -> None:
@@ -216,10 +219,10 @@ class Met:
 
 
 def address_of(master: str) -> tuple[str, int]:
-    """Where supervisors meet: one port above the launcher's --master HOST:PORT."""
+    """The address of the leader: one port above the launcher's --master HOST:PORT."""
     host, _, port = master.removeprefix("http://").rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"--master {master}: expected HOST:PORT, as all nodes reach it")
+        raise ConfigError(f"--master {master}: expected HOST:PORT, reachable from all nodes")
     return host, int(port) + 1
 
 

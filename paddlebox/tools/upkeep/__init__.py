@@ -1,1 +1,1 @@
-"""Looking after a store: what it holds, whether it is sound, and mending what is not."""
+"""Tools for a store: show its content, verify it, and repair it (tools/store.py)."""

@@ -1,4 +1,4 @@
-"""What the life settings would do to a store: for whoever chooses thresholds (docs/life.md)."""
+"""Shows the effect of life settings on a store, to choose thresholds (docs/life.md)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paddlebox.store.life import base_filter, delta_filter, saved_rows
 from paddlebox.tools.upkeep.report import open_version
 
 _CHUNK_ROWS = 1 << 17
-# Lower bounds of the histograms' bins; the defaults of the thresholds are among them.
+# Lower bounds of the bins of the histograms. They include the defaults of the thresholds.
 SCORES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 1000.0)
 DELTAS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 100.0)
 UNSEEN = (0, 1, 2, 3, 5, 8, 12, 17, 24, 31, 46, 61, 91, 181, 366)
 
 
 class _Counts:
-    """Sums over the rows that `add` is shown. Arithmetic is float32, as ops/rule/life.h has it."""
+    """Sums over the rows that are added. Arithmetic is float32, as in ops/rule/life.h."""
 
     def __init__(self, config: TableConfig, settings: LifeConfig, day: int) -> None:
         self._config = config
@@ -79,14 +79,14 @@ def life(
     day: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The life events of a version, and how many of its rows a base, a delta and a day's end with
-    these settings would take. Reads every row, changes nothing.
+    """The life events of a version, and the number of rows that a base and a delta would hold and
+    the end of a day would delete, with these settings. Reads every row, and changes nothing.
 
     Args:
-        day: on which it would happen; default: the version's.
-        settings: fields of LifeConfig that differ from those the version was written with.
+        day: the day of these events; None: the day of the version.
+        settings: fields of LifeConfig that differ from those of the version.
 
-    Raises: ConfigError for settings that are not legal.
+    Raises: ConfigError for invalid settings.
     """
     with open_version(folder, version) as table:
         assert table.head is not None

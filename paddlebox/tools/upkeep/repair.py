@@ -1,4 +1,4 @@
-"""Mending a damaged store: only what is proven damaged is dropped, and all of it is listed."""
+"""Repairs a damaged store. It drops only what is proven to be damaged, and lists all of it."""
 
 from __future__ import annotations
 
@@ -23,41 +23,40 @@ _ASIDE = "damaged"
 
 @dataclass(frozen=True)
 class Lost:
-    """Rows of one damaged block, or of a whole segment. Their keys lie in [min_key, max_key]."""
+    """Rows of one damaged block, or of a whole segment. Their keys are in [min_key, max_key]."""
 
     file: str
     block: int | None
     rows: int
     min_key: int
     max_key: int
-    # Segments that are older and overlap: copies of the lost rows in them are the rows from now on.
+    # Older segments that overlap. Their copies of the lost rows become current.
     older: tuple[str, ...]
 
 
 @dataclass
 class Repair:
-    """What was found, and with ``done`` what was changed."""
+    """The damage that was found, and whether it was repaired."""
 
-    done: bool
-    manifest: str | None = None  # what is wrong with it; it is made anew from MANIFEST files
-    version: int = 0  # the newest, after the repair
-    rebuilt: list[str] = field(default_factory=list)  # files, to the bit, from their parity
-    no_parity: list[str] = field(default_factory=list)  # why a group could not make one again
+    done: bool  # False: nothing was changed
+    manifest: str | None = None  # its damage; it is rebuilt from MANIFEST files
+    version: int = 0  # the newest version after the repair
+    rebuilt: list[str] = field(default_factory=list)  # files that parity restores exactly
+    no_parity: list[str] = field(default_factory=list)  # why parity could not restore a file
     lost: list[Lost] = field(default_factory=list)
-    not_mended: list[Damage] = field(default_factory=list)
+    not_mended: list[Damage] = field(default_factory=list)  # cannot be repaired
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def repair(folder: Path, *, yes: bool = False) -> Repair:
-    """Makes damaged segments and dense files of the newest version again from their parity. Where a
-    segment has none it drops the damaged blocks and keeps the rest, as a new version.
+    """Rebuild damaged segments and dense files of the newest version from parity. From a segment
+    without parity, drop the damaged blocks and keep the rest, as a new version.
 
     Damaged files are kept in STORE/damaged/. Without ``yes`` nothing is changed.
 
-    Raises: StoreLockedError while training runs; CorruptionError when no version is whole enough to
-    begin with.
+    Raises: StoreLockedError while training runs; CorruptionError if no version can be used.
     """
     result = Repair(done=yes)
     try:
@@ -98,15 +97,15 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
         for segment, _ in damaged.values():
             _set_aside(folder, os.path.join("ssd", segment["file"]))
         manifest.commit(mended)
-        if not files.is_of_group(str(folder)):  # else the first table names some of them
+        if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
             manifest.prune(keep=1)
         result.version = mended.version
     return result
 
 
 def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
-    """Makes a segment again beside the damaged one and, where the repair is real, in its place.
-    False: there is no parity that could."""
+    """Rebuild a segment from parity, and replace the damaged one if the repair is not a dry run.
+    Returns False if parity cannot rebuild it."""
     name = os.path.join("ssd", segment["file"])
     made = folder / f"{name}.rebuilt"
     try:
@@ -129,7 +128,7 @@ def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
 
 
 def _rebuild_dense(folder: Path, record: VersionRecord, result: Repair) -> bool:
-    """Makes damaged dense files again. Whether all are sound then, or can be."""
+    """Rebuild damaged dense files. Returns whether each dense file is intact or can be rebuilt."""
     inside = files.dense_folder("", record.dense_version)
     all_sound = True
     for name in record.dense:
@@ -154,7 +153,7 @@ def _rebuild_dense(folder: Path, record: VersionRecord, result: Repair) -> bool:
 
 
 def _put_in_place(folder: Path, made: Path, name: str) -> None:
-    with Manifest.open_writer(folder):  # its lock: nobody else writes here
+    with Manifest.open_writer(folder):  # for its lock
         _set_aside(folder, name)
         os.rename(made, folder / name)
         files.sync_folder(str(made.parent))
@@ -180,7 +179,7 @@ def _lost(
 def _interval(
     folder: Path, segment: dict[str, Any], block: int, damaged: set[int | None]
 ) -> tuple[int, int]:
-    """Between the keys of the sound blocks next to a damaged one."""
+    """The range of keys of a damaged block: between the keys of the intact blocks next to it."""
     file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
     low, high = segment["min_key"], segment["max_key"]
     if block > 0 and block - 1 not in damaged:
@@ -193,7 +192,8 @@ def _interval(
 def _rewrite(
     folder: Path, segment: dict[str, Any], found: list[Damage], new_id: int
 ) -> list[dict[str, Any]]:
-    """The sound blocks of a segment as a new one; none when nothing is left."""
+    """Write the intact blocks of a segment as a new segment. Returns the descriptor of the new
+    segment, or an empty list if no block is intact."""
     if any(damage.block is None for damage in found):
         return []
     file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)

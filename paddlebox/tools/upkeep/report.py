@@ -1,4 +1,4 @@
-"""What a store holds: figures, digests, single rows, all rows."""
+"""Shows the content of a store: figures, digests, single rows, all rows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from paddlebox.errors import StoreError
 from paddlebox.store import compaction, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.leases import held_leases
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.store.tiered_table import TieredTable
-from paddlebox.tools.upkeep.store_files import newest, reading, table_of
+from paddlebox.store.tiered_table import TieredTable, stored_table
+from paddlebox.tools.upkeep.store_files import newest, reading
 
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 
 
 def stat(folder: Path) -> dict[str, Any]:
-    """Figures of a store; bytes are of files."""
+    """Figures of a store. Bytes are sizes of files."""
     with reading(folder) as manifest:
         head = newest(manifest)
         records = manifest.records()
         journal = manifest.journal()
-        held = [lease for lease in manifest.leases() if lease.pid != os.getpid()]
+        held = [lease for lease in held_leases(str(folder)) if lease.pid != os.getpid()]
         shape = compaction.shape(head.segments, head.live_rows)
         opened = [
             _native.core.SegmentFile(str(folder / "ssd" / s["file"]), s).shape
@@ -89,14 +90,14 @@ def _version(
 
 
 def open_version(folder: Path, version: int | None) -> TieredTable:
-    """A version, the newest by default, to read."""
+    """Open a version for reading. version: None: the newest."""
     with Manifest.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
-    return table_of(folder, record, read_only=True, version=record.version)
+    return stored_table(folder, record, read_only=True, version=record.version)
 
 
 def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
-    """Canonical digests of a version's rows and dense state."""
+    """Canonical digests of the rows and of the dense state of a version."""
     with open_version(folder, version) as table:
         assert table.head is not None
         return {
@@ -107,7 +108,7 @@ def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
 
 
 def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
-    """A row by the names of docs/formats/row.md."""
+    """The fields of a row, under the names of docs/formats/row.md."""
     words = row.view(np.uint32)
     embed = 7 + layout["embed_state"]
     embedx = embed + layout["embedx_dim"]
@@ -135,7 +136,7 @@ def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
 def lookup(
     folder: Path, feasigns: Sequence[int], version: int | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of some feasigns, with all life events applied, and the segments with a copy."""
+    """The rows of feasigns, with all life events applied, and the segments that hold copies."""
     with open_version(folder, version) as table:
         assert table.head is not None
         layout = dict(table.native.layout)
@@ -176,13 +177,15 @@ def dump(
     slot: int | None = None,
     others: Sequence[tuple[Path, int]] = (),
 ) -> int:
-    """Writes the rows of a version as Parquet, in the order of keys and in bounded memory; returns
-    how many.
+    """Write the rows of a version to a Parquet file, in the order of keys, in bounded memory.
 
     Args:
-        slot: only rows of this slot. others: (store, version) of further ranks, in their order.
+        slot: write only rows of this slot; None: all rows.
+        others: (store, version) of the other ranks, in order.
 
-    Raises: StoreError when out cannot be written.
+    Returns: the number of rows.
+
+    Raises: StoreError if the file cannot be written.
     """
     with open_version(folder, version) as table:
         layout = dict(table.native.layout)
@@ -201,7 +204,7 @@ def dump(
                     written += len(feasigns)
 
                 table.native.visit_chunks(_DUMP_ROWS, write)
-                table.close()  # tables of one process go by their names
+                table.close()  # the names of open tables must be unique in a process
                 for store, number in others:
                     with open_version(store, number) as of_rank:
                         of_rank.native.visit_chunks(_DUMP_ROWS, write)
@@ -238,7 +241,7 @@ def _schema(layout: dict[str, int]) -> pa.Schema:
 
 def _columns(
     layout: dict[str, int], feasigns: np.ndarray, rows: np.ndarray, schema: pa.Schema
-) -> pa.TieredTable:
+) -> pa.Table:
     words = rows.view(np.uint32)
     embed = 7 + layout["embed_state"]
     embedx = embed + layout["embedx_dim"]

@@ -1,4 +1,4 @@
-"""Values of a slot, as they stand in the data, to the feasigns of a store."""
+"""Converts values of a slot, as in the data, to the feasigns of a store."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from paddlebox._native import core
 from paddlebox.config import Format, KeySpace
 from paddlebox.config.slots import Slots, SlotType
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE
 from paddlebox.store.record import VersionRecord
 
-_MARKS = "\x1f\x1e"  # between cells and between the values of one, as in serving
+_MARKS = CELL + VALUE
 _MAX_BYTES = 1 << 20  # of a value
-_CRITEO = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
 
 def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list[int]:
-    """What the feeder made of these values of a sparse slot when the version was trained: hashed
-    where the slot says so, and with the slot mixed in where `data.key_space` is per_slot.
+    """The feasigns that the feeder computed from these values when the version was trained. They
+    are hashed if the slot has `hash`, and contain the slot if `data.key_space` is per_slot.
 
-    Raises:
-        StoreError: the version does not hold its slots. ConfigError: no such slot, or a value that
-            is none of its.
+    Raises: StoreError if the version has no record of its slots; ConfigError if there is no such
+        slot, or the slot cannot have the value.
     """
     if not record.config:
         raise StoreError(
-            f"version {record.version} does not say its slots, which only runs of tools/train.py "
-            "record: look up feasigns, without --slot"
+            f"version {record.version} has no record of its slots, which only tools/train.py "
+            "writes: look up feasigns, without --slot"
         )
     slots = Slots.model_validate(record.config["slots"], strict=False)
     data = record.config["config"]["data"]
@@ -40,9 +39,9 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
         _MAX_BYTES,
         ",|" if criteo else _MARKS,
     )
-    columns = _CRITEO if criteo else schema.column_names
+    columns = CRITEO_COLUMNS if criteo else schema.column_names
     cells = dict.fromkeys(columns, "")
-    for one in slots.slots:  # other slots do not matter, but a line has a label and dense values
+    for one in slots.slots:  # a line must have a label and dense values
         if one.type is not SlotType.SPARSE and not (criteo and one.type is SlotType.DENSE):
             cells[one.column or one.name] = _MARKS[1].join(["0"] * one.dim)
     column = slots.sparse[place].column or slot
@@ -59,13 +58,13 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
         feasigns, offsets = instances.pack_feasigns(0, 1)
         made = [int(feasign) for feasign in feasigns[offsets[place] : offsets[place + 1]]]
         if not made:
-            raise ConfigError(f"slot {slot!r}: {value!r} is no feasign")
+            raise ConfigError(f"slot {slot!r}: {value!r} is not a feasign")
         found += made
     return found
 
 
 def _read_slot(slots: Slots, name: str) -> str:
-    """The name, if it is that of a sparse slot that is read. Raises: ConfigError."""
+    """Check that a name is that of a sparse slot in the data. Raises: ConfigError."""
     names = [one.name for one in slots.sparse if not one.made]
     if name in names:
         return name

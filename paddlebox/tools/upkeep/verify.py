@@ -1,4 +1,4 @@
-"""Checking every byte of a store that has a checksum, and every reference."""
+"""Verifies all bytes of a store that have a checksum, and all references."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from paddlebox.store.record import VersionRecord, unframe
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing that is not as it was written."""
+    """A file, or a block of it, that differs from what was written."""
 
-    file: str  # inside the store
+    file: str  # path in the store
     message: str
-    segment: int | None = None  # id
+    segment: int | None = None  # id of the segment
     block: int | None = None  # None: the whole file
-    offset: int | None = None  # bytes
+    offset: int | None = None  # in bytes
     first_row: int | None = None
-    rows: int | None = None  # in the block, or in the segment
+    rows: int | None = None  # number of rows in the block or segment
 
 
 @dataclass
 class Findings:
     damage: list[Damage] = field(default_factory=list)
-    unreferenced: list[str] = field(default_factory=list)  # harmless: what a crash left
+    unreferenced: list[str] = field(default_factory=list)  # left by a crash; harmless
     versions: list[int] = field(default_factory=list)
     segments: int = 0
-    bytes: int = 0  # of segments that were read
+    bytes: int = 0  # total size of the segments
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> Findings:
-    """Reads all of a store and goes on past what is damaged.
+    """Read a store completely. It does not stop at damage.
 
     Args:
-        progress: called with (segments done, segments in all).
+        progress: called with (number of segments done, number of all segments).
     """
     found = Findings()
     records = _records(folder, found)
@@ -69,7 +69,7 @@ def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> 
 
 
 def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]:
-    """What is damaged in one segment."""
+    """The damage of one segment."""
     name = os.path.join("ssd", descriptor["file"])
     number = int(descriptor["id"])
     try:
@@ -82,7 +82,7 @@ def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]
 
 
 def parity_damage(folder: Path) -> Iterator[Damage]:
-    """Parity files that are of no use."""
+    """Parity files that cannot be used."""
     groups, wrong = parity.groups_of(folder)
     for message in wrong:
         yield Damage(file=parity.FOLDER, message=message)
@@ -99,7 +99,7 @@ def parity_damage(folder: Path) -> Iterator[Damage]:
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
-    """What is damaged in the dense state of a version."""
+    """The damage of the dense state of a version."""
     try:
         read_dense(Path(files.dense_folder(str(folder), record.dense_version)), record.dense)
     except (PaddleBoxError, ValueError, KeyError) as error:
@@ -107,7 +107,8 @@ def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
 
 
 def _records(folder: Path, found: Findings) -> list[VersionRecord]:
-    """The versions that LMDB and the MANIFEST files agree on; else those of sound files."""
+    """The versions on which LMDB and the MANIFEST files agree; if there are none, the versions of
+    the intact MANIFEST files."""
     records: dict[int, VersionRecord] = {}
     try:
         with Manifest.open_reader(folder) as manifest:

@@ -17,7 +17,7 @@ class Alerts(Hook):
 
     Args:
         config: the config of the run.
-        rank: of this process.
+        rank: the rank of this process.
         run_dir: the run dir of this rank.
         recent: the last lines of metrics.jsonl from earlier starts.
     """

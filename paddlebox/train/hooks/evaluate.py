@@ -7,7 +7,6 @@ from typing import Any
 
 from paddlebox import heartbeat
 from paddlebox.config import Phase
-from paddlebox.train import coordination
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.plan import PlannedPass
@@ -35,7 +34,7 @@ class Evaluate(Hook):
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         if not self._training.config.trainer.evaluate_before_pass:
             return {}
-        files = coordination.share_files(planned.files, self._training.world, planned.sizes)
+        files = self._training.world.share_files(planned.files, planned.sizes)
         return {"before": self._evaluate(files)}
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
@@ -44,10 +43,10 @@ class Evaluate(Hook):
 
     def _evaluate_tests(self, number: int) -> dict[str, Any]:
         heartbeat.stage("evaluate", f"after pass {number}")
-        return self._evaluate(coordination.share_files(self._tests, self._training.world))
+        return self._evaluate(self._training.world.share_files(self._tests))
 
     def _evaluate(self, files: Sequence[str]) -> dict[str, Any]:
         own = self._training
-        coordination.finish_staging(own.dataset, own.world)
+        own.world.finish_staging(own.dataset.wait_staged)
         runner = own.runners.of(Phase.UPDATE)
         return evaluate_files(own.config, own.slots, own.table, runner, files)

@@ -1,7 +1,8 @@
 """Keeps an export file up to date with the saves of a run (`publish`).
 
-A separate process does it (launch/follow.py). An export builds Paddle programs, and the programs of
-a process are global state that the training thread uses. An export in a thread ended in a segfault.
+A separate process exports the saves (launch/follow.py). An export builds Paddle programs, which are
+global state of a process, and the training thread uses this state. An export in another thread of
+the same process caused a segfault.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
+from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.save import PublishConfig
 from paddlebox.errors import StoreError
-from paddlebox.saves.meta import BASE
 from paddlebox.train.hooks.hook import Hook
 from paddlebox.train.run_dir import append_json
 from paddlebox.watch.watch import Watch
@@ -33,16 +34,20 @@ class Publisher:
 
     Args:
         saves: folder of the saves.
-        config: the section `publish`.
-        told: called for each export with the fields of `Served`, in the thread that reads.
+        publish, bounds: sections of the config.
+        told: called for each export with the fields of `Served`, in the reading thread.
     """
 
     def __init__(
-        self, saves: str, config: PublishConfig, told: Callable[[Mapping[str, Any]], None]
+        self,
+        saves: str,
+        publish: PublishConfig,
+        bounds: AlertsConfig,
+        told: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        self._arguments = [saves, config.model_dump_json()]
+        self._arguments = [saves, publish.model_dump_json(), bounds.model_dump_json()]
         self._told = told
-        self._start()  # also exports saves that an earlier, killed run did not
+        self._start()  # also exports saves that an earlier, killed run did not export
 
     def _start(self) -> None:
         package = str(Path(__file__).parents[3])
@@ -61,7 +66,7 @@ class Publisher:
     def offer(self) -> None:
         """Tell the process that a save is done."""
         if self._process.poll() is not None:
-            log.error("publish: its process exited with code %d; restarting it", self._code())
+            log.error("publish: the process exited with code %d; restarting it", self._code())
             self._start()
             return
         assert self._process.stdin is not None
@@ -76,7 +81,7 @@ class Publisher:
             self._process.stdin.close()
         self._thread.join()
         if self._code() != 0:
-            log.error("publish: its process exited with code %d", self._code())
+            log.error("publish: the process exited with code %d", self._code())
 
     def _code(self) -> int:
         return self._process.wait()
@@ -97,13 +102,11 @@ class Publish(Hook):
 
     def __init__(self, config: Config, run_dir: Path, watch: Watch) -> None:
         self._run_dir, self._watch = run_dir, watch
-        self._every_save = config.publish.every == "pass"
-        self._publisher = Publisher(config.save.out, config.publish, self._served)
+        self._publisher = Publisher(config.save.out, config.publish, config.alerts, self._served)
 
-    def saved(self, kind: str) -> None:
-        """Note that a save of this kind is done. Thread-safe."""
-        if self._every_save or kind == BASE:
-            self._publisher.offer()
+    def saved(self) -> None:
+        """Note that a save is done. Thread-safe."""
+        self._publisher.offer()
 
     def _served(self, served: Mapping[str, Any]) -> None:
         number, at = served["pass_number"], served["at"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paddlebox.config import Config
 from paddlebox.saves.saver import Saver
-from paddlebox.saves.schedule import SavesBesidePasses
+from paddlebox.saves.schedule import BackgroundSaves
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.plan import PlannedPass
@@ -19,16 +19,16 @@ class Save(Hook):
     Args:
         config: the config of the run.
         table: the tables to save.
-        saved: called with the kind of each save when it is done, in the thread that wrote it.
+        saved: called after each save, in the thread that wrote it.
     """
 
-    def __init__(self, config: Config, table: TableSet, saved: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, table: TableSet, saved: Callable[[], None]) -> None:
         extra = {
             "slots.yaml": Path(config.data.slots).read_bytes(),
             "config.json": config.canonical_json().encode(),
         }
         saver = Saver(table, config.save.out, extra=extra)
-        self._saves = SavesBesidePasses(saver, config.save, saved)
+        self._saves = BackgroundSaves(saver, config.save, saved)
 
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
         if not passes:

@@ -21,7 +21,7 @@ class Trace(Hook):
 
     def close(self, error: BaseException | None) -> None:
         if error is not None:
-            with suppress(StoreError):  # the error that ended the run is the one to report
+            with suppress(StoreError):  # report the error that ended the run instead
                 self.tracer.write(Path(self._path))
             return
         self.tracer.write(Path(self._path))

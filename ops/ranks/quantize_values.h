@@ -1,5 +1,5 @@
-// The values of a row in fewer bits, one by one: what ranks/narrow.h makes its records of, on the
-// host and on the device. Without branches, so that loops over them become vector code.
+// Conversions of single values for ranks/quantize.h, on the host and on the device. They have no
+// branches, so that the compiler vectorizes loops over them.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 #include "base/host_device.h"
 
-namespace pbx::narrow {
+namespace pbx::quantize {
 
 constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
-constexpr size_t kCounts = 2 * sizeof(float);  // show, click: where a record begins
+constexpr size_t kCounts = 2 * sizeof(float);  // show, click: the start of a record
 constexpr size_t kInt8Head = kCounts + sizeof(float) + sizeof(uint16_t);
-// 127 / x is finite above it, and an embedx below it is nothing: it is sent as zeros.
+// For x above this number, 127 / x is finite. A smaller embedx is sent as zeros.
 constexpr uint32_t kSmallest = 0x0d800000u;  // 2^-100
 constexpr float kToInteger = 12582912.0f;    // 1.5 * 2^23: adding it rounds to an integer
 
@@ -32,7 +32,7 @@ PBX_INLINE uint16_t ToHalf(float value) {
   const uint32_t bits = BitsOf(value), magnitude = bits & ~kSign;
   const uint32_t odd = (magnitude >> 13) & 1;
   const uint32_t normal = (magnitude - (112u << 23) + 0xfff + odd) >> 13;
-  // Below 2^-14 a half has steps of 2^-24, as a float next to 0.5 has.
+  // Below 2^-14 a half has steps of 2^-24, like a float next to 0.5.
   const uint32_t small = BitsOf(FloatOf(magnitude) + 0.5f) - BitsOf(0.5f);
   uint32_t half = magnitude < 0x38800000u ? small : normal;
   half = magnitude >= 0x477fe000u ? 0x7bffu : half;
@@ -63,7 +63,7 @@ PBX_INLINE float FromBfloat16(uint16_t value) {
   return FloatOf(static_cast<uint32_t>(value) << 16);
 }
 
-// The largest magnitude of an embedx, as bits, whose order is that of floats.
+// The bits of the largest magnitude of an embedx. Bits of magnitudes compare like the floats.
 PBX_INLINE uint32_t LargestOf(const float* embedx, size_t dim) {
   uint32_t largest = 0;
   for (size_t i = 0; i < dim; ++i) {
@@ -73,7 +73,7 @@ PBX_INLINE uint32_t LargestOf(const float* embedx, size_t dim) {
   return largest;
 }
 
-// The scale of an int8 embedx: NaN where one of it is not finite. inverse: 0 where it is sent as 0.
+// The scale of an int8 embedx; NaN if a value is not finite. inverse: 0 if values are sent as 0.
 PBX_INLINE float ScaleOf(uint32_t largest, float* inverse) {
   *inverse = 0.0f;
   if (largest >= kInfinity) return FloatOf(kNan);
@@ -87,10 +87,11 @@ PBX_INLINE int8_t Quantized(float value, float inverse) {
   return static_cast<int8_t>(inverse == 0.0f ? 0 : rounded);  // infinity * 0
 }
 
-// A scale that is NaN gives that NaN, whatever a processor makes of a product with one.
+// If the scale is NaN, returns the scale: the product with it could be another NaN on another
+// processor.
 PBX_INLINE float Restored(int8_t quantized, float scale) {
   const float product = static_cast<float>(quantized) * scale;
   return scale == scale ? product : scale;
 }
 
-}  // namespace pbx::narrow
+}  // namespace pbx::quantize

@@ -3,7 +3,7 @@
 
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
-#include "ranks/narrow.h"
+#include "ranks/quantize.h"
 
 namespace pbx {
 namespace {
@@ -82,7 +82,7 @@ Array<float> Unpack(const std::string& format, const Bytes& packed, size_t colum
 
 }  // namespace
 
-void BindNarrow(py::module_& module) {
+void BindQuantize(py::module_& module) {
   module.def("wire_bytes", [](const std::string& format, size_t columns) {
     return WireBytes(WireFrom(format), columns);
   });

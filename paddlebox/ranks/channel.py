@@ -1,9 +1,9 @@
-"""Lane: arrays between every two ranks, an uneven all-to-all.
+"""Channel: an all-to-all exchange of arrays of any sizes between the ranks.
 
-Ranks of one host exchange through memory that they share (ops/base/host_group.h), those of
-different hosts by point-to-point messages of Paddle's, for Gloo has no all-to-all: each pair has a
-group of its own for each lane, since Paddle counts messages by group and a lane belongs to one
-thread; pairs meet in the order of a round-robin tournament, the lower rank sends first.
+Ranks of one host exchange through shared memory (ops/base/host_group.h). Ranks of different hosts
+use point-to-point messages of Paddle, because Gloo has no all-to-all. Paddle numbers messages by
+group, and a channel belongs to one thread, so each pair of ranks has a group for each channel.
+Pairs exchange in the order of a round-robin tournament; the lower rank sends first.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 paddle = _native.paddle
 
+#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching.
+CHANNELS = ("stage", "ask", "step", "early")
+#: Within a host: the gradients that programs sum (dense.py).
+DENSE = "dense"
 _T = TypeVar("_T")
 _COUNTERS = ("sent_bytes", "seconds", "waiting_seconds", "waits")
 
 
 def rounds(rank: int, size: int) -> Iterator[int]:
-    """The peers of a rank, in the order in which it meets them: in each round every rank has one
-    peer, or none."""
+    """The peers of a rank, in the order of its exchanges. A rank may skip a round."""
     even = size + size % 2
     for turn in range(even - 1):
-        if rank == even - 1:  # the one that stands still
+        if rank == even - 1:  # the fixed player of the tournament
             peer = next(r for r in range(even - 1) if 2 * r % (even - 1) == turn)
         elif 2 * rank % (even - 1) == turn:
             peer = even - 1
@@ -41,61 +44,71 @@ def rounds(rank: int, size: int) -> Iterator[int]:
             yield peer
 
 
-class Lane:
-    """Made by `World.join`. What is begun on it is done in that order, by one thread at a time;
-    where there are other hosts by a thread of its own: one that has never seen a static program, in
-    which Paddle makes no tensors.
+class Channel:
+    """One of CHANNELS, created by `World.join`.
+
+    Exchanges on a channel run one at a time, in the order in which they were submitted. If there
+    are other hosts, they run on a thread of the channel. That thread never enters static mode, in
+    which Paddle cannot create tensors.
 
     Args:
-        number: of the lane in the memory that the ranks of this host share.
+        world: the ranks.
+        name: the name of the channel.
+        number: its number in the memory that the ranks of this host share.
     """
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self._world, self.name, self._number = world, name, number
-        self._groups: dict[int, tuple[Any, Any]] = {}  # of a peer: process group, its store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-lane-{name}")
+        self._groups: dict[int, tuple[Any, Any]] = {}  # by peer: process group and its store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-channel-{name}")
         self._far_bytes, self._far_seconds = 0, 0.0
-        self._make_groups()
+        self._create_groups()
 
-    def _make_groups(self) -> None:
+    def _create_groups(self) -> None:
         collective = paddle.distributed.collective
         for peer in rounds(self._world.rank, self._world.size):
             if peer in self._world.near:
                 continue
             pair = sorted((self._world.rank, peer))
-            store = self._world.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
-            usual, collective._default_store = collective._default_store, store
+            store = self._world.store.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
+            default, collective._default_store = collective._default_store, store
             try:
                 group = paddle.distributed.new_group(pair, backend="gloo")
             finally:
-                collective._default_store = usual
+                collective._default_store = default
             self._groups[peer] = (group.process_group, store)
 
     def meet(self, what: str) -> None:
-        """Before an exchange that some rank may come to late: by the network a peer gives up after
-        30 s, through memory it waits as long as it takes."""
+        """Wait for all ranks before an exchange to which some rank may be late.
+
+        On the network, a peer gives up after 30 s. Shared memory has no time limit and needs no
+        such wait.
+        """
         if self._groups:
             self._world.wait(what)
 
     def do(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """As `submit(...).result()`; at once where no thread is needed for it."""
+        """`submit(...).result()`, but without the thread if no other host is involved."""
         if self._groups:
             return self._thread.submit(call, *arguments).result()
         return call(*arguments)
 
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
-        """Does this on the lane's thread. There, and in `do`, `swap` and `exchange` are called."""
+        """Run a function on the thread of the channel.
+
+        `swap` and `exchange` must be called within `submit` or `do`.
+        """
         return self._thread.submit(call, *arguments)
 
     def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
-        """Sends out[r] to rank r and fills into[r] from there; what a rank has for itself is
-        copied.
+        """Send out[r] to rank r, and fill into[r] with what rank r sends.
 
         Args:
-            out, into: (size) contiguous arrays; into[r] has the size and dtype that rank r sends.
-                Empty ones are not sent to other hosts.
+            out: (R) contiguous arrays. Empty ones are not sent to other hosts; out[rank] is copied.
+            into: (R) contiguous arrays of the sizes and dtypes that the other ranks send.
 
-        Raises: RankError for a rank of this host that has ended or given up.
+        Raises:
+            RankError: a rank of this host has ended or left.
         """
         me, near, memory = self._world.rank, self._world.near, self._world.memory
         if memory is None:
@@ -104,7 +117,7 @@ class Lane:
             memory.swap(self._number, [out[rank] for rank in near], [into[rank] for rank in near])
         begin = time.perf_counter()
         for peer, (group, _) in self._groups.items():
-            other = 0 if peer < me else 1  # its rank in the group
+            other = 0 if peer < me else 1  # the peer's rank within the group
             steps = [(group.send, out[peer]), (group.recv, into[peer])]
             for move, array in steps if me < peer else reversed(steps):
                 if array.size:
@@ -113,8 +126,11 @@ class Lane:
         self._far_seconds += time.perf_counter() - begin
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(size) what each rank has for this one; sizes are sent before. out: (size) 1-d arrays of
-        one dtype."""
+        """(R) what each rank sends to this one. Sizes are sent first.
+
+        Args:
+            out: (R) 1-d arrays of one dtype, by receiver.
+        """
         size = self._world.size
         sizes = np.array([array.size for array in out], np.int64)
         theirs = np.zeros(size, np.int64)
@@ -124,8 +140,10 @@ class Lane:
         return into
 
     def counters(self) -> dict[str, float]:
-        """Sums: bytes sent to other ranks; seconds, those of them that passed in waiting for ranks
-        of this host, and how many waits that were."""
+        """Bytes sent to other ranks, seconds in exchanges, and the waits for ranks of this host.
+
+        The seconds in exchanges include these waits.
+        """
         found: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         if self._world.memory is not None:
             found = self._world.memory.counters(self._number)
@@ -139,9 +157,9 @@ class Lane:
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """A Paddle tensor over the array's own bytes."""
+    """A Paddle tensor that shares the memory of an array."""
     flat = array.reshape(-1).view(np.uint8)
     core = paddle.base.core
     return core.eager.Tensor(
-        core.from_dlpack(flat.__dlpack__()), paddle.CPUPlace(), "paddlebox_lane"
+        core.from_dlpack(flat.__dlpack__()), paddle.CPUPlace(), "paddlebox_channel"
     )

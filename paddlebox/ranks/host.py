@@ -1,0 +1,71 @@
+"""Memory that the ranks of one host share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paddlebox import _native
+from paddlebox.errors import StoreError
+from paddlebox.store.coordinator import Coordinator
+
+core = _native.core
+
+
+def share_memory(world: Coordinator, channels: int) -> tuple[list[int], Any]:
+    """Share memory with the ranks of this host. Collective.
+
+    Args:
+        world: the ranks.
+        channels: number of channels in the memory.
+
+    Returns: the ranks that share it, and a HostGroup. If a rank of the host cannot share memory:
+        only this rank, and None. The ranks of the host then use the network.
+    """
+    hosts = world.gather("host", _host())
+    near = [rank for rank in range(world.size) if hosts[rank] == hosts[world.rank]]
+    names = [f"rank {rank}" for rank in near]
+    memory: Any = None
+
+    def on_all(act: Callable[[], str]) -> list[str]:
+        """What `act` returns on each rank of this host; "" where it failed."""
+        mine = ""
+        if len(near) > 1:
+            with contextlib.suppress(StoreError):
+                mine = act()
+        found = world.gather("memory", mine)
+        return [found[rank] for rank in near]
+
+    def create() -> str:
+        nonlocal memory
+        if world.rank != near[0]:
+            return "-"
+        memory = core.HostGroup.create(channels, names)
+        return str(memory.where)
+
+    def open_it() -> str:
+        nonlocal memory
+        if world.rank != near[0]:
+            memory = core.HostGroup.open(created[0], near.index(world.rank), channels, names)
+        return "-"
+
+    def watch() -> str:
+        memory.watch()
+        return "-"
+
+    created = on_all(create)
+    if all(on_all(open_it)) and all(on_all(watch)):
+        return near, memory
+    return [world.rank], None
+
+
+def _host() -> str:
+    """Equal for ranks that one launcher started in the same system and network namespace."""
+    local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
+    launcher = int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net")]
+    return " ".join([str(launcher), boot, *spaces])

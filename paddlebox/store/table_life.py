@@ -1,0 +1,162 @@
+"""TableLife: the ends of days and other life events of a set of tables (docs/life.md)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from paddlebox.config.dates import date_of
+from paddlebox.errors import PassError
+from paddlebox.store import life
+from paddlebox.store.commit_queue import CommitQueue
+from paddlebox.store.life import SaveFilter
+from paddlebox.store.tiered_table import TieredTable
+
+log = logging.getLogger("paddlebox")
+
+
+class TableLife:
+    """Args:
+    tables: the list may grow until the first event. queue: the commit queue of these tables.
+
+    Letters: T = tables.
+    """
+
+    def __init__(self, tables: Sequence[TieredTable], queue: CommitQueue) -> None:
+        self._tables, self._queue = tables, queue
+
+    def begin_day(self, day: int) -> bool:
+        """Announces the day of the next pass. If it is later than the day of the last pass, the
+        earlier day ends (`shrink_table`) in each table whose ``life.auto`` is set. Returns True if
+        a day ended. The call waits for a commit in the background only if a day ends.
+
+        Raises: as `append`; the error of a commit in the background that is over.
+        """
+        self._queue.raise_error()
+        ending = [
+            table
+            for table in self._tables
+            if table.config.life.auto and 0 < table.parts.last_day < day
+        ]
+        return bool(ending) and self._end_day(ending)
+
+    def shrink_table(self) -> bool:
+        """Ends the day of the last pass: rows decay, then rows with a low score and rows that were
+        unseen for long are deleted, as each table's ``life`` says. A day ends once, also if
+        training was killed and resumed. Without dates each call ends a day.
+
+        Returns: False if the day had ended before.
+
+        Raises: as `append`.
+        """
+        return self._end_day(self._tables)
+
+    def _end_day(self, tables: Sequence[TieredTable]) -> bool:
+        self._queue.wait()
+        ending = [
+            table
+            for table in tables
+            if table.day <= 0 or table.day > life.last_day_ended(table.events)
+        ]
+        for table in tables:
+            what = "ends" if table in ending else "has ended already"
+            log.debug("table '%s': day %s %s", table.name, date_of(table.day) or "undated", what)
+        if not ending:
+            return False
+        self.append(
+            [
+                life.end_of_day(table.config.life, table.day) if table in ending else []
+                for table in self._tables
+            ]
+        )
+        return True
+
+    def end_of_day(self, day: int, decay: float | None = None) -> None:
+        """Multiplies shows and clicks of all rows by decay; default: as ``life`` says.
+
+        Args:
+            day: since 1970-01-01. From now on it counts as ended.
+        """
+        self.append([[life.decay(table.config.life, day, decay)] for table in self._tables])
+
+    def shrink(
+        self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
+    ) -> None:
+        """Deletes rows whose score is below min_score or that no push touched for more than
+        max_unseen_days days; defaults: as ``life`` says."""
+        self.append(
+            [
+                [life.shrink(table.config.life, day, min_score, max_unseen_days)]
+                for table in self._tables
+            ]
+        )
+
+    def reset_delta(
+        self,
+        saved: SaveFilter | Sequence[SaveFilter],
+        until: Callable[[], None] | None = None,
+    ) -> None:
+        """Resets delta_score of the rows in a save. Call it before the next pass, and after the
+        save is durable, unless `until` waits for that.
+
+        Args:
+            saved: (T) the filter of each table; for a single table, its filter alone.
+            until: as in `append`.
+
+        Raises: as `append`.
+        """
+        of_each = [saved] if isinstance(saved, SaveFilter) else saved
+        self.append([[life.after_save(own)] for own in of_each], until)
+
+    def append(
+        self,
+        of_each: Sequence[Sequence[Mapping[str, Any]]],
+        until: Callable[[], None] | None = None,
+    ) -> None:
+        """Applies life events to every row, durably. Call it between passes.
+
+        Args:
+            of_each: (T) {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
+                (ops/rule/life.h); fields that a kind does not use may be left out.
+            until: if given, the events become durable only with the next commit, or `settle`,
+                which first calls it; if it raises, there is no commit.
+
+        Raises: PassError while a pass is open; ValueError for an invalid event.
+        """
+        for table in self._tables:
+            table.check_usable()
+        self._queue.wait()
+        for table in self._tables:
+            if table.native.training:
+                raise PassError(
+                    f"table '{table.name}': a pass is open; end_pass it before a day ends"
+                )
+        # Commit earlier passes first. Otherwise, after a crash, the events would precede them.
+        self._queue.commit_ended()
+        added = [
+            life.numbered(events, len(table.events))
+            for table, events in zip(self._tables, of_each, strict=True)
+        ]
+        self._queue.change_all(
+            [
+                partial(_add_events, table, events, until)
+                for table, events in zip(self._tables, added, strict=True)
+            ]
+        )
+
+    def settle(self) -> None:
+        """Commits the events that wait for the next commit."""
+        self._queue.wait()
+        self._queue.change_all([table.versions.settle for table in self._tables])
+
+
+def _add_events(
+    table: TieredTable, added: Sequence[Mapping[str, Any]], until: Callable[[], None] | None
+) -> None:
+    if not added:
+        return
+    with table.versions.committing:
+        table.versions.add_events(added, until)
+        table.native.append_events(list(added))

@@ -1,0 +1,215 @@
+"""Fills a new run with the rows and dense parameters of another one (docs/warm_start.md).
+
+What the two runs have in common is carried over; the rest is initialised as in a run that starts
+from nothing. One commit writes all of it as version 1 of the new store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox import heartbeat
+from paddlebox.config import Config, Slots
+from paddlebox.errors import ConfigError
+from paddlebox.ranks.reshard import counts_of
+from paddlebox.store.files import write_durably
+from paddlebox.store.first_version import FirstVersion, commit_initial
+from paddlebox.store.import_rows import Imported, import_rows
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
+from paddlebox.train.config_changes import description
+from paddlebox.train.phases import Runners
+from paddlebox.train.warm_start.dense import carry_dense
+from paddlebox.train.warm_start.report import count_rows, format_report, parts_of_rows
+from paddlebox.train.warm_start.slot_map import SlotMap, is_per_slot, map_slots
+from paddlebox.train.warm_start.source import DEFAULT_TABLE, INIT_FILE, Source, open_tables
+
+log = logging.getLogger("paddlebox")
+
+
+def init_from(
+    source: Source, config: Config, slots: Slots, tables: TableSet, runner: Runners, run_dir: Path
+) -> dict[str, Any]:
+    """Fill the empty store and the model of a new run from another run.
+
+    Writes a report of what was carried, reset and dropped to run_dir/init.json. The default tables
+    of the two runs correspond; other tables correspond by name. After an error nothing is
+    committed.
+
+    Args:
+        source: the run to start from.
+        config: the config of the new run.
+        slots: its slots.
+        tables: its open tables, without rows.
+        runner: its programs.
+        run_dir: its run dir.
+
+    Returns: the report.
+
+    Raises:
+        StoreError: the source cannot be read.
+        ConfigError: the rows have no meaning for this config.
+        CorruptionError: the source is damaged.
+        OutOfSpaceError: the new store does not fit on the disk.
+    """
+    _check_keys(source, config)
+    chosen = map_slots(source, config, slots)
+    with open_tables(source) as old:
+        first = old[DEFAULT_TABLE][0]
+        assert first.head is not None
+        log.info("init from %s, version %d", source.run, first.head.version)
+        carried: dict[str, _Carried] = {}
+        of_each: list[FirstVersion] = []
+        for number, table in enumerate(tables.members):
+            name = table.name if number else DEFAULT_TABLE
+            if name in old:
+                key_range = tables.world.key_range
+                one = _carry(old[name], table, chosen.within(name), config, key_range)
+                carried[name] = one
+            of_each.append(carried[name].first_version() if name in old else FirstVersion())
+        same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
+        dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
+        report = {
+            "run": str(source.run),
+            "version": first.head.version,
+            "rows": count_rows([one.imported for one in carried.values()], source.slots),
+            "slots": chosen.report(slots),
+            "parts": carried[DEFAULT_TABLE].parts,
+            "admission_counts": carried[DEFAULT_TABLE].counts,
+            **_of_tables(tables, old, carried, chosen.moved_tables),
+            "dense": dense.report(),
+        }
+        runner.load_dense_state(dense.state)
+        write_durably(str(run_dir / INIT_FILE), json.dumps(report, indent=1).encode())
+        cursor = {"init_from": [str(source.run), first.head.version], "ranks": tables.world.size}
+        of_each[0] = replace(
+            of_each[0],
+            dense=dense.state,
+            cursor={"pass": 0, "epoch": 0, **cursor},
+            config_hash=config.fingerprint(),
+            config=description(config, slots),
+        )
+        commit_initial(tables, of_each)
+    for line in format_report(report):
+        log.info("init: %s", line)
+    return report
+
+
+def _check_keys(source: Source, config: Config) -> None:
+    found, wanted = source.config["data"]["key_space"], config.data.key_space.value
+    if found != wanted:
+        raise ConfigError(
+            f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: "
+            f"feasigns of one have no meaning in the other; set data.key_space: {found}, or start "
+            "without --init-from"
+        )
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """What was carried over into one table."""
+
+    imported: Imported
+    parts: dict[str, str]  # what happened to each part of a row
+    admission: bytes | None  # state of the admission filter; None: it starts empty
+    counts: str  # what happened to the admission counts
+    day: int
+    events: list[dict[str, Any]]
+
+    def first_version(self) -> FirstVersion:
+        return FirstVersion(
+            self.imported.segments, admission=self.admission, day=self.day, events=self.events
+        )
+
+
+def _carry(
+    old: Sequence[TieredTable],
+    new: TieredTable,
+    slots: SlotMap,
+    config: Config,
+    key_range: tuple[int, int],
+) -> _Carried:
+    imported = import_rows(
+        old,
+        new,
+        slots=slots.indices,
+        keyed_by_slot=is_per_slot(config),
+        key_slots=slots.keys,
+        progress=_progress(_live_rows(old)),
+        key_range=key_range,
+    )
+    admission = _admission(old, new, slots, key_range)
+    parts = parts_of_rows(old[0].config, new.config)
+    counts = _what_of_counts(new, admission)
+    events = max((table.events for table in old), key=len)  # a rank may lack the last event
+    return _Carried(imported, parts, admission, counts, old[0].day, events)
+
+
+def _admission(
+    old: Sequence[TieredTable], new: TieredTable, slots: SlotMap, key_range: tuple[int, int]
+) -> bytes | None:
+    """The counts of feasigns without a row; None if the new filter cannot take them."""
+    before, after = old[0].config.admission, new.config.admission
+    if before.min_count == 1 or after.min_count == 1 or before.filter_bytes != after.filter_bytes:
+        return None
+    if slots.moved:
+        return None  # with key_space per_slot, the counted feasigns are different ones now
+    counts = [np.frombuffer(table.native.admission_state(), np.uint8) for table in old]
+    return counts_of(counts, key_range).tobytes()
+
+
+def _what_of_counts(new: TieredTable, admission: bytes | None) -> str:
+    if new.config.admission.min_count == 1:
+        return "none"
+    return "carried" if admission is not None else "reset"
+
+
+def _live_rows(tables: Sequence[TieredTable]) -> int:
+    return sum(table.head.live_rows for table in tables if table.head is not None)
+
+
+def _of_tables(
+    tables: TableSet,
+    old: Mapping[str, Sequence[TieredTable]],
+    carried: Mapping[str, _Carried],
+    moved: Sequence[str],
+) -> dict[str, Any]:
+    """The entries of the report about extra tables; empty if neither run has any."""
+    further = [table.name for table in tables.members[1:]]
+    gone = {name: _live_rows(of) for name, of in old.items() if name not in carried}
+    if not further and not gone:
+        return {}
+    kept = {
+        name: {"rows": one.imported.rows, "parts": one.parts, "admission_counts": one.counts}
+        for name, one in carried.items()
+        if name != DEFAULT_TABLE
+    }
+    return {
+        "tables": {
+            "carried": kept,
+            "new": [name for name in further if name not in kept],
+            "dropped": gone,
+            "slots_moved": list(moved),
+        }
+    }
+
+
+def _progress(rows: int) -> Any:
+    step = max(1 << 20, rows // 20)
+    said, beat = 0, heartbeat.rows("rows of another run")
+
+    def tell(done: int) -> None:
+        nonlocal said
+        beat(done)
+        if done - said >= step:
+            said = done
+            log.info("init: %d of %d rows", done, rows)
+
+    return tell
